@@ -1,0 +1,82 @@
+"""Reading and writing of JSON files: atomic writes, checked reads, one canonical form for hashing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shard_gym.errors import DamagedFileError
+
+
+def sha256_of(data: bytes) -> str:
+    """SHA-256 of `data` as 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _refuse_constant(token: str) -> float:
+    raise ValueError(f"the number {token} is not allowed")
+
+
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in record:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        record[key] = value
+    return record
+
+
+def parse_json(data: bytes, source: str) -> Any:
+    """The JSON value in `data`. NaN, infinities and doubled keys are refused.
+
+    Raises:
+        DamagedFileError: `data` is not such JSON; the message names `source` and the reason.
+    """
+    try:
+        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicate_keys)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise DamagedFileError(f"{source} is not readable JSON: {error}.") from error
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in the file at `path` (see `parse_json`).
+
+    Raises:
+        DamagedFileError: the file is missing, unreadable or not JSON.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return parse_json(data, str(path))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
+    """Write `value` as JSON, atomically. NaN and infinities are refused with a ValueError."""
+    write_atomically(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())

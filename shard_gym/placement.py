@@ -1,0 +1,100 @@
+"""What a placement is: its check, its memory use, its other forms. Independent of any environment or mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.errors import InvalidPlacementError, MemoryExceededError
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+Placement = NDArray[np.int64]
+"""(T,) int64: entry t is the device of table t."""
+
+
+def format_bytes(count: float) -> str:
+    """`count` bytes as a person reads them: GiB from 1 GiB on, else MiB."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
+
+
+def memory_used(placement: Placement, tables: Tables, num_devices: int) -> NDArray[np.int64]:
+    """(D,) int64, bytes of weights and optimizer state on each device under a valid `placement`."""
+    used = np.zeros(num_devices, np.int64)
+    np.add.at(used, placement, tables.memory_bytes)  # bincount would go through float64 and lose bytes
+    return used
+
+
+def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) -> Placement:
+    """`placement` as a checked (T,) int64 array.
+
+    Everything is recomputed from the tables and the topology; no mask and no environment is asked.
+
+    Raises:
+        InvalidPlacementError: wrong length, not integers, or a device that does not exist.
+        MemoryExceededError: a device is given more bytes than its cap; names device, bytes needed and the cap.
+    """
+    given = np.asarray(placement)
+    if given.shape != (len(tables),):
+        raise InvalidPlacementError(
+            f"A placement of {len(tables)} tables needs shape ({len(tables)},), one device for each; got {given.shape}."
+        )
+    if not np.issubdtype(given.dtype, np.integer):
+        raise InvalidPlacementError(f"A placement holds device numbers (integers), not {given.dtype}.")
+    outside = np.flatnonzero((given < 0) | (given >= topology.num_devices))
+    if outside.size:
+        table = int(outside[0])
+        raise InvalidPlacementError(
+            f"Table {table} ({tables.names[table]}) is on device {given[table]}, "
+            f"but the devices are 0 to {topology.num_devices - 1}."
+        )
+    checked = given.astype(np.int64)
+    used = memory_used(checked, tables, topology.num_devices)
+    over = np.flatnonzero(used > topology.memory_cap_bytes)
+    if over.size:
+        device = int(over[0])
+        raise MemoryExceededError(
+            f"Device {device} is given {int((checked == device).sum())} tables that need {used[device]} bytes "
+            f"({format_bytes(used[device])}), but its cap is {topology.memory_cap_bytes[device]} bytes "
+            f"({format_bytes(topology.memory_cap_bytes[device])})."
+        )
+    return checked
+
+
+def to_plan(placement: Placement, num_devices: int) -> list[list[int]]:
+    """The tables of each device, ascending: the placement as D lists."""
+    return [np.flatnonzero(placement == device).tolist() for device in range(num_devices)]
+
+
+def from_plan(plan: Sequence[Sequence[int]]) -> Placement:
+    """The placement that `plan` (the tables of each device) describes.
+
+    Raises:
+        InvalidPlacementError: the tables named are not 0 to T-1, each once.
+    """
+    named = [table for device_tables in plan for table in device_tables]
+    if sorted(named) != list(range(len(named))):
+        raise InvalidPlacementError(f"A plan names each table from 0 to T-1 once; this one names {sorted(named)}.")
+    placement = np.empty(len(named), np.int64)
+    for device, device_tables in enumerate(plan):
+        placement[list(device_tables)] = device
+    return placement
+
+
+def placement_to_json(placement: Placement) -> list[int]:
+    """The placement as a JSON value: a list of T integers."""
+    return [int(device) for device in placement]
+
+
+def placement_from_json(value: Any, tables: Tables, topology: Topology) -> Placement:
+    """The checked placement in a JSON value; see `check_placement` for errors.
+
+    Raises:
+        InvalidPlacementError: also when `value` is not a list of integers.
+    """
+    if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+        raise InvalidPlacementError("A placement in JSON is a list of integers, one device for each table.")
+    return check_placement(np.asarray(value, np.int64), tables, topology)

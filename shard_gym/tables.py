@@ -1,0 +1,261 @@
+"""Embedding tables as a struct of arrays: sizes, lookup statistics, features and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.errors import InvalidTablesError
+
+NUM_BINS = 17
+"""Reuse bins: a row's accesses in one batch fall into (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
+
+BIN_UPPER_EDGES: NDArray[np.float64] = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
+
+FEATURE_NAMES: tuple[str, ...] = (
+    "embedding_dim",
+    "num_embeddings",
+    "pooling_factor",
+    "table_size",
+    *(f"reuse_bin_{k}" for k in range(NUM_BINS)),
+)
+"""DreamShard's 21 table features (daochenzha/dreamshard, dreamshard/utils.py), in its order."""
+
+WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
+OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
+"""State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
+
+MAX_ROWS = 2**40
+_SHARE_TOLERANCE = 5e-3
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How the tables are trained; one workload holds for all tables of a task.
+
+    Attributes:
+        batch_size: samples per iteration over all devices (the global batch).
+        weight_dtype: "fp16" or "fp32".
+        optimizer: "sgd" or "rowwise_adagrad"; both are fused into FBGEMM's backward.
+    """
+
+    batch_size: int
+    weight_dtype: str = "fp16"
+    optimizer: str = "sgd"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.batch_size, (int, np.integer)) or self.batch_size < 1:
+            raise InvalidTablesError(f"batch_size must be an integer of at least 1, not {self.batch_size!r}.")
+        for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
+            if getattr(self, name) not in known:
+                raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of one weight."""
+        return WEIGHT_BYTES[self.weight_dtype]
+
+    @property
+    def optimizer_bytes_per_row(self) -> int:
+        """Bytes of optimizer state kept for one row."""
+        return OPTIMIZER_BYTES_PER_ROW[self.optimizer]
+
+
+@dataclass(frozen=True)
+class FeatureScale:
+    """Mean and standard deviation of log2(1 + x) for embedding_dim, num_embeddings, pooling_factor and table_size (GiB).
+
+    One scale serves every pool and every task, so that equal tables have equal features everywhere and a task of
+    equal tables yields no NaN.
+    """
+
+    mean: tuple[float, float, float, float]
+    std: tuple[float, float, float, float]
+
+
+REFERENCE_SCALE = FeatureScale(mean=(4.0875, 18.95, 2.7, 0.09), std=(1.0, 3.3, 1.75, 0.2))
+"""Of the pool `dlrm-2021` at dim 16 in FP16, rounded (the dims are constant there, so their std is set to 1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """T embedding tables and their lookup statistics in one batch of `workload.batch_size` samples.
+
+    Attributes:
+        num_embeddings: (T,) int64, rows of each table.
+        embedding_dim: (T,) int64, columns; a multiple of 4 (FBGEMM asserts this for training).
+        pooling_factor: (T,) float64, mean lookups per sample, summed over the features that read the table.
+        distinct_rows: (T,) float64, expected number of distinct rows read in one batch.
+        reuse_histogram: (T, 17) float64, share of those distinct rows whose number of accesses falls in each bin.
+        access_histogram: (T, 17) float64, share of the accesses that fall on the rows of each bin.
+        workload: batch size, weight dtype and optimizer.
+        num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
+        names: T names, used in messages and plans (default "table_0", "table_1", ...).
+
+    Raises:
+        InvalidTablesError: an array has a wrong shape, holds NaN, or holds an impossible value.
+    """
+
+    num_embeddings: NDArray[np.int64]
+    embedding_dim: NDArray[np.int64]
+    pooling_factor: NDArray[np.float64]
+    distinct_rows: NDArray[np.float64]
+    reuse_histogram: NDArray[np.float64]
+    access_histogram: NDArray[np.float64]
+    workload: Workload
+    num_features: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(np.atleast_1d(np.asarray(self.num_embeddings)))
+        if count == 0:
+            raise InvalidTablesError("Tables needs at least one table, and none was given.")
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"table_{i}" for i in range(count)))
+        if np.size(self.num_features) == 0:
+            object.__setattr__(self, "num_features", np.ones(count, np.int64))
+        if len(self.names) != count:
+            raise InvalidTablesError(f"There are {count} tables but {len(self.names)} names.")
+        self._freeze("num_embeddings", np.int64, (count,), low=1, high=MAX_ROWS)
+        self._freeze("embedding_dim", np.int64, (count,), low=4, high=65536)
+        self._freeze("num_features", np.int64, (count,), low=1, high=4096)
+        self._freeze("pooling_factor", np.float64, (count,), low=0.0, high=1e6)
+        self._freeze("distinct_rows", np.float64, (count,), low=0.0, high=float(MAX_ROWS))
+        self._freeze("reuse_histogram", np.float64, (count, NUM_BINS), low=0.0, high=1.0)
+        self._freeze("access_histogram", np.float64, (count, NUM_BINS), low=0.0, high=1.0)
+        self._check_meaning()
+
+    def _freeze(self, name: str, dtype: type[Any], shape: tuple[int, ...], *, low: float, high: float) -> None:
+        """Convert one array to its dtype without loss, check it, and make it read-only."""
+        try:
+            raw = np.asarray(getattr(self, name), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidTablesError(f"{name} must be numbers, not {getattr(self, name)!r}.") from error
+        if raw.shape != shape:
+            raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
+        fits = (raw >= low) & (raw <= high)  # False for NaN too
+        if dtype is np.int64:
+            fits &= raw == np.floor(raw)
+        if not fits.all():
+            where = tuple(int(i) for i in np.argwhere(~fits)[0])
+            kind = "an integer" if dtype is np.int64 else "a number"
+            raise InvalidTablesError(
+                f"{name} of table {where[0]} ({self.names[where[0]]}) is {raw[where]!r}; "
+                f"it must be {kind} from {low:g} to {high:g}."
+            )
+        array = raw.astype(dtype)
+        array.setflags(write=False)
+        object.__setattr__(self, name, array)
+
+    def _check_meaning(self) -> None:
+        """Checks that need more than one array."""
+        self._refuse(
+            self.embedding_dim % 4 != 0,
+            lambda i: f"has embedding_dim {self.embedding_dim[i]}, which is not a multiple of 4 as FBGEMM needs",
+        )
+        lookups = self.lookups_per_batch
+        self._refuse(
+            self.distinct_rows > np.minimum(self.num_embeddings, lookups) * (1 + 1e-6) + 1e-6,
+            lambda i: (
+                f"reads {self.distinct_rows[i]:g} distinct rows, more than its {self.num_embeddings[i]} rows "
+                f"or its {lookups[i]:g} lookups per batch"
+            ),
+        )
+        for name in ("reuse_histogram", "access_histogram"):
+            total = getattr(self, name).sum(axis=1)
+            wanted = (lookups > 0).astype(np.float64)
+            self._refuse(
+                np.abs(total - wanted) > _SHARE_TOLERANCE,
+                lambda i, n=name, t=total, w=wanted: f"has a {n} that sums to {t[i]:.4f} instead of {w[i]:.0f}",
+            )
+
+    def _refuse(self, bad: NDArray[np.bool_], says: Any) -> None:
+        if bad.any():
+            index = int(np.argmax(bad))
+            raise InvalidTablesError(f"Table {index} ({self.names[index]}) {says(index)}.")
+
+    def __len__(self) -> int:
+        return len(self.num_embeddings)
+
+    def __repr__(self) -> str:
+        return f"Tables({len(self)} tables, {self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
+
+    @property
+    def lookups_per_batch(self) -> NDArray[np.float64]:
+        """(T,) float64, expected row reads of one batch: batch_size * pooling_factor."""
+        return self.pooling_factor * self.workload.batch_size
+
+    @property
+    def row_bytes(self) -> NDArray[np.int64]:
+        """(T,) int64, bytes of the weights of one row."""
+        return self.embedding_dim * self.workload.weight_bytes
+
+    @property
+    def memory_bytes(self) -> NDArray[np.int64]:
+        """(T,) int64, bytes a table takes on its device: weights and optimizer state."""
+        return self.num_embeddings * (self.row_bytes + self.workload.optimizer_bytes_per_row)
+
+    def features(self, scale: FeatureScale = REFERENCE_SCALE) -> NDArray[np.float32]:
+        """(T, 21) float32, DreamShard's features in the order of `FEATURE_NAMES`.
+
+        The first four are (log2(1 + x) - mean) / std with the constants of `scale`, table_size counted in GiB; the
+        17 reuse bins are shares and stay as they are. DreamShard standardises the raw values within a task, which
+        divides by zero for equal tables and forgets the absolute scale; both are avoided here.
+        """
+        sizes = np.stack(
+            [
+                self.embedding_dim,
+                self.num_embeddings,
+                self.pooling_factor,
+                self.num_embeddings * self.row_bytes / 2**30,
+            ],
+            axis=1,
+        )
+        scaled = (np.log2(1.0 + sizes) - np.asarray(scale.mean)) / np.asarray(scale.std)
+        return np.concatenate([scaled, self.reuse_histogram], axis=1).astype(np.float32)
+
+    def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Tables:
+        """The tables at `indices`, in that order.
+
+        Raises:
+            InvalidTablesError: an index does not name a table.
+        """
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
+            raise InvalidTablesError(f"Table indices must be a list of integers, not {indices!r}.")
+        outside = chosen[(chosen < 0) | (chosen >= len(self))]
+        if outside.size:
+            raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
+        return replace(
+            self,
+            **{name: getattr(self, name)[chosen] for name in _ARRAYS},
+            names=tuple(self.names[i] for i in chosen),
+        )
+
+    def with_dims(self, embedding_dim: ArrayLike) -> Tables:
+        """The same tables with other widths: one for all, or one each ((T,) ints)."""
+        return replace(self, embedding_dim=np.broadcast_to(np.asarray(embedding_dim), (len(self),)))
+
+    def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
+        """The same tables with another weight dtype or optimizer; the batch size stays, for the statistics hold for it."""
+        workload = replace(
+            self.workload,
+            weight_dtype=weight_dtype or self.workload.weight_dtype,
+            optimizer=optimizer or self.workload.optimizer,
+        )
+        return replace(self, workload=workload)
+
+
+_ARRAYS = (
+    "num_embeddings",
+    "embedding_dim",
+    "pooling_factor",
+    "distinct_rows",
+    "reuse_histogram",
+    "access_histogram",
+    "num_features",
+)
