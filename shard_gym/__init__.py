@@ -1,0 +1,39 @@
+"""ShardGym: Gymnasium environments for embedding table placement.
+
+`import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
+"""
+
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.registration import register_environments
+from shard_gym.evaluation import Evaluation, TaskResult, evaluate
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement
+from shard_gym.pools import load_pool
+from shard_gym.suites import load_suite, suite_names
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.topology import Topology
+
+__version__ = "0.1.0"
+
+register_environments()
+
+__all__ = [
+    "EmbeddingPlacementEnv",
+    "Evaluation",
+    "Tables",
+    "Task",
+    "TaskResult",
+    "TaskSampler",
+    "TaskSuite",
+    "Topology",
+    "Workload",
+    "__version__",
+    "check_placement",
+    "evaluate",
+    "hardware_profile",
+    "load_pool",
+    "load_suite",
+    "register_environments",
+    "suite_names",
+]

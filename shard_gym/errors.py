@@ -37,6 +37,10 @@ class MemoryExceededError(InvalidPlacementError):
     """Raised when a placement puts more bytes on a device than its memory cap allows."""
 
 
+class NoPlacementFoundError(ShardGymError):
+    """Raised by an agent that finds no valid placement of a task; an evaluation counts it as a failure."""
+
+
 class InvalidActionError(ShardGymError, ValueError):
     """Raised when an action lies outside the action space (an illegal one inside it ends the episode instead)."""
 

@@ -1,0 +1,70 @@
+# The targets here are the steps of the CI. Each makes .venv and installs what it needs first, where that is missing.
+#   PYTHON=python3.12   the Python that makes .venv (3.10 or newer)
+#   JOBS=8              how many processes run the tests
+#   ARGS="..."          further arguments for demo, test, bench and check-gymnasium
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+GYMNASIUM_VERSIONS := 1.1.0 1.2.2 1.4.0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test lint format bench check-gymnasium clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv and install ShardGym there, editable, with everything the other targets need
+
+demo: $(INSTALLED) ## Place the tables of a small suite with several agents and show the result
+	$(BIN)/shard-gym demo $(ARGS)
+
+test: $(INSTALLED) ## Run the tests
+	$(PYTEST) -n $(JOBS) $(ARGS)
+
+lint: $(INSTALLED) ## Check style, format and types; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## Format the code and repair what ruff can repair
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## Measure the speed of environments and cost models
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+check-gymnasium: $(GYMNASIUM_VERSIONS:%=check-gymnasium-%) ## Run the contract tests on the oldest, RLlib's and the newest Gymnasium
+
+check-gymnasium-%: .gymnasium/%/.installed
+	PYTHONPATH=.gymnasium/$* $(BIN)/python -c 'import gymnasium; assert gymnasium.__version__ == "$*", gymnasium'
+	PYTHONPATH=.gymnasium/$* $(PYTEST) -n $(JOBS) tests/contract $(ARGS)
+
+clean: ## Remove build products and caches; .venv and .gymnasium stay
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name .venv -prune -o -name .gymnasium -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# The stamps are written last: an installation that was interrupted is done again, and a .venv without pip is made anew.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  command -v $(PYTHON) >/dev/null || { \
+	    echo 'ShardGym needs Python 3.10 or newer, and there is no $(PYTHON) here. Name one: make PYTHON=python3.12' >&2; exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "ShardGym needs Python 3.10 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }; \
+	  echo '$(PYTHON) -m venv .venv'; $(PYTHON) -m venv --clear .venv; }
+	@echo 'Installing ShardGym and what its development needs into .venv; torch may take some minutes.'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real]'
+	@touch $@
+
+.PRECIOUS: .gymnasium/%/.installed
+.gymnasium/%/.installed: | $(INSTALLED)
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) gymnasium==$*
+	@touch $@

@@ -1,0 +1,129 @@
+"""The classic heuristics: random, DreamShard's four greedy ones, and one greedy in the estimated cost."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from shard_gym.agents.base import Agent, CostGuidedAgent
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.placement import Placement, format_bytes
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+
+
+def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
+    """The devices where `table` still fits.
+
+    Raises:
+        NoPlacementFoundError: there is none.
+    """
+    needed = task.tables.memory_bytes[table]
+    fitting = np.flatnonzero(free >= needed)
+    if fitting.size == 0:
+        raise NoPlacementFoundError(
+            f"Table {task.tables.names[table]} of task {task.name!r} needs {format_bytes(needed)}, but the emptiest "
+            f"device has {format_bytes(free.max())} free after the tables placed before it."
+        )
+    return fitting
+
+
+class RandomAgent(Agent):
+    """A random device among those where the table fits, tables in random order. Equal seeds, equal placements."""
+
+    name = "random"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        placement = np.empty(task.num_tables, np.int64)
+        free = task.topology.memory_cap_bytes.copy()
+        for table in rng.permutation(task.num_tables):
+            placement[table] = rng.choice(_fitting(task, table, free))
+            free[placement[table]] -= task.tables.memory_bytes[table]
+        return placement
+
+
+TableScore = Callable[[Tables], FloatArray]
+
+
+def size_score(tables: Tables) -> FloatArray:
+    """(T,) bytes of weights."""
+    return (tables.num_embeddings * tables.row_bytes).astype(np.float64)
+
+
+def dim_score(tables: Tables) -> FloatArray:
+    """(T,) embedding_dim."""
+    return tables.embedding_dim.astype(np.float64)
+
+
+def lookup_score(tables: Tables) -> FloatArray:
+    """(T,) embedding_dim * pooling_factor. DreamShard truncates the pooling factor to an integer; here it stays."""
+    return tables.embedding_dim * tables.pooling_factor
+
+
+def size_lookup_score(tables: Tables) -> FloatArray:
+    """(T,) embedding_dim * pooling_factor * log10(num_embeddings)."""
+    return lookup_score(tables) * np.log10(tables.num_embeddings)
+
+
+class GreedyAgent(Agent):
+    """Tables by descending score, each to the device with the lowest sum of scores where it fits.
+
+    The scores are those of daochenzha/dreamshard, dreamshard/sharders.py.
+    """
+
+    def __init__(self, name: str, score: TableScore) -> None:
+        self.name = name
+        self.score = score
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`."""
+        scores = self.score(task.tables)
+        placement = np.empty(task.num_tables, np.int64)
+        free = task.topology.memory_cap_bytes.copy()
+        load = np.zeros(task.num_devices)
+        for table in np.argsort(-scores, kind="stable"):
+            fitting = _fitting(task, table, free)
+            device = fitting[load[fitting].argmin()]
+            placement[table] = device
+            load[device] += scores[table]
+            free[device] -= task.tables.memory_bytes[table]
+        return placement
+
+
+class CostGreedyAgent(CostGuidedAgent):
+    """Tables by descending cost alone, each to the device where the placement so far costs least.
+
+    Equal costs are common, for a table rarely makes the slowest device slower; then the device whose own phases are
+    shortest afterwards wins.
+    """
+
+    name = "cost-greedy"
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`."""
+        model: AdditiveCostModel = self.cost_model
+        cluster = task.topology.cluster()
+        loads = model.table_loads(task.tables, task.topology)
+        placed = np.zeros((task.num_devices, model.num_loads))
+        placement = np.empty(task.num_tables, np.int64)
+        free = task.topology.memory_cap_bytes.copy()
+        for table in placement_order(loads, task.topology, model):
+            fitting = _fitting(task, table, free)
+            tried = np.repeat(placed[None], len(fitting), axis=0)
+            each = np.arange(len(fitting))
+            tried[each, fitting] = model.add(placed[fitting], loads[table])
+            phases = model.device_costs(tried, cluster)
+            cost = model.iteration_cost(phases, tried, cluster)
+            best = np.lexsort((phases[each, fitting].sum(axis=-1), cost))[0]
+            placement[table] = fitting[best]
+            placed = tried[best]
+            free[fitting[best]] -= task.tables.memory_bytes[table]
+        return placement

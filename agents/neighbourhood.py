@@ -1,0 +1,139 @@
+"""All moves and swaps around a placement, costed in batches on additive loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.placement import Placement, memory_used
+from shard_gym.tasks import Task
+
+IntArray = NDArray[np.int64]
+
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Changes:
+    """M candidate changes: table `table[m]` goes to device `device[m]`, and `partner[m]` takes its place.
+
+    Attributes:
+        table: (M,) int64.
+        device: (M,) int64, not the table's own device.
+        partner: (M,) int64, a table on that device, or NOBODY for a plain move.
+    """
+
+    table: IntArray
+    device: IntArray
+    partner: IntArray
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def take(self, keep: NDArray[np.bool_] | IntArray) -> Changes:
+        """Those of `keep`."""
+        return Changes(self.table[keep], self.device[keep], self.partner[keep])
+
+
+class Neighbourhood:
+    """A placement with its loads, ready to cost and to apply changes.
+
+    Removing a table from a device needs the maximum over the others, so the two largest values of every max-reduced
+    load are kept for each device; a change costs O(K) for each of the two devices it touches.
+
+    Attributes:
+        task: the task.
+        placement: (T,) int64, the current placement; valid.
+        cost_ms: its cost.
+    """
+
+    def __init__(self, task: Task, model: AdditiveCostModel, placement: Placement) -> None:
+        self.task = task
+        self._model = model
+        self._cluster = task.topology.cluster()
+        self._loads = model.table_loads(task.tables, task.topology)
+        self._memory = task.tables.memory_bytes
+        self.set_placement(placement)
+
+    def set_placement(self, placement: Placement) -> None:
+        """Make `placement` (valid) the current one."""
+        self.placement = placement.copy()
+        self._device_loads = self._model.reduce(self._loads, placement, self.task.num_devices)
+        self._free = self.task.topology.memory_cap_bytes - memory_used(
+            placement, self.task.tables, self.task.num_devices
+        )
+        self._count = np.bincount(placement, minlength=self.task.num_devices)
+        self._rank_maxima()
+        self.phases_ms = self._model.device_costs(self._device_loads, self._cluster)
+        self.cost_ms = float(self._model.iteration_cost(self.phases_ms, self._device_loads, self._cluster))
+
+    def _rank_maxima(self) -> None:
+        """The table that holds each device's maximum of each max-reduced load, and the runner-up's value."""
+        devices, columns = self.task.num_devices, self._model.num_loads - self._model.num_sum_loads
+        self._holder = np.full((devices, columns), NOBODY)
+        self._runner_up = np.zeros((devices, columns))
+        values = self._loads[:, self._model.num_sum_loads :]
+        for device in range(devices):
+            tables = np.flatnonzero(self.placement == device)
+            if tables.size:
+                self._holder[device] = tables[values[tables].argmax(axis=0)]
+            if tables.size > 1:
+                self._runner_up[device] = np.partition(values[tables], -2, axis=0)[-2]
+
+    def around(self, tables: IntArray) -> Changes:
+        """Every move of `tables`, and every swap of one of them with a table of another device, that fits the memory."""
+        devices = np.arange(self.task.num_devices)
+        movers, targets = (grid.ravel() for grid in np.meshgrid(tables, devices, indexing="ij"))
+        swappers, partners = (grid.ravel() for grid in np.meshgrid(tables, np.arange(self.task.num_tables), indexing="ij"))
+        every = Changes(
+            np.concatenate([movers, swappers]),
+            np.concatenate([targets, self.placement[partners]]),
+            np.concatenate([np.full(len(movers), NOBODY), partners]),
+        )
+        return every.take(self._fitting(every))
+
+    def _fitting(self, changes: Changes) -> NDArray[np.bool_]:
+        """(M,) bool: the change goes to another device, and both devices keep within their memory."""
+        home = self.placement[changes.table]
+        growth = self._memory[changes.table] - np.where(changes.partner == NOBODY, 0, self._memory[changes.partner])
+        return (home != changes.device) & (growth <= self._free[changes.device]) & (-growth <= self._free[home])
+
+    def costs(self, changes: Changes) -> FloatArray:
+        """(M,) ms, the cost after each change alone."""
+        each = np.arange(len(changes))
+        home = self.placement[changes.table]
+        loads = np.repeat(self._device_loads[None], len(changes), axis=0)
+        loads[each, home] = self._exchanged(home, changes.table, changes.partner)
+        loads[each, changes.device] = self._exchanged(changes.device, changes.partner, changes.table)
+        phases = self._model.device_costs(loads, self._cluster)
+        return self._model.iteration_cost(phases, loads, self._cluster)
+
+    def _exchanged(self, device: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
+        """(M, K) loads of `device` after the table `leaves` went and `joins` came; either may be NOBODY."""
+        split = self._model.num_sum_loads
+        table_loads = np.concatenate([self._loads, np.zeros((1, self._model.num_loads))])  # NOBODY reads the last row
+        loads = self._device_loads[device]
+        loads[:, :split] -= table_loads[leaves, :split]
+        emptied = (self._count[device] == 1) & (leaves != NOBODY)
+        loads[emptied, :split] = 0.0  # exactly, where the subtraction leaves a rounding error
+        gone = self._holder[device] == leaves[:, None]
+        gone &= (leaves != NOBODY)[:, None]
+        loads[:, split:] = np.where(gone, self._runner_up[device], loads[:, split:])
+        return self._model.add(loads, table_loads[joins])
+
+    def apply(self, changes: Changes, which: int) -> None:
+        """Make change `which` of `changes` the current placement."""
+        placement = self.placement.copy()
+        table, partner = changes.table[which], changes.partner[which]
+        if partner != NOBODY:
+            placement[partner] = placement[table]
+        placement[table] = changes.device[which]
+        self.set_placement(placement)
+
+    def critical_tables(self) -> IntArray:
+        """(M,) int64, the tables on the slowest device of any phase: only changing these can lower the cost."""
+        slowest = np.unique(self.phases_ms.argmax(axis=0))
+        return np.flatnonzero(np.isin(self.placement, slowest))

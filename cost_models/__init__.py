@@ -1,0 +1,46 @@
+"""Cost models: tables and a placement in, the ms of each phase on each device out.
+
+This folder is imported as `shard_gym.cost_models`; `shard_gym/cost_models` is a symbolic link to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.base import (
+    PHASES,
+    AdditiveCostModel,
+    CostEstimate,
+    CostModel,
+    CountedCostModel,
+)
+from shard_gym.errors import UnknownNameError
+
+COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
+"""The one table of cost models by name; add yours with `COST_MODELS["name"] = factory`."""
+
+
+def make_cost_model(model: str | AdditiveCostModel) -> AdditiveCostModel:
+    """The cost model named `model`, or `model` itself when it is one already.
+
+    Raises:
+        UnknownNameError: there is no model of that name; the message lists those there are.
+    """
+    if isinstance(model, AdditiveCostModel):
+        return model
+    if model not in COST_MODELS:
+        raise UnknownNameError("cost model", model, COST_MODELS)
+    return COST_MODELS[model]()
+
+
+__all__ = [
+    "COST_MODELS",
+    "PHASES",
+    "AdditiveCostModel",
+    "AnalyticalCostModel",
+    "CostEstimate",
+    "CostModel",
+    "CountedCostModel",
+    "make_cost_model",
+]

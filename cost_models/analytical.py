@@ -1,0 +1,207 @@
+"""A roofline of FBGEMM's table-batched embedding and of the all-to-all around it, in additive-load form.
+
+Forward, per device: the slowest of three limits, plus a fixed cost of the fused op.
+- DRAM: indices (8 B) and offsets (8 B) read, rows the cache misses read, pooled FP32 outputs written
+  (pytorch/FBGEMM, bench/tbe counts rows and outputs; Lin et al., HiPC 2022, add indices, offsets and the cache).
+- L2: every row read passes it.
+- Lanes: a lookup occupies a group of 8, 16 or 32 threads, chosen for the widest table of the whole fused op
+  (FBGEMM forward template), so a wide table makes narrow ones in its op idle lanes.
+Backward, per device (FBGEMM exact backward template): sort of the indices, gradient rows through the L2, one
+read-modify-write of every distinct row at random, optimizer state, again with lanes and a fixed cost.
+All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host and
+across hosts, plus a latency. Gradients come back the same way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, DeviceSpec, Topology
+
+INDEX_BYTES = 8
+OFFSET_BYTES = 8
+OUTPUT_BYTES = 4
+"""Pooled outputs and their gradients are FP32, FBGEMM's default output_dtype."""
+
+LINEARIZE_BYTES = 8 + 8 + 4
+"""Per lookup: an index is read, its position among all rows of the op (8 B) and its bag (4 B) are written."""
+
+RUN_LENGTH_BYTES = 2 * 8
+"""Per lookup: the sorted keys are read to find the runs of equal rows, and again to find the long ones."""
+
+SORT_BYTES = 4 * (8 + 2 * (8 + 4))
+"""Per lookup: four passes of seven bits (2^21 to 2^28 rows in one op); each reads the 8-byte keys to count digits, then
+reads and writes keys and 4-byte bags (NVIDIA/cub, dispatch_radix_sort.cuh)."""
+
+SORT_EFFICIENCY = 0.57
+"""Share of the DRAM bandwidth the sort reaches: the same file notes 1.92e9 pairs of 4 + 4 bytes per second on a Titan X
+(five passes of 20 bytes, 192 of 337 GB/s) and 7.62e9 4-byte keys on a GV100 (five of 12, 457 of 870 GB/s)."""
+
+FORWARD_KERNELS = 2
+BACKWARD_KERNELS = 12
+"""Kernels of one fused op: bounds check and lookup; sort, run lengths, long runs, two update kernels and so on."""
+
+RANDOM_UPDATE_EFFICIENCY = 0.55
+"""Share of the DRAM bandwidth that reading and writing rows at random reaches: 446 to 466 of 817 GB/s on a V100
+(ml_perf_model, backward SGD rows of its notebook)."""
+
+CYCLES_PER_WARP_ROW = 26.0
+"""SM cycles a warp needs for one row: 16 x 131072 x 10 lookups at D=16 in 0.59 ms (pytorch/torchrec pull request 2365)
+is 26 cycles if its unnamed GPU is an H100; the same constant then gives 1.2 ms at D=64 (1.29 measured)."""
+
+FULL_WARP_DIM = 128
+"""32 threads of four elements each."""
+
+# The loads. Sums first, then maxima.
+(
+    FORWARD_DRAM_MS,
+    FORWARD_L2_MS,
+    LANE_MS,
+    BACKWARD_DRAM_MS,
+    BACKWARD_L2_MS,
+    OUTPUT_BYTES_SENT,
+    LANE_SHARE,
+    FORWARD_FIXED_MS,
+    BACKWARD_FIXED_MS,
+) = range(9)
+
+
+def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
+    """(T,) share of a warp that FBGEMM gives a lookup of each width: 8, 16 or 32 of 32 threads."""
+    return np.select([embedding_dim <= 32, embedding_dim <= 64], [0.25, 0.5], 1.0)
+
+
+def fixed_ms(device: DeviceSpec, kernels: int) -> float:
+    """Ms a fused op costs before its first byte counts.
+
+    The launches, and the ramp of the bandwidth: bytes at rate peak * n / (n + n_half) take (n + n_half) / peak (Hockney).
+    With n_half = 11 MB this meets the fitted A100 curve of ml_perf_model (364/865/1200/1329 GB/s at 2^22/24/26/28
+    bytes) within 6%.
+    """
+    return kernels * device.kernel_launch_us * 1e-3 + device.ramp_bytes / (device.dram_gb_per_s * 1e6)
+
+
+class AnalyticalCostModel(AdditiveCostModel):
+    """The roofline described at the top of this file. It never decreases when a table joins a device."""
+
+    name = "analytical"
+    version = 1
+    num_loads = 9
+    num_sum_loads = 6
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, 9) float64, in the order of the constants above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        device = topology.device
+        dram, l2 = device.dram_gb_per_s * 1e6, device.l2_gb_per_s * 1e6  # bytes per ms
+        lookups = tables.lookups_per_batch
+        row = to_sectors(tables.row_bytes)
+        output = OUTPUT_BYTES * tables.embedding_dim * tables.num_features * tables.workload.batch_size
+        warp_rows_per_ms = device.num_sms * device.clock_ghz * 1e6 / CYCLES_PER_WARP_ROW
+        loads = np.empty((len(tables), self.num_loads))
+        loads[:, FORWARD_DRAM_MS] = self._forward_dram_bytes(tables, device, row, output) / dram
+        loads[:, FORWARD_L2_MS] = lookups * row / l2
+        loads[:, LANE_MS] = lookups * np.ceil(tables.embedding_dim / FULL_WARP_DIM) / warp_rows_per_ms
+        loads[:, BACKWARD_DRAM_MS] = self._backward_dram_bytes(tables, device, row, output) / dram
+        loads[:, BACKWARD_L2_MS] = lookups * to_sectors(OUTPUT_BYTES * tables.embedding_dim) / l2
+        loads[:, OUTPUT_BYTES_SENT] = output
+        loads[:, LANE_SHARE] = lane_share(tables.embedding_dim)
+        loads[:, FORWARD_FIXED_MS] = fixed_ms(device, FORWARD_KERNELS)
+        loads[:, BACKWARD_FIXED_MS] = fixed_ms(device, BACKWARD_KERNELS)
+        return loads
+
+    @staticmethod
+    def _forward_dram_bytes(
+        tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
+    ) -> FloatArray:
+        lookups = tables.lookups_per_batch
+        offsets = OFFSET_BYTES * tables.workload.batch_size * tables.num_features
+        return INDEX_BYTES * lookups + offsets + (lookups - l2_hits(tables, device)) * row + output
+
+    @staticmethod
+    def _backward_dram_bytes(
+        tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
+    ) -> FloatArray:
+        """Sort, gradients and row updates, each weighted by how far it stays behind a plain copy."""
+        lookups = tables.lookups_per_batch
+        bags = tables.workload.batch_size * tables.num_features
+        gradient = to_sectors(OUTPUT_BYTES * tables.embedding_dim)
+        in_l2 = np.minimum(1.0, l2_bytes_per_table(tables, device) / output)
+        gradients = output + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
+        state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
+        updates = tables.distinct_rows * (2 * row + state) / RANDOM_UPDATE_EFFICIENCY
+        sort = lookups * (LINEARIZE_BYTES + SORT_BYTES / SORT_EFFICIENCY + RUN_LENGTH_BYTES)
+        return sort + gradients + updates
+
+    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """(..., D, 4) ms from (..., D, 9) device loads."""
+        lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
+        phases = np.empty((*loads.shape[:-1], 4))
+        np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS], out=phases[..., 0])
+        np.maximum(phases[..., 0], lanes, out=phases[..., 0])
+        phases[..., 0] += loads[..., FORWARD_FIXED_MS]
+        np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS], out=phases[..., 3])
+        np.maximum(phases[..., 3], lanes, out=phases[..., 3])
+        phases[..., 3] += loads[..., BACKWARD_FIXED_MS]
+        phases[..., 1] = all_to_all_ms(loads[..., OUTPUT_BYTES_SENT], cluster)
+        phases[..., 2] = phases[..., 1]
+        return phases
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """Bounds in ms. Above: all tables on one device. Below: the sums spread evenly, the narrowest lanes for all."""
+        return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
+
+    def _upper_bound(self, loads: FloatArray, topology: Topology) -> float:
+        size = topology.num_devices
+        crowded = np.zeros((size, size, self.num_loads))
+        crowded[np.arange(size), np.arange(size)] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
+        return float(self.device_costs(crowded, topology.cluster()).max(axis=(0, 1)).sum())
+
+    def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
+        size, split = topology.num_devices, self.num_sum_loads
+        even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
+        biggest = np.concatenate([np.zeros((1, self.num_loads)), loads])
+        alone = np.zeros((len(biggest), size, self.num_loads))
+        alone[:, 0] = biggest
+        cluster = topology.cluster()
+        spread = self.device_costs(np.broadcast_to(even, (size, self.num_loads)), cluster)[0]
+        single = self.device_costs(alone, cluster).max(axis=(0, 1))
+        compute = np.maximum(spread, single)[[0, 3]].sum()
+        return float(compute + 2 * self._least_all_to_all(loads[:, OUTPUT_BYTES_SENT].sum(), topology))
+
+    @staticmethod
+    def _least_all_to_all(total_bytes: float, topology: Topology) -> float:
+        """Ms no split of `total_bytes` undercuts: device d sends x_d a_d, and max_d x_d a_d >= sum_d x_d / sum_d 1/a_d."""
+        cluster = topology.cluster()
+        if topology.num_devices == 1:
+            return 0.0
+        peers = cluster.host_peers.sum(axis=-1)
+        others = cluster.num_devices - 1 - peers
+        ms_per_byte = np.maximum(peers / cluster.intra_bytes_per_ms, others / cluster.inter_bytes_per_ms)
+        return float(total_bytes / cluster.num_devices / (1.0 / ms_per_byte).sum() + cluster.latency_ms)
+
+
+def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms each device spends in an all-to-all of pooled outputs.
+
+    Device d holds output_bytes[d] for the whole batch, one D-th of it for every device. It lasts as long as the larger
+    of what it sends and what it receives ("max of max", ml_perf_model analysis/memory_bw_utils.py), on the slower of its
+    two links, plus the latency. Nobody waits where there is nothing to send or no one to send to.
+
+    Args:
+        output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 where there is no device.
+        cluster: the topology; broadcasts against the leading shape.
+    """
+    chunk = output_bytes / np.asarray(cluster.num_devices)[..., None]
+    total = chunk.sum(axis=-1, keepdims=True)
+    peers = cluster.host_peers.sum(axis=-1)
+    others = np.asarray(cluster.num_devices)[..., None] - 1.0 - peers
+    from_peers = (cluster.host_peers @ chunk[..., None])[..., 0]
+    intra = np.maximum(chunk * peers, from_peers) / np.asarray(cluster.intra_bytes_per_ms)[..., None]
+    inter = np.maximum(chunk * others, total - chunk - from_peers) / np.asarray(cluster.inter_bytes_per_ms)[..., None]
+    inter = np.where(np.asarray(cluster.crosses_hosts)[..., None], inter, 0.0)
+    busy = (total > 0) & cluster.device_mask
+    return np.where(busy, np.maximum(intra, inter) + np.asarray(cluster.latency_ms)[..., None], 0.0)

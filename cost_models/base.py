@@ -1,0 +1,179 @@
+"""What a cost model is: `CostModel` for any, `AdditiveCostModel` for those fast enough to train in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.placement import Placement
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+PHASES: tuple[str, ...] = ("forward", "forward_comm", "backward_comm", "backward")
+"""The four phases of an iteration's embedding part, in the order they run and in which arrays hold them."""
+
+PENALTY_MARGIN = 1.1
+"""What a task without a valid placement is charged, in multiples of the upper bound on all placements' costs."""
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """What one placement costs.
+
+    Attributes:
+        phases_ms: (D, 4) float64, ms each device takes in each of `PHASES`.
+        total_ms: the iteration's cost in ms: the phases follow each other, and each lasts as long as its slowest device.
+    """
+
+    phases_ms: FloatArray
+    total_ms: float
+
+    @property
+    def critical_devices(self) -> tuple[int, ...]:
+        """The slowest device of each phase."""
+        return tuple(int(device) for device in self.phases_ms.argmax(axis=0))
+
+
+class CostModel(ABC):
+    """Anything that says what a placement costs.
+
+    Attributes:
+        name: how the registry and result files call it.
+        version: raised whenever a change alters a cost.
+    """
+
+    name: str
+    version: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the model and the numbers it computes with; equal fingerprints mean equal costs."""
+        return f"{self.name}-v{self.version}"
+
+    @abstractmethod
+    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a checked (T,) placement."""
+
+
+class AdditiveCostModel(CostModel):
+    """A cost model in additive-load form.
+
+    Every table carries K loads. A device's loads are the sums (the first `num_sum_loads` columns) or the maxima (the
+    others) of the loads of its tables, all zero for an empty device, and its costs follow from them alone. So placing
+    a table updates one device in O(K), for any number of environments or candidate moves at once.
+
+    Attributes:
+        num_loads: K.
+        num_sum_loads: how many of the K columns are summed; the rest are reduced by maximum.
+    """
+
+    num_loads: int
+    num_sum_loads: int
+
+    @abstractmethod
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, K) float64 loads, none negative; computed once per task."""
+
+    @abstractmethod
+    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """(..., D, 4) ms from (..., D, K) device loads; `cluster` broadcasts against the leading shape."""
+
+    @abstractmethod
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads."""
+
+    def penalty(self, loads: FloatArray, topology: Topology) -> float:
+        """Ms charged for a task without a valid placement; finite, and above the cost of every valid one."""
+        return PENALTY_MARGIN * self.cost_bounds(loads, topology)[1]
+
+    def iteration_cost(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """(...) ms: the sum over the phases of the slowest device's time; `phases` is (..., D, 4).
+
+        A learned model may override this with its own head over the (..., D, K) `loads`.
+        """
+        return np.asarray(phases.max(axis=-2).sum(axis=-1))
+
+    def add(self, device_loads: FloatArray, table_loads: FloatArray) -> FloatArray:
+        """Device loads (..., K) after a table with loads (..., K) joins."""
+        split = self.num_sum_loads
+        return np.concatenate(
+            [
+                device_loads[..., :split] + table_loads[..., :split],
+                np.maximum(device_loads[..., split:], table_loads[..., split:]),
+            ],
+            axis=-1,
+        )
+
+    def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
+        """(D, K) device loads of a whole placement, from (T, K) table loads and a (T,) placement."""
+        split = self.num_sum_loads
+        loads = np.zeros((num_devices, self.num_loads))
+        np.add.at(loads[:, :split], placement, table_loads[:, :split])
+        np.maximum.at(loads[:, split:], placement, table_loads[:, split:])
+        return loads
+
+    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a checked (T,) placement, from scratch."""
+        cluster = topology.cluster()
+        loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
+        phases = self.device_costs(loads, cluster)
+        return CostEstimate(phases, float(self.iteration_cost(phases, loads, cluster)))
+
+    def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        """(T, 4) ms, the phases of the first device with each table alone on it, from (T, K) loads."""
+        return self._alone(loads, topology)[0]
+
+    def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        """(T,) ms, the cost of each table alone on the first device, from (T, K) loads."""
+        return self._alone(loads, topology)[1]
+
+    def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        alone = np.zeros((len(loads), topology.num_devices, self.num_loads))
+        alone[:, 0] = loads
+        cluster = topology.cluster()
+        phases = self.device_costs(alone, cluster)
+        return phases[:, 0], self.iteration_cost(phases, alone, cluster)
+
+
+def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:
+    """(T,) int64, tables by descending cost of the table alone: the order in which DreamShard places (section 3.2)."""
+    return np.argsort(-model.single_table_costs(loads, topology), kind="stable")
+
+
+class CountedCostModel(AdditiveCostModel):
+    """Another model, with every placement it is asked to cost counted in `queries`."""
+
+    def __init__(self, model: AdditiveCostModel) -> None:
+        self.model = model
+        self.queries = 0
+        self.name = model.name
+        self.version = model.version
+        self.num_loads = model.num_loads
+        self.num_sum_loads = model.num_sum_loads
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the counted model."""
+        return self.model.fingerprint
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """See the counted model."""
+        return self.model.table_loads(tables, topology)
+
+    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """See the counted model; counts one query for each placement in the leading shape."""
+        self.queries += int(np.prod(loads.shape[:-2]))
+        return self.model.device_costs(loads, cluster)
+
+    def iteration_cost(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """See the counted model."""
+        return self.model.iteration_cost(phases, loads, cluster)
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See the counted model."""
+        return self.model.cost_bounds(loads, topology)

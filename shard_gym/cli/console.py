@@ -1,0 +1,68 @@
+"""What all sub-commands print with: the two streams, one look for all tables, one form for each kind of number."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+NONE = "-"
+"""Stands where there is no value."""
+
+FAILED = "bold red"
+
+
+def output() -> Console:
+    """Standard output as it is now, for results."""
+    return Console(highlight=False)
+
+
+def errors() -> Console:
+    """Standard error as it is now, for errors and progress."""
+    return Console(stderr=True, highlight=False)
+
+
+def sentence(text: str, style: str = "") -> Text:
+    """`text` as it stands: no markup is read, and nothing in it moves a cursor."""
+    return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in text), style)
+
+
+def new_table(title: str = "") -> Table:
+    """An empty table in the common look: no frame, a rule under the header, narrow gaps."""
+    return Table(
+        title=sentence(title, "bold") if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        header_style="bold cyan",
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def format_ms(value: float) -> str:
+    """Milliseconds with four significant digits, at least: 0.1234, 12.34, 1234."""
+    if value == 0:
+        return "0"
+    for limit, digits in ((1.0, 4), (10.0, 3), (100.0, 2), (1000.0, 1)):
+        if abs(value) < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
+
+
+def format_seconds(value: float) -> str:
+    """A duration as a person reads it: 0.3 ms, 12 ms, 1.2 s, 310 s."""
+    if value < 1.0:
+        return f"{value * 1e3:.2g} ms" if value < 0.01 else f"{value * 1e3:.0f} ms"
+    return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
+
+
+def format_change(share: float) -> str:
+    """A share as a signed percentage: 0.123 is +12.3%."""
+    return f"{100 * share:+.1f}%"
+
+
+def format_range(low: int, high: int) -> str:
+    """20, or 10-200."""
+    return f"{low}" if low == high else f"{low}-{high}"

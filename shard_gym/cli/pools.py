@@ -1,0 +1,75 @@
+"""`shard-gym pools`: the table pools and their cards."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from shard_gym.cli.console import format_range, new_table, output, sentence
+from shard_gym.pools import Pool, load_pool, pool_names
+
+
+def pools(name: str | None = None) -> None:
+    """List the table pools, or print the whole card of one.
+
+    Args:
+        name: the pool whose card to print: one that ships with ShardGym, or the path of a pool file (.json).
+    """
+    console = output()
+    if name is None:
+        _list(console)
+    else:
+        _card(console, load_pool(name))
+
+
+def _list(console: Console) -> None:
+    table = new_table()
+    table.add_column("pool\nSHA-256", no_wrap=True)
+    table.add_column("tables", no_wrap=True, justify="right")
+    table.add_column("batch\nsize", no_wrap=True, justify="right")
+    table.add_column("dims", no_wrap=True, justify="right")
+    table.add_column("what it is")
+    for pool in map(load_pool, pool_names()):
+        table.add_row(
+            Text.assemble((pool.name, "bold"), "\n", (pool.sha256[:12], "dim")),
+            str(len(pool)),
+            str(pool.tables.workload.batch_size),
+            _dims(pool),
+            sentence(pool.card.title),
+        )
+    console.print(table)
+    console.print(sentence("\nThe whole card of one: shard-gym pools --name NAME", "dim"))
+
+
+def _card(console: Console, pool: Pool) -> None:
+    card, tables = pool.card, pool.tables
+    console.print(sentence(pool.name, "bold cyan"))
+    console.print(sentence(card.title, "bold"))
+    facts = {
+        "tables": f"{len(pool)}, {tables.num_embeddings.sum():,} rows in all",
+        "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
+        "workload": f"batch size {tables.workload.batch_size}, {tables.workload.weight_dtype}, {tables.workload.optimizer}",
+        "request law": "p(k) ~ (k + q)^-s, for each table" if pool.law is not None else "not known, histograms alone",
+        "SHA-256": pool.sha256,
+    }
+    _section(console, "At a glance", *(f"{key}: {value}" for key, value in facts.items()))
+    _section(console, "Source", card.source)
+    _section(console, "How it was made", card.how_made)
+    _section(console, "Published facts", *card.published_facts)
+    _section(console, "Assumptions", *card.assumptions)
+    _section(console, "How close it is", *card.how_close)
+
+
+def _section(console: Console, heading: str, *paragraphs: str) -> None:
+    if paragraphs:
+        console.print(Text(f"\n{heading}", "bold"))
+    for paragraph in paragraphs:
+        console.print(Padding(sentence(paragraph), (0, 0, 0, 2)))
+
+
+def _dims(pool: Pool) -> str:
+    """The widths the data have, as a range."""
+    if not pool.dims_known:
+        return "-"
+    return format_range(int(pool.tables.embedding_dim.min()), int(pool.tables.embedding_dim.max()))

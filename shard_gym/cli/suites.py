@@ -1,0 +1,104 @@
+"""`shard-gym suites`: the task suites, and the check of every shipped file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.text import Text
+
+from shard_gym.cli.console import FAILED, format_range, new_table, output, sentence
+from shard_gym.cost_models import COST_MODELS, make_cost_model
+from shard_gym.errors import DamagedFileError, ShardGymError
+from shard_gym.pools import load_pool, pool_names
+from shard_gym.suites import SuiteInfo, load_suite, suite_info, suite_names
+from shard_gym.suites.best_known import best_known
+
+SAME = 1e-9
+"""Relative difference of two costs that are the same but for rounding."""
+
+
+def suites(verify: bool = False) -> int:
+    """List the task suites.
+
+    T is the number of tables of a task, D the number of devices.
+
+    Args:
+        verify: load every suite and every pool, check their SHA-256 sums and all their placements, and report.
+    """
+    return _verify() if verify else _list()
+
+
+def _list() -> int:
+    table = new_table()
+    table.add_column("suite\nversion, SHA-256", no_wrap=True)
+    table.add_column("tasks\ntrain/test", no_wrap=True, justify="right")
+    table.add_column("T", no_wrap=True, justify="right")
+    table.add_column("D", no_wrap=True, justify="right")
+    table.add_column("pool on hardware\ndescription")
+    for name in suite_names():
+        info = suite_info(name)
+        table.add_row(
+            _two_lines(info.name, f"v{info.version} {info.sha256[:12]}"),
+            _tasks(info),
+            format_range(*info.num_tables),
+            format_range(*info.num_devices),
+            _two_lines(f"{info.pool} on {info.hardware}", info.description, first=""),
+        )
+    output().print(table)
+    return 0
+
+
+def _tasks(info: SuiteInfo) -> str:
+    return "/".join(str(info.tasks.get(split, 0)) for split in ("train", "test"))
+
+
+def _two_lines(above: str, below: str, first: str = "bold") -> Text:
+    return Text.assemble((above, first), "\n", (below, "dim"))
+
+
+def _verify() -> int:
+    """Check everything that ships; the exit code is 1 if something is damaged."""
+    checks: list[tuple[str, str, Callable[[], str]]] = [
+        *(("pool", name, lambda name=name: _check_pool(name)) for name in pool_names()),  # type: ignore[misc]
+        *(("suite", name, lambda name=name: _check_suite(name)) for name in suite_names()),  # type: ignore[misc]
+    ]
+    table = new_table()
+    for column in ("kind", "name", "result"):
+        table.add_column(column)
+    damaged = 0
+    for kind, name, check in checks:
+        try:
+            table.add_row(kind, name, sentence(check()))
+        except ShardGymError as error:
+            damaged += 1
+            table.add_row(kind, name, sentence(str(error), FAILED))
+    console = output()
+    console.print(table)
+    if damaged:
+        console.print(sentence(f"\n{damaged} of {len(checks)} are damaged.", FAILED))
+        return 1
+    console.print(sentence(f"\nAll {len(checks)} are as they were published.", "green"))
+    return 0
+
+
+def _check_pool(name: str) -> str:
+    return f"{len(load_pool(name))} tables"
+
+
+def _check_suite(name: str) -> str:
+    """Load every split, which checks its bytes and its known placements, and cost the best placements anew."""
+    tasks = searched = 0
+    for split in suite_info(name).tasks:
+        suite = load_suite(name, split)
+        tasks += len(suite)
+        for model in map(make_cost_model, COST_MODELS):
+            for task_name, best in best_known(suite, model).items():
+                task = suite.task(task_name)
+                cost = model.estimate(best.placement, task.tables, task.topology).total_ms
+                if abs(cost - best.cost_ms) > SAME * cost:
+                    raise DamagedFileError(
+                        f"The best known placement of {task_name} costs {cost} ms under {model.fingerprint}, "
+                        f"but {best.cost_ms} ms is written beside it."
+                    )
+                searched += 1
+    return f"{tasks} tasks, {searched} best known placements"

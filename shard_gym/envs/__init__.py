@@ -1,0 +1,1 @@
+"""The environments, and the table that registers them."""

@@ -1,0 +1,1 @@
+"""Embedding table placement under an estimated cost: `EmbeddingPlacement-v0`."""

@@ -1,0 +1,299 @@
+"""`EmbeddingPlacementEnv`: one placement at a time, as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.envs.placement.failure import describe_failure
+from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
+from shard_gym.envs.placement.problem import Problem, prepare
+from shard_gym.envs.placement.reward import Reward, Transition, make_reward
+from shard_gym.envs.placement.state import PlacementState, Status, action_mask, initial_state, step
+from shard_gym.envs.placement.viewer import RENDER_MODES, PlacementView, render_ansi, render_rgb
+from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.suites import load_suite
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that decides how an episode goes on; made by `get_state`, taken by `set_state`.
+
+    Attributes:
+        task: the task of the episode.
+        state: the placement so far.
+        rng_state: state of the environment's random generator.
+    """
+
+    task: Task
+    state: PlacementState
+    rng_state: dict[str, Any]
+
+
+class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
+    """
+    ## Description
+
+    A recommender model has tens to thousands of embedding tables; each must go to one of D devices, so that a training
+    iteration is short and no device runs out of memory. An episode places the tables of one task, one at a time, in
+    descending order of their estimated cost alone. A cost model says what the placement costs: every iteration runs
+    through four phases (forward, forward all-to-all, backward all-to-all, backward), and each lasts as long as its
+    slowest device. Costs do not add up: tables on one device are fused into one operator.
+
+    ## Action Space
+
+    `Discrete(max_devices)`: the device that receives the current table.
+
+    An action is legal if the device exists in this task and the table still fits its memory. An illegal action ends the
+    episode (see Episode End); it never raises. A value outside the space raises `InvalidActionError`.
+
+    ## Observation Space
+
+    A `Dict` of 1-D arrays, padded to `max_tables` (T) and `max_devices` (D); padding is zero, in `assignment` -1.
+    Tables stand in the order in which they are placed. Where there are several numbers for each device or table, they
+    stand together: `obs["device_costs"].reshape(D, 4)`. `observation="compact"` leaves out the keys marked *.
+
+    | Key | Shape | Dtype | Content |
+    |---|---|---|---|
+    | `current_table` | (21,) | float32 | features of the table to place (`shard_gym.tables.FEATURE_NAMES`), standardised |
+    | `current_table_costs` | (4,) | float32 | ms of the four phases with that table alone on a device |
+    | `device_costs` | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
+    | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the share the current table would take |
+    | `device_mask` | (D,) | int8 | 1 where there is a device |
+    | `action_mask` | (D,) | int8 | 1 where the current table fits |
+    | `progress` | (1,) | float32 | share of the tables already placed |
+    | `table_features` * | (T * 21,) | float32 | the 21 features of every table |
+    | `table_mask` * | (T,) | int8 | 1 where there is a table |
+    | `assignment` * | (T,) | int64 | device of each table, -1 while it has none |
+
+    ## Starting State
+
+    Nothing is placed. The task is drawn from the suite, all tasks equally likely, with the environment's own generator;
+    `reset(options={"task": key})` takes the task at an index, of a name, or a `shard_gym.Task` itself.
+
+    ## Rewards
+
+    - `"terminal"` (default): 0, and at the end minus the cost of the placement in ms.
+    - `"dense"`: minus what each step added to the cost, in ms; sums to the same return.
+    - `"normalized"`: 0, and at the end minus the cost divided by a lower bound of the task.
+
+    A failed episode is charged a penalty in place of the cost: 1.1 times an upper bound on the cost of all placements of
+    the task, so no valid placement can be as bad. Pass any object with the shape of
+    `shard_gym.envs.placement.reward.Reward` for a reward of your own.
+
+    ## Episode End
+
+    `terminated` is True when all tables are placed, when the action was illegal, or when the next table fits no device
+    (a dead end). `truncated` is always False. Stepping on without a reset raises `gymnasium.error.ResetNeeded`.
+
+    ## Information
+
+    `reset` and `step` return
+    - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
+      episode it shows all devices of the task. `env.unwrapped.action_masks()` returns it as bool, as MaskablePPO asks;
+    - `task`: name of the task.
+
+    The last step of a complete placement adds `placement` ((num_tables,) int64, in the task's own order of tables),
+    `cost_ms` (float) and `phase_costs_ms` ((num_devices, 4) float64). The last step of a failed one adds `failure`: a
+    dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device) and
+    a `message`.
+
+    ## Arguments
+
+    ```python
+    import gymnasium
+    env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite="dlrm-50x4", split="train")
+    ```
+
+    - `suite="dlrm-50x4"`: name of a suite (`shard-gym suites` lists them), a `TaskSuite`, or a `TaskSampler`;
+    - `split="train"`: split of a named suite;
+    - `cost_model="analytical"`: name of a cost model, or an `AdditiveCostModel`;
+    - `reward="terminal"`, `observation="full"`: names as above, or objects;
+    - `max_tables=None`, `max_devices=None`: padding; by default that of the largest task. Set both to train one agent
+      for several suites;
+    - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array".
+
+    Beyond the Gymnasium interface: `get_state`, `set_state` and `clone` for search, and the attributes `task`, `problem`
+    and `state` with the unpadded task and the raw arrays.
+
+    ## References
+
+    D. Zha et al., *DreamShard: Generalizable Embedding Table Placement for Recommender Systems*, NeurIPS 2022.
+
+    ## Version History
+
+    * v0: initial version
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 4}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        suite: str | TaskSource = "dlrm-50x4",
+        split: str = "train",
+        cost_model: str | AdditiveCostModel = "analytical",
+        reward: str | Reward = "terminal",
+        observation: str | Observation = "full",
+        max_tables: int | None = None,
+        max_devices: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise InvalidOptionError(
+                f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
+                f"rgb_array needs matplotlib: pip install 'shard-gym[viz]'."
+            )
+        self.tasks: TaskSource = load_suite(suite, split) if isinstance(suite, str) else suite
+        self.cost_model = make_cost_model(cost_model)
+        self.max_tables = self._padding("max_tables", max_tables, self.tasks.max_tables)
+        self.max_devices = self._padding("max_devices", max_devices, self.tasks.max_devices)
+        self.render_mode = render_mode
+        self._reward = make_reward(reward)
+        self._observe = make_observation(observation)
+        self.observation_space = self._observe.space(self.max_tables, self.max_devices)
+        self.action_space = spaces.Discrete(self.max_devices)
+        self._prepared: dict[str, Problem] = {}
+        self._task: Task | None = None
+
+    @staticmethod
+    def _padding(name: str, given: int | None, needed: int) -> int:
+        if given is None:
+            return int(needed)
+        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < needed:
+            raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
+        return int(given)
+
+    # The Gymnasium interface
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObservationDict, dict[str, Any]]:
+        """Start an episode; `options={"task": key}` picks its task (see the class).
+
+        Raises:
+            InvalidOptionError: an option that is not known, or a task this environment cannot hold.
+            UnknownNameError: no task has that name.
+        """
+        super().reset(seed=seed)
+        self._begin(self._choose_task(dict(options or {})))
+        return self._observation(), self._info()
+
+    def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
+        """Place the current table on device `action`.
+
+        Raises:
+            InvalidActionError: `action` is outside the action space.
+            ResetNeeded: the episode is over, or none has begun.
+        """
+        if self._task is None or self.state.status[0] != Status.RUNNING:
+            raise ResetNeeded("This episode is over, or none has begun: call reset() before step().")
+        if not self.action_space.contains(action):
+            raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
+        before = self.state
+        self.state = step(self.problem, before, np.array([action]), self.cost_model)
+        reward = self._reward(Transition.between(self.problem, before, self.state))
+        over = bool(self.state.status[0] != Status.RUNNING)
+        return self._observation(), float(reward[0]), over, False, self._info()
+
+    def render(self) -> Any:
+        """A str ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"); None without a render mode."""
+        if self.render_mode is None:
+            gymnasium.logger.warn("render() was called without a render_mode; pass render_mode to gymnasium.make().")
+            return None
+        if self._task is None:
+            raise ResetNeeded("There is nothing to render yet: call reset() first.")
+        return render_ansi(self.view()) if self.render_mode == "ansi" else render_rgb(self.view())
+
+    # Beyond it
+
+    @property
+    def task(self) -> Task:
+        """The task of this episode."""
+        if self._task is None:
+            raise ResetNeeded("There is no task yet: call reset() first.")
+        return self._task
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(max_devices,) bool: the devices where the current table fits; the name is MaskablePPO's."""
+        return action_mask(self.problem, self.state)[0]
+
+    def view(self) -> PlacementView:
+        """The placement so far, for rendering and explaining."""
+        failure = describe_failure(self.task, self.problem, self.state)
+        return PlacementView(
+            task=self.task,
+            placement=self.problem.placement_of(self.state.assignment),
+            phases_ms=self.state.phases_ms[0, : self.task.num_devices],
+            cost_ms=float(self.state.cost_ms[0]),
+            note=failure["message"] if failure else "",
+        )
+
+    def get_state(self) -> Snapshot:
+        """A snapshot of the episode and the random generator; later steps do not change it."""
+        return Snapshot(self.task, self.state.copy(), copy.deepcopy(self.np_random.bit_generator.state))
+
+    def set_state(self, snapshot: Snapshot) -> None:
+        """Go on from `snapshot`, taken from this environment or an equal one."""
+        self._begin(snapshot.task)
+        self.state = snapshot.state.copy()
+        self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
+
+    def clone(self) -> EmbeddingPlacementEnv:
+        """An independent environment in the same state. The tasks, which never change, are shared."""
+        twin = copy.copy(self)
+        twin._prepared = dict(self._prepared)
+        twin._np_random = copy.deepcopy(self.np_random)
+        if self._task is not None:
+            twin.state = self.state.copy()
+        return twin
+
+    # Inside
+
+    def _choose_task(self, options: dict[str, Any]) -> Task:
+        key = options.pop("task", None)
+        if options:
+            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, options))}.")
+        if isinstance(key, Task):
+            return key
+        if key is None:
+            return self.tasks.sample(self.np_random)
+        if isinstance(self.tasks, TaskSuite):
+            return self.tasks.task(key)
+        raise InvalidOptionError(f"{self.tasks!r} has no numbered tasks; pass a Task as options['task'], not {key!r}.")
+
+    def _begin(self, task: Task) -> None:
+        self.problem = self._prepare(task)
+        self.state = initial_state(self.problem, self.cost_model)
+        self._task = task
+
+    def _prepare(self, task: Task) -> Problem:
+        """The prepared task; those of a fixed suite are kept, for they come again."""
+        known = isinstance(self.tasks, TaskSuite) and any(task is each for each in self.tasks)
+        if not known:
+            return prepare(task, self.cost_model, self.max_tables, self.max_devices)
+        if task.name not in self._prepared:
+            self._prepared[task.name] = prepare(task, self.cost_model, self.max_tables, self.max_devices)
+        return self._prepared[task.name]
+
+    def _observation(self) -> ObservationDict:
+        return {key: batch[0] for key, batch in self._observe(self.problem, self.state).items()}
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"action_mask": self.action_masks().astype(np.int8), "task": self.task.name}
+        if self.state.status[0] == Status.COMPLETE:
+            info["placement"] = self.problem.placement_of(self.state.assignment)
+            info["cost_ms"] = float(self.state.cost_ms[0])
+            info["phase_costs_ms"] = self.state.phases_ms[0, : self.task.num_devices].copy()
+        failure = describe_failure(self.task, self.problem, self.state)
+        if failure:
+            info["failure"] = failure
+        return info

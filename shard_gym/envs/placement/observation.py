@@ -1,0 +1,129 @@
+"""Observations: what an agent sees of a state, as fixed-size arrays padded to max_tables and max_devices.
+
+Every array is 1-D, as Stable-Baselines3 wants it: rows of tables or devices stand one after the other, and
+`array.reshape(max_devices, -1)` or `array.reshape(max_tables, -1)` gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from shard_gym.envs.placement.problem import Problem
+from shard_gym.envs.placement.state import PlacementState, action_mask
+from shard_gym.errors import UnknownNameError
+from shard_gym.tables import FEATURE_NAMES
+
+MAX_FEATURE = 100.0
+"""Features are standardised logarithms and shares; none comes near this."""
+
+MAX_MS = 1e9
+
+ObservationDict = dict[str, NDArray[Any]]
+
+
+class Observation(Protocol):
+    """Describes and builds the observations of N environments."""
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The space of one environment."""
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """One array for each key with leading shape (N,); none shares memory with `problem` or `state`."""
+
+
+class CompactObservation:
+    """The table to place and the devices; its size does not depend on the number of tables."""
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        return spaces.Dict(
+            {
+                "current_table": _box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
+                "current_table_costs": _box(0.0, MAX_MS, 4),
+                "device_costs": _box(0.0, MAX_MS, max_devices * 4),
+                "device_memory": _box(0.0, 1.0, max_devices * 2),
+                "device_mask": spaces.MultiBinary(max_devices),
+                "action_mask": spaces.MultiBinary(max_devices),
+                "progress": _box(0.0, 1.0, 1),
+            }
+        )
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        rows = np.arange(problem.num_envs)
+        current = np.minimum(state.step, problem.order.shape[1] - 1)
+        waiting = (state.step < problem.num_tables).astype(np.float32)[:, None]
+        return {
+            "current_table": problem.table_features[rows, current] * waiting,
+            "current_table_costs": problem.table_costs[rows, current] * waiting,
+            "device_costs": state.phases_ms.astype(np.float32).reshape(len(rows), -1),
+            "device_memory": self._memory(problem, state, rows, current, waiting),
+            "device_mask": problem.cluster.device_mask.astype(np.int8),
+            "action_mask": action_mask(problem, state).astype(np.int8),
+            "progress": (state.step / problem.num_tables).astype(np.float32)[:, None],
+        }
+
+    @staticmethod
+    def _memory(
+        problem: Problem,
+        state: PlacementState,
+        rows: NDArray[np.int64],
+        current: NDArray[np.int64],
+        waiting: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """(N, D * 2): share of the cap in use, and the share the current table would take (at most 1), for each device."""
+        cap = np.maximum(problem.memory_cap, 1)
+        memory = np.empty((*cap.shape, 2), np.float32)
+        memory[..., 0] = state.memory_used / cap
+        needed = problem.table_memory[rows, current][:, None] * waiting
+        memory[..., 1] = np.minimum(needed / cap, 1.0) * problem.cluster.device_mask
+        return memory.reshape(len(rows), -1)
+
+
+class FullObservation(CompactObservation):
+    """`CompactObservation`, and all tables of the task with where they went."""
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        compact = super().space(max_tables, max_devices)
+        tables = {
+            "table_features": _box(-MAX_FEATURE, MAX_FEATURE, max_tables * len(FEATURE_NAMES)),
+            "table_mask": spaces.MultiBinary(max_tables),
+            "assignment": spaces.Box(-1, max_devices - 1, (max_tables,), np.int64),
+        }
+        return spaces.Dict({**compact.spaces, **tables})
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        index = np.arange(problem.order.shape[1])
+        tables = {
+            "table_features": problem.table_features.reshape(problem.num_envs, -1).copy(),
+            "table_mask": (index < problem.num_tables[:, None]).astype(np.int8),
+            "assignment": state.assignment.copy(),
+        }
+        return {**super().__call__(problem, state), **tables}
+
+
+def _box(low: float, high: float, size: int) -> spaces.Box:
+    return spaces.Box(low, high, (size,), np.float32)
+
+
+OBSERVATIONS: dict[str, Callable[[], Observation]] = {"full": FullObservation, "compact": CompactObservation}
+
+
+def make_observation(observation: str | Observation) -> Observation:
+    """The observation named `observation`, or `observation` itself when it is one already.
+
+    Raises:
+        UnknownNameError: there is no observation of that name.
+    """
+    if not isinstance(observation, str):
+        return observation
+    if observation not in OBSERVATIONS:
+        raise UnknownNameError("observation", observation, OBSERVATIONS)
+    return OBSERVATIONS[observation]()

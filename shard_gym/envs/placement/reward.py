@@ -1,0 +1,107 @@
+"""Rewards: objects that turn a step into a number. All sum to the same kind of return; pick what trains best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.envs.placement.problem import Problem
+from shard_gym.envs.placement.state import PlacementState, Status
+from shard_gym.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What a reward may look at; all arrays are (N,).
+
+    Attributes:
+        cost_before_ms: float64, cost of the tables placed before the step.
+        cost_after_ms: float64, cost of those placed after it.
+        over: bool, the episode ended with this step.
+        failed: bool, it ended without a valid placement.
+        penalty_ms: float64, cost charged for a failure.
+        lower_bound_ms: float64, no placement of the task costs less.
+    """
+
+    cost_before_ms: FloatArray
+    cost_after_ms: FloatArray
+    over: NDArray[np.bool_]
+    failed: NDArray[np.bool_]
+    penalty_ms: FloatArray
+    lower_bound_ms: FloatArray
+
+    @staticmethod
+    def between(problem: Problem, before: PlacementState, after: PlacementState) -> Transition:
+        """The transition from one state to the next."""
+        over = after.status != Status.RUNNING
+        return Transition(
+            cost_before_ms=before.cost_ms,
+            cost_after_ms=after.cost_ms,
+            over=over,
+            failed=over & (after.status != Status.COMPLETE),
+            penalty_ms=problem.penalty_ms,
+            lower_bound_ms=problem.lower_bound_ms,
+        )
+
+    @property
+    def final_cost_ms(self) -> FloatArray:
+        """(N,) float64, the cost the episode is charged if it ends here: the penalty after a failure."""
+        return np.where(self.failed, self.penalty_ms, self.cost_after_ms)
+
+
+class Reward(Protocol):
+    """Maps a transition to rewards."""
+
+    def __call__(self, transition: Transition) -> FloatArray:
+        """(N,) float64 rewards."""
+
+
+class TerminalReward:
+    """0 until the episode ends, then minus its cost in ms (DreamShard, section 3.2)."""
+
+    def __call__(self, transition: Transition) -> FloatArray:
+        """(N,) float64, ms."""
+        return np.where(transition.over, -transition.final_cost_ms, 0.0)
+
+
+class DenseReward:
+    """Minus what the step added to the cost, in ms; the sum over an episode is that of `TerminalReward`."""
+
+    def __call__(self, transition: Transition) -> FloatArray:
+        """(N,) float64, ms."""
+        return transition.cost_before_ms - np.where(
+            transition.over, transition.final_cost_ms, transition.cost_after_ms
+        )
+
+
+class NormalizedReward:
+    """0 until the episode ends, then minus its cost divided by the task's lower bound: at most -1, at any size."""
+
+    def __call__(self, transition: Transition) -> FloatArray:
+        """(N,) float64, without unit."""
+        return np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
+
+
+REWARDS: dict[str, Callable[[], Reward]] = {
+    "terminal": TerminalReward,
+    "dense": DenseReward,
+    "normalized": NormalizedReward,
+}
+
+
+def make_reward(reward: str | Reward) -> Reward:
+    """The reward named `reward`, or `reward` itself when it is one already.
+
+    Raises:
+        UnknownNameError: there is no reward of that name.
+    """
+    if not isinstance(reward, str):
+        return reward
+    if reward not in REWARDS:
+        raise UnknownNameError("reward", reward, REWARDS)
+    return REWARDS[reward]()

@@ -1,0 +1,175 @@
+"""Evaluation: every task of a suite once, every placement checked and costed apart from any environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
+from shard_gym.placement import Placement, check_placement, placement_to_json
+from shard_gym.suites import load_suite
+from shard_gym.tasks import Task, TaskSuite
+
+BOOTSTRAP_SAMPLES = 10_000
+CONFIDENCE = 0.95
+
+Progress = Callable[[int, int], None]
+"""Called with the number of tasks done and of all tasks."""
+
+
+class Placer(Protocol):
+    """What `evaluate` needs of an agent; see `shard_gym.agents.Agent`."""
+
+    name: str
+
+    def place(self, task: Task) -> Placement:
+        """(T,) int64, a device for every table."""
+
+    def true_cost_queries(self, fingerprint: str) -> int:
+        """Placements asked of the cost model with that fingerprint so far."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task's outcome.
+
+    Attributes:
+        task: its name.
+        cost_ms: cost of the placement; the task's penalty if it is not valid.
+        valid: whether there was a placement and it passed `check_placement`.
+        seconds: wall-clock time of `place`.
+        true_cost_queries: placements the agent asked the scoring cost model about while it planned.
+        placement: T device numbers; None if there was no usable placement.
+        failure: why it is not valid; empty if it is.
+    """
+
+    task: str
+    cost_ms: float
+    valid: bool
+    seconds: float
+    true_cost_queries: int
+    placement: list[int] | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An agent's outcome on a suite.
+
+    Attributes:
+        suite: name of the suite.
+        sha256: of the suite's file.
+        split: its split.
+        agent: name of the agent.
+        cost_model: fingerprint of the cost model that scored.
+        mean_cost_ms: mean over all tasks, failures charged with their penalty.
+        interval_ms: 95% bootstrap interval of that mean, over tasks.
+        failures: tasks without a valid placement.
+        tasks: the outcomes in the suite's order.
+    """
+
+    suite: str
+    sha256: str
+    split: str
+    agent: str
+    cost_model: str
+    mean_cost_ms: float
+    interval_ms: tuple[float, float]
+    failures: int
+    tasks: tuple[TaskResult, ...]
+
+    @property
+    def costs_ms(self) -> np.ndarray:
+        """(tasks,) float64."""
+        return np.array([result.cost_ms for result in self.tasks])
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value with all of this."""
+        return {**asdict(self), "interval_ms": list(self.interval_ms), "tasks": [asdict(task) for task in self.tasks]}
+
+
+def evaluate(
+    agent: Placer,
+    suite: TaskSuite | str,
+    cost_model: str | AdditiveCostModel = "analytical",
+    *,
+    split: str = "test",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Let `agent` place every task of `suite` once, and score what it returns.
+
+    The agent never meets the judge: memory and cost are recomputed from the task and the placement. A task without a
+    valid placement counts as a failure and is charged its penalty, 1.1 times an upper bound on all placements' costs.
+
+    Args:
+        agent: see `Placer`.
+        suite: a suite, or the name of one.
+        cost_model: the model that scores, or its name.
+        split: which split of a named suite; ignored when `suite` is a TaskSuite.
+        progress: called after every task.
+    """
+    tasks = load_suite(suite, split) if isinstance(suite, str) else suite
+    model = make_cost_model(cost_model)
+    results = []
+    for done, task in enumerate(tasks, start=1):
+        results.append(evaluate_task(agent, task, model))
+        if progress:
+            progress(done, len(tasks))
+    costs = np.array([result.cost_ms for result in results])
+    return Evaluation(
+        suite=tasks.name,
+        sha256=tasks.sha256,
+        split=tasks.split,
+        agent=agent.name,
+        cost_model=model.fingerprint,
+        mean_cost_ms=float(costs.mean()),
+        interval_ms=bootstrap_interval(costs),
+        failures=sum(not result.valid for result in results),
+        tasks=tuple(results),
+    )
+
+
+def evaluate_task(agent: Placer, task: Task, model: AdditiveCostModel) -> TaskResult:
+    """One task's outcome; see `evaluate`."""
+    asked_before = agent.true_cost_queries(model.fingerprint)
+    started = time.perf_counter()
+    try:
+        returned = agent.place(task)
+        seconds = time.perf_counter() - started
+        placement = check_placement(returned, task.tables, task.topology)
+        cost, listed, failure = score(task, placement, model), placement_to_json(placement), ""
+    except (NoPlacementFoundError, InvalidPlacementError) as error:
+        seconds = time.perf_counter() - started
+        cost, listed, failure = penalty_ms(task, model), None, str(error)
+    return TaskResult(
+        task=task.name,
+        cost_ms=cost,
+        valid=not failure,
+        seconds=seconds,
+        true_cost_queries=agent.true_cost_queries(model.fingerprint) - asked_before,
+        placement=listed,
+        failure=failure,
+    )
+
+
+def score(task: Task, placement: Placement, model: AdditiveCostModel) -> float:
+    """Cost in ms of a checked placement of `task`."""
+    return model.estimate(placement, task.tables, task.topology).total_ms
+
+
+def penalty_ms(task: Task, model: AdditiveCostModel) -> float:
+    """What a task without a valid placement is charged, in ms; above the cost of every valid one."""
+    return model.penalty(model.table_loads(task.tables, task.topology), task.topology)
+
+
+def bootstrap_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of (n,) `values`, resampled with a fixed seed."""
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(len(values), size=(BOOTSTRAP_SAMPLES, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

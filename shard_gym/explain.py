@@ -1,0 +1,149 @@
+"""Why a placement costs what it costs: every device's phases, memory and tables, and what moving one table would gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.placement import Placement, check_placement, memory_used
+from shard_gym.tasks import Task
+
+SAME = 1e-9
+"""Devices whose times differ by less than this share are equally slow."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One table that goes to another device while all others stay.
+
+    Attributes:
+        table: index of the table.
+        source: the device it is on.
+        target: the device it would go to.
+        gain_ms: cost now less the cost afterwards, in ms; negative if the placement gets worse.
+    """
+
+    table: int
+    source: int
+    target: int
+    gain_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A placement of T tables on D devices, taken apart.
+
+    Attributes:
+        task: the task.
+        placement: (T,) int64, the placement.
+        cost_model: fingerprint of the model that costed it.
+        phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
+        total_ms: its cost.
+        lower_bound_ms: no placement costs less.
+        best_known_ms: cost of the best placement known; None if none is.
+        single_table_ms: (T,) float64, cost of each table alone.
+        moves: for each table on a critical device that fits elsewhere, its best move; the largest gain first.
+    """
+
+    task: Task
+    placement: Placement
+    cost_model: str
+    phases_ms: FloatArray
+    total_ms: float
+    lower_bound_ms: float
+    best_known_ms: float | None
+    single_table_ms: FloatArray
+    moves: tuple[Move, ...]
+
+    @property
+    def critical(self) -> NDArray[np.bool_]:
+        """(D, 4) bool, the devices each phase waits for; none for a phase that takes no time."""
+        return critical_devices(self.phases_ms)
+
+    @property
+    def memory_used(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of the tables on each device."""
+        return memory_used(self.placement, self.task.tables, self.task.num_devices)
+
+    @property
+    def tables_per_device(self) -> NDArray[np.int64]:
+        """(D,) int64, tables on each device."""
+        return np.bincount(self.placement, minlength=self.task.num_devices).astype(np.int64)
+
+    def tables_on(self, device: int) -> NDArray[np.int64]:
+        """Indices (int64) of the tables on `device`, the costliest first."""
+        tables = np.flatnonzero(self.placement == device)
+        return tables[np.argsort(-self.single_table_ms[tables], kind="stable")]
+
+    def busiest(self, count: int) -> NDArray[np.int64]:
+        """At most `count` devices (int64), ascending: the critical ones first, then those busy for longest."""
+        busy = self.phases_ms.sum(axis=1)
+        return np.sort(np.lexsort((-busy, ~self.critical.any(axis=1)))[: max(count, 0)])
+
+
+def explain(
+    task: Task, placement: ArrayLike, model: AdditiveCostModel, *, best_known_ms: float | None = None
+) -> Explanation:
+    """Take `placement` of `task` apart under `model`.
+
+    Args:
+        task: the task.
+        placement: (T,) ints, the device of each table.
+        model: the cost model.
+        best_known_ms: cost of the best placement known, to stand beside; in ms, under the same model.
+
+    Raises:
+        InvalidPlacementError: the placement is not valid (see `check_placement`).
+    """
+    checked = check_placement(placement, task.tables, task.topology)
+    loads = model.table_loads(task.tables, task.topology)
+    estimate = model.estimate(checked, task.tables, task.topology)
+    return Explanation(
+        task=task,
+        placement=checked,
+        cost_model=model.fingerprint,
+        phases_ms=estimate.phases_ms,
+        total_ms=estimate.total_ms,
+        lower_bound_ms=model.cost_bounds(loads, task.topology)[0],
+        best_known_ms=best_known_ms,
+        single_table_ms=model.single_table_costs(loads, task.topology),
+        moves=best_moves(task, checked, model),
+    )
+
+
+def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
+    """(D, 4) bool, the slowest device or devices of each phase, from (D, 4) ms; none where no device takes any time."""
+    slowest = phases_ms.max(axis=0)
+    return np.asarray((phases_ms >= slowest * (1.0 - SAME)) & (slowest > 0.0))
+
+
+def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tuple[Move, ...]:
+    """The best move of each table on a critical device, the largest gain first; tables that fit nowhere else are left out.
+
+    Tables of other devices are not tried: no device that a phase waits for would be relieved of a table.
+    `placement` must be valid.
+    """
+    loads = model.table_loads(task.tables, task.topology)
+    cluster = task.topology.cluster()
+    device_loads = model.reduce(loads, placement, task.num_devices)
+    phases = model.device_costs(device_loads, cluster)
+    cost_ms = float(model.iteration_cost(phases, device_loads, cluster))
+    free = task.topology.memory_cap_bytes - memory_used(placement, task.tables, task.num_devices)
+    moves = []
+    for table in np.flatnonzero(critical_devices(phases).any(axis=1)[placement]):
+        source = placement[table]
+        targets = np.flatnonzero((free >= task.tables.memory_bytes[table]) & (np.arange(task.num_devices) != source))
+        if not targets.size:
+            continue
+        # A maximum cannot be subtracted, so the device the table leaves is summed up anew from those that stay.
+        staying = np.setdiff1d(np.flatnonzero(placement == source), [table])
+        tried = np.repeat(device_loads[None], targets.size, axis=0)
+        tried[:, source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]
+        tried[np.arange(targets.size), targets] = model.add(device_loads[targets], loads[table])
+        costs = model.iteration_cost(model.device_costs(tried, cluster), tried, cluster)
+        best = int(costs.argmin())
+        moves.append(Move(int(table), int(source), int(targets[best]), cost_ms - float(costs[best])))
+    return tuple(sorted(moves, key=lambda move: -move.gain_ms))

@@ -1,0 +1,12 @@
+"""Table pools: the sets of tables from which tasks are drawn.
+
+`load_pool("dlrm-2021")` gives a `Pool`: its tables, the law of their requests, and a card that says where they come
+from, what was assumed and how close they are. `pool_names()` lists what ships; `load_pool("mine.json")` reads a pool of
+your own, and `import_meta` makes one from Meta's published lookup files.
+"""
+
+from shard_gym.pools.law import RequestLaw
+from shard_gym.pools.meta import import_meta
+from shard_gym.pools.pool import Pool, PoolCard, load_pool, pool_names, save_pool
+
+__all__ = ["Pool", "PoolCard", "RequestLaw", "import_meta", "load_pool", "pool_names", "save_pool"]

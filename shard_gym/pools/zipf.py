@@ -1,0 +1,144 @@
+"""Expected reuse statistics of tables whose rows are requested by a Zipf-Mandelbrot law.
+
+A table with E rows receives N lookups in a batch; each goes to row k = 1..E with probability
+
+    p(k) = (k + q)^-s / sum_j (j + q)^-s
+
+the request model of FBGEMM's table-batched-embedding benchmark (pytorch/FBGEMM, fbgemm_gpu/tbe/bench). With q = 0 it is
+Zipf's law, with s = 0 the uniform one. The number of times row k is read is taken as Poisson with rate N p(k), which is
+what independent draws give when N is large and no row takes nearly all of them; N need not be an integer.
+
+The sums over k are exact for k <= 512; beyond, log-spaced Gauss-Legendre nodes stand for the rest (the sum from k = a
+to b is the integral from a - 1/2 to b + 1/2, up to a 24th of the slope). Nothing here is random.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.tables import NUM_BINS
+
+Floats = NDArray[np.float64]
+
+EXACT_ROWS = 512
+_CELLS = 256
+_CHUNK = 64  # tables worked on at once, to bound the memory
+
+_GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
+_GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # beyond, all rows lie in the first or the last bin
+
+
+class ReuseStatistics(NamedTuple):
+    """Expected counts of one batch for T tables.
+
+    Attributes:
+        distinct_rows: (T,) float64, rows read at least once; never above min(rows, lookups).
+        reuse_histogram: (T, 17) float64, share of those rows by how often they are read (bins of `shard_gym.tables`).
+        access_histogram: (T, 17) float64, share of the lookups that fall on the rows of each bin.
+    """
+
+    distinct_rows: Floats
+    reuse_histogram: Floats
+    access_histogram: Floats
+
+
+def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike, s: ArrayLike) -> ReuseStatistics:
+    """Expected distinct rows and histograms of T tables; a table without lookups gets zeros.
+
+    Args:
+        num_embeddings: (T,) rows E, at least 1.
+        lookups: (T,) lookups N of one batch, at least 0, integer or not.
+        q: (T,) shift, above -1.
+        s: (T,) exponent, at least 0.
+    """
+    rows, lookups, q, s = (np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in (num_embeddings, lookups, q, s))
+    parts = [
+        _statistics_of_chunk(*(a[start : start + _CHUNK] for a in (rows, lookups, q, s)))
+        for start in range(0, len(rows), _CHUNK)
+    ]
+    return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def row_probabilities(num_embeddings: int, q: float, s: float) -> Floats:
+    """(num_embeddings,) float64, p(k) for k = 1..num_embeddings, without approximation."""
+    weight = (np.arange(1, num_embeddings + 1) + q) ** -s
+    return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) -> ReuseStatistics:
+    """`reuse_statistics` of a few tables at once."""
+    node, multiplicity = _nodes(rows)
+    density = (node + q[:, None]) ** -s[:, None]
+    rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]
+    in_bin, accessed_in_bin = _bin_shares(rate)
+    read = -np.expm1(-rate) * multiplicity
+    distinct = np.minimum(read.sum(axis=1), np.minimum(rows, lookups))
+    reuse = np.einsum("tn,tnb->tb", read, in_bin)
+    access = np.einsum("tn,tnb->tb", rate * multiplicity, accessed_in_bin)
+    some = np.where(lookups > 0, 1.0, 0.0)[:, None]
+    return ReuseStatistics(
+        distinct,
+        some * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
+        some * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300),
+    )
+
+
+def _nodes(rows: Floats) -> tuple[Floats, Floats]:
+    """Row numbers (T, n) and how many rows each stands for: sum_k f(k) = sum_n multiplicity[n] * f(node[n])."""
+    head = np.arange(1.0, EXACT_ROWS + 1)
+    in_table = (head[None, :] <= rows[:, None]).astype(np.float64)
+    # The tail from 512.5 to E + 0.5 in cells of equal width in log k, two Gauss-Legendre points in each.
+    low = math.log(EXACT_ROWS + 0.5)
+    width = np.maximum(np.log(rows + 0.5) - low, 0.0)[:, None] / _CELLS
+    offset = 0.5 / math.sqrt(3.0)
+    place = (np.arange(_CELLS)[:, None] + np.array([0.5 - offset, 0.5 + offset])).ravel()
+    tail = np.exp(low + width * place)
+    tail_multiplicity = 0.5 * width * tail  # dk = k dlog(k)
+    nodes = np.concatenate([np.broadcast_to(head, in_table.shape), tail], axis=1)
+    return nodes, np.concatenate([in_table, tail_multiplicity], axis=1)
+
+
+def _bin_shares(rate: Floats) -> tuple[Floats, Floats]:
+    """For a Poisson count c of the given rate: P(c in bin | c > 0) and E[c; c in bin] / rate, each (..., 17)."""
+    reuse, access = _bin_share_table()
+    with np.errstate(divide="ignore"):
+        place = (np.clip(np.log(rate), _GRID_LOW, _GRID_HIGH) - _GRID_LOW) / _GRID_STEP
+    index = np.minimum(place.astype(np.int64), len(reuse) - 2)
+    part = (place - index)[..., None]
+    return (
+        reuse[index] * (1 - part) + reuse[index + 1] * part,
+        access[index] * (1 - part) + access[index + 1] * part,
+    )
+
+
+@lru_cache(maxsize=1)
+def _bin_share_table() -> tuple[Floats, Floats]:
+    """`_bin_shares` on a grid of equal steps in log(rate); every row of either array sums to one."""
+    rate = np.exp(np.arange(_GRID_LOW, _GRID_HIGH + _GRID_STEP, _GRID_STEP))
+    edges = [0] + [2**k for k in range(NUM_BINS - 1)]
+    above = np.stack([_poisson_above(edge, rate) for edge in edges], axis=1)
+    # c * P(c) of rate r is r * P(c - 1), so the accesses on rows with c > edge are r * P(c' > edge - 1).
+    accessed_above = np.stack([_poisson_above(edge - 1, rate) for edge in edges], axis=1)
+    reuse = np.maximum(-np.diff(above, axis=1, append=0.0), 0.0) / above[:, :1]
+    return reuse, np.maximum(-np.diff(accessed_above, axis=1, append=0.0), 0.0)
+
+
+def _poisson_above(count: int, rate: Floats) -> Floats:
+    """P(c > count) for Poisson counts c: a sum for small counts, a quadrature for large ones."""
+    if count < 64:
+        logs = np.log(rate)
+        return 1.0 - sum(
+            (np.exp(n * logs - rate - math.lgamma(n + 1)) for n in range(count + 1)), start=np.zeros_like(rate)
+        )
+    # d/dr P(c > n) = pmf(n; r): integrate that density of r (a gamma of shape n + 1) over +- 12 standard deviations.
+    deviation = math.sqrt(count + 1)
+    grid = np.linspace(max(1e-9, count - 12 * deviation), count + 14 * deviation, 8001)
+    density = np.exp(count * np.log(grid) - grid - math.lgamma(count + 1))
+    pair = 0.5 * (density[1:] + density[:-1]) * np.diff(grid)
+    integral = np.concatenate([[0.0], np.cumsum(pair)])
+    return np.asarray(np.interp(rate, grid, integral / integral[-1]), dtype=np.float64)

@@ -1,0 +1,218 @@
+"""Makes the files of the named suites: `python -m shard_gym.suites.build` writes them all, always the same bytes.
+
+Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.files import sha256_of, write_atomically, write_json
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.suites.load import DATA, INDEX, SCHEMA, SPLITS
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSampler, capped_task
+
+TASKS_PER_SPLIT = 50
+NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
+
+# A task as drawn, and the tables of the pool that its tables are.
+Drawn = tuple[Task, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one suite is made: where its tables come from, what trains on what, and how each split is drawn."""
+
+    name: str
+    description: str
+    pool: str
+    hardware: str
+    weight_dtype: str
+    optimizer: str
+    draw: Callable[[Recipe, Tables, str], list[Drawn]]
+    num_tables: tuple[int, int] = (0, 0)
+    num_devices: tuple[int, int] = (0, 0)
+    embedding_dims: tuple[int, ...] = ()
+    memory_slack: float = 1.4
+    splits: tuple[str, ...] = SPLITS
+    version: int = 1
+
+
+def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
+    """The tables of a pool that belong to each split; the same for every suite, so no agent meets a test table early."""
+    shuffled = _generator(f"{pool_name}/halves").permutation(size)
+    return {"train": np.sort(shuffled[: size // 2]), "test": np.sort(shuffled[size // 2 :])}
+
+
+def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
+    """Random tasks from the half of the pool that belongs to `split`."""
+    half = halves(recipe.pool, len(pool))[split]
+    sampler = TaskSampler(
+        pool.select(half),
+        recipe.num_tables,
+        recipe.num_devices,
+        recipe.hardware,
+        recipe.embedding_dims,
+        recipe.memory_slack,
+    )
+    rng = _generator(f"{recipe.name}/{split}")
+    position = {name: index for index, name in enumerate(pool.names)}
+    tasks = [sampler.sample(rng) for _ in range(TASKS_PER_SPLIT)]
+    return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
+
+
+def draw_whole_model(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
+    """One task with all tables of the pool; a table that no device could hold is halved by columns until it fits."""
+    device_bytes = hardware_profile(recipe.hardware).device.memory_bytes
+    indices, dims = [], []
+    for table in range(len(pool)):
+        parts = 1
+        while pool.memory_bytes[table] // parts > device_bytes:
+            parts *= 2
+        indices += [table] * parts
+        dims += [int(pool.embedding_dim[table]) // parts] * parts
+    chosen = np.array(indices)
+    tables = pool.select(chosen).with_dims(dims)
+    return [(capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, recipe.memory_slack), chosen)]
+
+
+def build(recipe: Recipe) -> dict[str, Any]:
+    """The JSON record of one suite."""
+    pool = load_pool(recipe.pool)
+    tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
+    return {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "version": recipe.version,
+        "description": recipe.description,
+        "pool": recipe.pool,
+        "pool_sha256": pool.sha256,
+        "hardware": recipe.hardware,
+        "weight_dtype": recipe.weight_dtype,
+        "optimizer": recipe.optimizer,
+        "splits": {
+            split: [
+                _entry(f"{recipe.name}/{split}/{number}", task, chosen)
+                for number, (task, chosen) in enumerate(recipe.draw(recipe, tables, split))
+            ]
+            for split in recipe.splits
+        },
+    }
+
+
+def _entry(name: str, task: Task, chosen: NDArray[np.int64]) -> dict[str, Any]:
+    dims = sorted(set(task.tables.embedding_dim.tolist()))
+    assert task.known_placement is not None  # capped_task gives every task one
+    return {
+        "name": name,
+        "tables": chosen.tolist(),
+        "embedding_dim": dims[0] if len(dims) == 1 else task.tables.embedding_dim.tolist(),
+        "num_devices": task.num_devices,
+        "memory_cap_bytes": int(task.topology.memory_cap_bytes[0]),
+        "known_placement": task.known_placement.tolist(),
+    }
+
+
+def _generator(purpose: str) -> np.random.Generator:
+    """A generator of its own for each purpose, so that a new suite changes no other."""
+    return np.random.default_rng([ord(character) for character in purpose])
+
+
+def _dlrm(tables: int, devices: int) -> Recipe:
+    return Recipe(
+        name=f"dlrm-{tables}x{devices}",
+        description=f"DreamShard's setting: {tables} tables of dlrm-2021, dim 16, on {devices} RTX 2080 Ti.",
+        pool="dlrm-2021",
+        hardware="rtx2080ti-pcie",
+        weight_dtype="fp16",
+        optimizer="sgd",
+        draw=draw_sampled,
+        num_tables=(tables, tables),
+        num_devices=(devices, devices),
+        embedding_dims=(16,),
+    )
+
+
+def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
+    return Recipe(
+        name=f"mixdim-{devices}",
+        description=f"NeuroShard's setting: {tables[0]} to {tables[1]} tables of dlrm-2021, dims 4 to 128, {devices} A100.",
+        pool="dlrm-2021",
+        hardware="a100-dgx",
+        weight_dtype="fp32",
+        optimizer="sgd",
+        draw=draw_sampled,
+        num_tables=tables,
+        num_devices=(devices, devices),
+        embedding_dims=NEUROSHARD_DIMS,
+    )
+
+
+def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
+    return Recipe(
+        name=name,
+        description=description,
+        pool=pool,
+        hardware="a100-dgx",
+        weight_dtype="fp32",
+        optimizer="rowwise_adagrad",
+        draw=draw_whole_model,
+        num_devices=(devices, devices),
+        splits=("test",),
+    )
+
+
+MERLIN_DEVICES = {"tiny": (1, 8, 16), "small": (1, 8, 16, 32), "medium": (8, 16, 32, 128), "large": (32, 128), "jumbo": (128,)}
+"""The numbers of A100s NVIDIA published timings for, model by model."""
+
+RECIPES: tuple[Recipe, ...] = (
+    *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
+    *(_dlrm(tables, 8) for tables in (40, 80, 120, 160, 200)),
+    _mixdim((10, 60), 4),
+    _mixdim((20, 120), 8),
+    Recipe(
+        name="generalize",
+        description="10 to 200 tables of dlrm-2022, dims 4 to 128, on 2 to 16 A100: one agent for all sizes.",
+        pool="dlrm-2022",
+        hardware="a100-dgx",
+        weight_dtype="fp32",
+        optimizer="rowwise_adagrad",
+        draw=draw_sampled,
+        num_tables=(10, 200),
+        num_devices=(2, 16),
+        embedding_dims=NEUROSHARD_DIMS,
+    ),
+    *(
+        _whole(
+            f"merlin-{model}-x{devices}",
+            f"merlin-{model}",
+            devices,
+            f"NVIDIA Merlin's synthetic model {model!r}, all its tables, on {devices} A100.",
+        )
+        for model, counts in MERLIN_DEVICES.items()
+        for devices in counts
+    ),
+    _whole("mlperf-x8", "mlperf-dlrm-dcnv2", 8, "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100."),
+)
+
+
+def main() -> None:
+    """Write every suite and the index of their checksums."""
+    index = {}
+    for recipe in RECIPES:
+        data = (json.dumps(build(recipe), separators=(",", ":"), allow_nan=False) + "\n").encode()
+        write_atomically(DATA / f"{recipe.name}.json", data)
+        index[recipe.name] = sha256_of(data)
+    write_json(INDEX, index)
+
+
+if __name__ == "__main__":
+    main()

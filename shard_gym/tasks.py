@@ -1,0 +1,252 @@
+"""Tasks: what to place where. One task, a set of them, and a sampler of fresh ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, TableTooLargeError, UnknownNameError
+from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.placement import Placement, check_placement, format_bytes, memory_used
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One placement problem.
+
+    Attributes:
+        name: unique in its suite, for example "dlrm-50x4/test/3".
+        tables: the T tables to place.
+        topology: the D devices to place them on.
+        known_placement: (T,) int64, a valid placement (proof that there is one; not meant to be good), or None.
+
+    Raises:
+        TableTooLargeError: a table does not fit any empty device.
+        InvalidTaskError: all tables together need more memory than all devices have.
+        InvalidPlacementError: `known_placement` is not valid.
+    """
+
+    name: str
+    tables: Tables
+    topology: Topology
+    known_placement: Placement | None = None
+
+    def __post_init__(self) -> None:
+        needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
+        largest = int(needed.argmax())
+        if needed[largest] > caps.max():
+            raise TableTooLargeError(
+                f"Table {largest} ({self.tables.names[largest]}) of task {self.name!r} needs {needed[largest]} bytes "
+                f"({format_bytes(needed[largest])}), but the largest memory cap of a device is {caps.max()} bytes "
+                f"({format_bytes(caps.max())}). Raise memory_cap_bytes or split the table by columns."
+            )
+        if needed.sum() > caps.sum():
+            raise InvalidTaskError(
+                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(needed.sum())}, "
+                f"but the {self.num_devices} devices have {format_bytes(caps.sum())}. Add devices or raise the caps."
+            )
+        if self.known_placement is not None:
+            known = check_placement(self.known_placement, self.tables, self.topology)
+            known.setflags(write=False)
+            object.__setattr__(self, "known_placement", known)
+
+    @property
+    def num_tables(self) -> int:
+        """T."""
+        return len(self.tables)
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return self.topology.num_devices
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, {self.num_tables} tables, {self.num_devices} devices)"
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """Where an environment takes its tasks from: a `TaskSuite`, a `TaskSampler`, or anything of this shape."""
+
+    @property
+    def max_tables(self) -> int:
+        """No task has more tables."""
+
+    @property
+    def max_devices(self) -> int:
+        """No task has more devices."""
+
+    def sample(self, rng: np.random.Generator) -> Task:
+        """One task, all randomness from `rng`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSuite:
+    """A fixed, ordered list of tasks: one split of a named suite, or any tasks of your own.
+
+    Attributes:
+        name: name of the suite.
+        split: "train" or "test" for the named suites.
+        tasks: the tasks, at least one.
+        version: raised when the suite's data change.
+        sha256: of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
+        description: one sentence.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    split: str = "custom"
+    version: int = 1
+    sha256: str = ""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        if not self.tasks:
+            raise InvalidTaskError(f"Suite {self.name!r} has no tasks; give it at least one.")
+        names = [task.name for task in self.tasks]
+        if len(set(names)) != len(names):
+            raise InvalidTaskError(f"Suite {self.name!r} has two tasks of the same name; rename one.")
+
+    @property
+    def max_tables(self) -> int:
+        """Tables of the largest task."""
+        return max(task.num_tables for task in self.tasks)
+
+    @property
+    def max_devices(self) -> int:
+        """Devices of the widest task."""
+        return max(task.num_devices for task in self.tasks)
+
+    def sample(self, rng: np.random.Generator) -> Task:
+        """One of the tasks, all equally likely."""
+        return self.tasks[int(rng.integers(len(self.tasks)))]
+
+    def task(self, key: int | str) -> Task:
+        """The task at index `key`, or of that name.
+
+        Raises:
+            UnknownNameError: no task has that name.
+            InvalidOptionError: the index is out of range.
+        """
+        if isinstance(key, str):
+            by_name = {task.name: task for task in self.tasks}
+            if key not in by_name:
+                raise UnknownNameError(f"task in {self.name!r} ({self.split})", key, by_name)
+            return by_name[key]
+        if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or not 0 <= key < len(self.tasks):
+            raise InvalidOptionError(
+                f"The {self.split} split of {self.name!r} has tasks 0 to {len(self.tasks) - 1}; there is no task {key!r}."
+            )
+        return self.tasks[int(key)]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        return self.tasks[index]
+
+    def __repr__(self) -> str:
+        return f"TaskSuite({self.name!r}, {self.split!r}, {len(self)} tasks)"
+
+
+def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
+    """(T,) int64, largest table first, each to the device with the fewest bytes so far.
+
+    It looks at memory alone (equal caps): a proof that a task can be solved, not a good placement.
+    """
+    used = np.zeros(num_devices, np.int64)
+    placement = np.empty(len(tables), np.int64)
+    for table in np.argsort(-tables.memory_bytes, kind="stable"):
+        placement[table] = used.argmin()
+        used[placement[table]] += tables.memory_bytes[table]
+    return placement
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSampler:
+    """Draws fresh tasks from a pool of tables. Every task it returns carries a known valid placement.
+
+    Attributes:
+        pool: the tables to draw from, without replacement within a task.
+        num_tables: smallest and largest T, both included; equally likely.
+        num_devices: smallest and largest D, both included; D never exceeds T.
+        profile: the hardware, a profile or its name.
+        embedding_dims: widths to draw each table's from; empty keeps the pool's.
+        memory_slack: every device may hold this many times what the fullest one holds when the tables are packed evenly
+            by bytes (rounded up to whole MiB, at most the device's memory), so that memory matters at every size.
+        name: prefix of the tasks' names.
+    """
+
+    pool: Tables
+    num_tables: tuple[int, int]
+    num_devices: tuple[int, int]
+    profile: HardwareProfile | str = "a100-dgx"
+    embedding_dims: Sequence[int] = ()
+    memory_slack: float = 1.4
+    name: str = "sampled"
+
+    def __post_init__(self) -> None:
+        for field, most in (("num_tables", len(self.pool)), ("num_devices", self.num_tables[0])):
+            low, high = getattr(self, field)
+            if not 1 <= low <= high or (field == "num_tables" and high > most):
+                raise InvalidTaskError(
+                    f"{field} of a TaskSampler must be (smallest, largest) with 1 <= smallest <= largest"
+                    f"{f' <= {most}, the tables of the pool' if field == 'num_tables' else ''}; got {(low, high)}."
+                )
+        if not self.memory_slack > 1.0:
+            raise InvalidTaskError(f"memory_slack must be above 1, not {self.memory_slack!r}.")
+
+    @property
+    def max_tables(self) -> int:
+        """The largest T."""
+        return self.num_tables[1]
+
+    @property
+    def max_devices(self) -> int:
+        """The largest D."""
+        return self.num_devices[1]
+
+    def sample(self, rng: np.random.Generator) -> Task:
+        """One fresh task; its name holds a random number, so that two differ."""
+        count = int(rng.integers(self.num_tables[0], self.num_tables[1] + 1))
+        devices = min(count, int(rng.integers(self.num_devices[0], self.num_devices[1] + 1)))
+        chosen: NDArray[np.int64] = rng.choice(len(self.pool), size=count, replace=False)
+        tables = self.pool.select(chosen)
+        if len(self.embedding_dims):
+            tables = tables.with_dims(rng.choice(np.asarray(self.embedding_dims, np.int64), size=count))
+        return capped_task(
+            f"{self.name}-{int(rng.integers(2**32)):08x}", tables, devices, self.profile, self.memory_slack
+        )
+
+
+def capped_task(
+    name: str, tables: Tables, num_devices: int, profile: HardwareProfile | str, memory_slack: float
+) -> Task:
+    """A task whose memory caps follow the tables (see `TaskSampler.memory_slack`), with a known placement.
+
+    Raises:
+        InvalidTaskError: the devices' memory is too small for the tables.
+    """
+    hardware = hardware_profile(profile) if isinstance(profile, str) else profile
+    known = pack_by_memory(tables, num_devices)
+    packed = int(memory_used(known, tables, num_devices).max())
+    if packed > hardware.device.memory_bytes:
+        raise InvalidTaskError(
+            f"No placement was found for task {name!r}: {len(tables)} tables with "
+            f"{format_bytes(tables.memory_bytes.sum())} on {num_devices} x {hardware.device.name} with "
+            f"{format_bytes(hardware.device.memory_bytes)} each. Add devices or draw fewer tables."
+        )
+    cap = min(-(-int(memory_slack * packed) // MIB) * MIB, hardware.device.memory_bytes)
+    return Task(name, tables, hardware.topology(num_devices, memory_cap_bytes=cap), known)
