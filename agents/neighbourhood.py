@@ -84,10 +84,12 @@ class Neighbourhood:
                 self._runner_up[device] = np.partition(values[tables], -2, axis=0)[-2]
 
     def around(self, tables: IntArray) -> Changes:
-        """Every move of `tables`, and every swap of one of them with a table of another device, that fits the memory."""
+        """Every move of `tables` and every swap of one of them with a table elsewhere that fits the memory."""
         devices = np.arange(self.task.num_devices)
         movers, targets = (grid.ravel() for grid in np.meshgrid(tables, devices, indexing="ij"))
-        swappers, partners = (grid.ravel() for grid in np.meshgrid(tables, np.arange(self.task.num_tables), indexing="ij"))
+        swappers, partners = (
+            grid.ravel() for grid in np.meshgrid(tables, np.arange(self.task.num_tables), indexing="ij")
+        )
         every = Changes(
             np.concatenate([movers, swappers]),
             np.concatenate([targets, self.placement[partners]]),
@@ -99,7 +101,8 @@ class Neighbourhood:
         """(M,) bool: the change goes to another device, and both devices keep within their memory."""
         home = self.placement[changes.table]
         growth = self._memory[changes.table] - np.where(changes.partner == NOBODY, 0, self._memory[changes.partner])
-        return (home != changes.device) & (growth <= self._free[changes.device]) & (-growth <= self._free[home])
+        fits = (growth <= self._free[changes.device]) & (-growth <= self._free[home])
+        return np.asarray(fits & (home != changes.device))
 
     def costs(self, changes: Changes) -> FloatArray:
         """(M,) ms, the cost after each change alone."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.heuristics import CostGreedyAgent
-from shard_gym.agents.neighbourhood import Neighbourhood
+from shard_gym.agents.neighbourhood import Changes, Neighbourhood
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
 
@@ -72,8 +74,11 @@ class LocalSearchAgent(CostGuidedAgent):
     def _first_placement(self, task: Task) -> Placement:
         try:
             return self._start.place(task)
-        except NoPlacementFoundError:  # the order by cost can strand a large table; the order by size seldom does
-            return check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology)
+        except NoPlacementFoundError as stranded:  # the order by cost can strand a large table, by size seldom does
+            try:
+                return check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology)
+            except InvalidPlacementError:
+                raise stranded from None
 
     def _exhausted(self) -> bool:
         return self.cost_model.queries >= self._last_query or time.perf_counter() >= self._deadline
@@ -84,13 +89,18 @@ class LocalSearchAgent(CostGuidedAgent):
             changes = around.around(around.critical_tables())
             if not len(changes):
                 return
-            costs = np.concatenate(
-                [around.costs(changes.take(np.arange(i, min(i + BATCH, len(changes))))) for i in range(0, len(changes), BATCH)]
-            )
+            costs = np.concatenate(list(self._costs_in_batches(around, changes)))
             best = int(costs.argmin())
             if costs[best] >= around.cost_ms - MIN_GAIN_MS:
                 return
             around.apply(changes, best)
+
+    def _costs_in_batches(self, around: Neighbourhood, changes: Changes) -> Iterator[FloatArray]:
+        """The cost after each change, in order, up to the batch in which the queries or the time run out."""
+        for start in range(0, len(changes), BATCH):
+            yield around.costs(changes.take(np.arange(start, min(start + BATCH, len(changes)))))
+            if self._exhausted():
+                return
 
     def _kick(self, around: Neighbourhood, rng: np.random.Generator) -> None:
         """A few random changes, good or bad, to leave the local optimum."""

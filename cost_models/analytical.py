@@ -8,8 +8,8 @@ Forward, per device: the slowest of three limits, plus a fixed cost of the fused
   (FBGEMM forward template), so a wide table makes narrow ones in its op idle lanes.
 Backward, per device (FBGEMM exact backward template): sort of the indices, gradient rows through the L2, one
 read-modify-write of every distinct row at random, optimizer state, again with lanes and a fixed cost.
-All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host and
-across hosts, plus a latency. Gradients come back the same way.
+All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host
+and across hosts, plus a latency. Gradients come back the same way.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
 def fixed_ms(device: DeviceSpec, kernels: int) -> float:
     """Ms a fused op costs before its first byte counts.
 
-    The launches, and the ramp of the bandwidth: bytes at rate peak * n / (n + n_half) take (n + n_half) / peak (Hockney).
+    The launches, and the ramp of the bandwidth: n bytes at the rate peak * n / (n + n_half) take (n + n_half) / peak.
     With n_half = 11 MB this meets the fitted A100 curve of ml_perf_model (364/865/1200/1329 GB/s at 2^22/24/26/28
     bytes) within 6%.
     """
@@ -174,13 +174,12 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     @staticmethod
     def _least_all_to_all(total_bytes: float, topology: Topology) -> float:
-        """Ms no split of `total_bytes` undercuts: device d sends x_d a_d, and max_d x_d a_d >= sum_d x_d / sum_d 1/a_d."""
+        """Ms no split of the bytes undercuts: a device sends x_d in x_d a_d, and max x_d a_d >= sum x_d / sum 1/a_d."""
         cluster = topology.cluster()
         if topology.num_devices == 1:
             return 0.0
-        peers = cluster.host_peers.sum(axis=-1)
-        others = cluster.num_devices - 1 - peers
-        ms_per_byte = np.maximum(peers / cluster.intra_bytes_per_ms, others / cluster.inter_bytes_per_ms)
+        others = cluster.num_devices - 1 - cluster.num_peers
+        ms_per_byte = np.maximum(cluster.num_peers / cluster.intra_bytes_per_ms, others / cluster.inter_bytes_per_ms)
         return float(total_bytes / cluster.num_devices / (1.0 / ms_per_byte).sum() + cluster.latency_ms)
 
 
@@ -188,20 +187,26 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms each device spends in an all-to-all of pooled outputs.
 
     Device d holds output_bytes[d] for the whole batch, one D-th of it for every device. It lasts as long as the larger
-    of what it sends and what it receives ("max of max", ml_perf_model analysis/memory_bw_utils.py), on the slower of its
-    two links, plus the latency. Nobody waits where there is nothing to send or no one to send to.
+    of what it sends and what it receives ("max of max", ml_perf_model analysis/memory_bw_utils.py), on the slower of
+    its two links, plus the latency. Nobody waits where there is nothing to send or no one to send to.
 
     Args:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 where there is no device.
         cluster: the topology; broadcasts against the leading shape.
     """
-    chunk = output_bytes / np.asarray(cluster.num_devices)[..., None]
+    devices = _column(cluster.num_devices)
+    chunk = output_bytes / devices
     total = chunk.sum(axis=-1, keepdims=True)
-    peers = cluster.host_peers.sum(axis=-1)
-    others = np.asarray(cluster.num_devices)[..., None] - 1.0 - peers
     from_peers = (cluster.host_peers @ chunk[..., None])[..., 0]
-    intra = np.maximum(chunk * peers, from_peers) / np.asarray(cluster.intra_bytes_per_ms)[..., None]
-    inter = np.maximum(chunk * others, total - chunk - from_peers) / np.asarray(cluster.inter_bytes_per_ms)[..., None]
-    inter = np.where(np.asarray(cluster.crosses_hosts)[..., None], inter, 0.0)
-    busy = (total > 0) & cluster.device_mask
-    return np.where(busy, np.maximum(intra, inter) + np.asarray(cluster.latency_ms)[..., None], 0.0)
+    busy = np.maximum(chunk * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
+    crosses = np.asarray(cluster.crosses_hosts)[..., None]
+    if crosses.any():
+        others = devices - 1.0 - cluster.num_peers
+        inter = np.maximum(chunk * others, total - chunk - from_peers) / _column(cluster.inter_bytes_per_ms)
+        busy = np.maximum(busy, np.where(crosses, inter, 0.0))
+    return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
+
+
+def _column(numbers: FloatArray | np.float64) -> FloatArray:
+    """(...) numbers as (..., 1), to go with an axis of devices."""
+    return np.asarray(numbers)[..., None]

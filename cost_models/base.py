@@ -27,7 +27,7 @@ class CostEstimate:
 
     Attributes:
         phases_ms: (D, 4) float64, ms each device takes in each of `PHASES`.
-        total_ms: the iteration's cost in ms: the phases follow each other, and each lasts as long as its slowest device.
+        total_ms: the iteration's cost in ms; the phases follow each other, each as long as its slowest device.
     """
 
     phases_ms: FloatArray

@@ -47,4 +47,4 @@ def l2_hits(tables: Tables, device: DeviceSpec) -> NDArray[np.float64]:
     capacity = l2_bytes_per_table(tables, device) / to_sectors(tables.row_bytes)
     resident = np.clip(capacity[:, None] - hotter, 0.0, rows)
     share = np.divide(resident, rows, out=np.zeros_like(rows), where=rows > 0)
-    return np.maximum(accesses * share - resident, 0.0).sum(axis=1)
+    return np.asarray(np.maximum(accesses * share - resident, 0.0).sum(axis=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -134,6 +134,37 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """One agent's row.
+
+    Attributes:
+        to_random: mean over the tasks of cost / random's cost, less 1.
+        to_best: mean over the tasks of cost / best known cost, less 1; None if a task has no best known cost.
+        seconds: median over the tasks of the planning time.
+        queries: mean over the tasks of the placements asked of the scoring model.
+    """
+
+    to_random: float
+    to_best: float | None
+    seconds: float
+    queries: float
+
+
+def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, float]) -> Comparison:
+    """`evaluation` beside the reference agent's, of the same tasks, and the best known costs in ms by task."""
+    to_best = None
+    if all(result.task in best for result in evaluation.tasks):
+        known = np.array([best[result.task] for result in evaluation.tasks])
+        to_best = float((evaluation.costs_ms / known).mean() - 1.0)
+    return Comparison(
+        to_random=float((evaluation.costs_ms / reference.costs_ms).mean() - 1.0),
+        to_best=to_best,
+        seconds=float(np.median([result.seconds for result in evaluation.tasks])),
+        queries=float(np.mean([result.true_cost_queries for result in evaluation.tasks])),
+    )
+
+
 def evaluate_task(agent: Placer, task: Task, model: AdditiveCostModel) -> TaskResult:
     """One task's outcome; see `evaluate`."""
     asked_before = agent.true_cost_queries(model.fingerprint)
@@ -145,7 +176,7 @@ def evaluate_task(agent: Placer, task: Task, model: AdditiveCostModel) -> TaskRe
         cost, listed, failure = score(task, placement, model), placement_to_json(placement), ""
     except (NoPlacementFoundError, InvalidPlacementError) as error:
         seconds = time.perf_counter() - started
-        cost, listed, failure = penalty_ms(task, model), None, str(error)
+        cost, listed, failure = penalty_ms(task, model), None, str(error) or type(error).__name__
     return TaskResult(
         task=task.name,
         cost_ms=cost,

@@ -1,4 +1,4 @@
-"""Why a placement costs what it costs: every device's phases, memory and tables, and what moving one table would gain."""
+"""Why a placement costs what it costs: each device's phases, memory and tables, and what a move would gain."""
 
 from __future__ import annotations
 
@@ -79,9 +79,14 @@ class Explanation:
         return tables[np.argsort(-self.single_table_ms[tables], kind="stable")]
 
     def busiest(self, count: int) -> NDArray[np.int64]:
-        """At most `count` devices (int64), ascending: the critical ones first, then those busy for longest."""
-        busy = self.phases_ms.sum(axis=1)
-        return np.sort(np.lexsort((-busy, ~self.critical.any(axis=1)))[: max(count, 0)])
+        """At most `count` devices (int64), ascending, picked in this order.
+
+        One critical device of each phase, the other critical ones, and those that are busy for longest.
+        """
+        decides = np.zeros(self.task.num_devices, np.bool_)
+        decides[self.phases_ms.argmax(axis=0)] = True
+        order = np.lexsort((-self.phases_ms.sum(axis=1), ~self.critical.any(axis=1), ~decides))
+        return np.sort(order[: max(count, 0)])
 
 
 def explain(
@@ -121,7 +126,7 @@ def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
 
 
 def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tuple[Move, ...]:
-    """The best move of each table on a critical device, the largest gain first; tables that fit nowhere else are left out.
+    """The best move of each table on a critical device, the largest gain first, without those that fit nowhere else.
 
     Tables of other devices are not tried: no device that a phase waits for would be relieved of a table.
     `placement` must be valid.
@@ -133,7 +138,7 @@ def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tu
     cost_ms = float(model.iteration_cost(phases, device_loads, cluster))
     free = task.topology.memory_cap_bytes - memory_used(placement, task.tables, task.num_devices)
     moves = []
-    for table in np.flatnonzero(critical_devices(phases).any(axis=1)[placement]):
+    for table in np.flatnonzero(np.isin(placement, np.flatnonzero(critical_devices(phases).any(axis=1)))):
         source = placement[table]
         targets = np.flatnonzero((free >= task.tables.memory_bytes[table]) & (np.arange(task.num_devices) != source))
         if not targets.size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -19,6 +20,13 @@ def sha256_of(data: bytes) -> str:
 
 def _refuse_constant(token: str) -> float:
     raise ValueError(f"the number {token} is not allowed")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"the number {digits} is too large")
+    return value
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -37,7 +45,9 @@ def parse_json(data: bytes, source: str) -> Any:
         DamagedFileError: `data` is not such JSON; the message names `source` and the reason.
     """
     try:
-        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicate_keys)
+        return json.loads(
+            data, parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicate_keys
+        )
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise DamagedFileError(f"{source} is not readable JSON: {error}.") from error
 

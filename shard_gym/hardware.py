@@ -90,8 +90,8 @@ _V100 = DeviceSpec(
         "num_sms": "[spec]",
         "clock_ghz": "[spec] boost clock",
         "kernel_launch_us": _LAUNCH,
-        "ramp_bytes": "[measured] half-performance length of the fitted V100 DRAM curve, 2^20 to 2^26 bytes (8 to 12 MB), "
-        "ml_perf_model analysis/memory_bw_utils.py",
+        "ramp_bytes": "[measured] half-performance length of the fitted V100 DRAM curve, 2^20 to 2^26 bytes "
+        "(8 to 12 MB), ml_perf_model analysis/memory_bw_utils.py",
     },
 )
 
@@ -107,14 +107,15 @@ _A100 = DeviceSpec(
     ramp_bytes=11e6,
     sources={
         "memory_bytes": "[spec] 80 GB",
-        "dram_gb_per_s": f"[assumed] 0.895 of the 2039 GB/s of the data sheet, the share measured on the 40 GB part, {_LIN}",
+        "dram_gb_per_s": "[assumed] 0.895 of the 2039 GB/s of the data sheet, the share measured on the 40 GB part, "
+        f"{_LIN}",
         "l2_gb_per_s": f"[measured] 2270.9 GB/s on the 40 GB part, {_LIN}; the data sheet says 7219",
         "l2_bytes": "[spec] 40 MB",
         "num_sms": "[spec]",
         "clock_ghz": "[spec] boost clock",
         "kernel_launch_us": _LAUNCH,
-        "ramp_bytes": "[measured] half-performance length of the fitted A100 DRAM curve, 2^22 to 2^28 bytes (10 to 12 MB), "
-        "ml_perf_model analysis/memory_bw_utils.py",
+        "ramp_bytes": "[measured] half-performance length of the fitted A100 DRAM curve, 2^22 to 2^28 bytes "
+        "(10 to 12 MB), ml_perf_model analysis/memory_bw_utils.py",
     },
 )
 

@@ -37,7 +37,10 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
         InvalidPlacementError: wrong length, not integers, or a device that does not exist.
         MemoryExceededError: a device is given more bytes than its cap; names device, bytes needed and the cap.
     """
-    given = np.asarray(placement)
+    try:
+        given = np.asarray(placement)
+    except ValueError as error:
+        raise InvalidPlacementError(f"A placement is one list of device numbers, not {placement!r}.") from error
     if given.shape != (len(tables),):
         raise InvalidPlacementError(
             f"A placement of {len(tables)} tables needs shape ({len(tables)},), one device for each; got {given.shape}."

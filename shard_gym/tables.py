@@ -67,7 +67,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class FeatureScale:
-    """Mean and standard deviation of log2(1 + x) for embedding_dim, num_embeddings, pooling_factor and table_size (GiB).
+    """Mean and std of log2(1 + x) for embedding_dim, num_embeddings, pooling_factor and table_size (in GiB).
 
     One scale serves every pool and every task, so that equal tables have equal features everywhere and a task of
     equal tables yields no NaN.
@@ -241,7 +241,7 @@ class Tables:
         return replace(self, embedding_dim=np.broadcast_to(np.asarray(embedding_dim), (len(self),)))
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
-        """The same tables with another weight dtype or optimizer; the batch size stays, for the statistics hold for it."""
+        """The same tables with another weight dtype or optimizer. The batch size stays: the statistics belong to it."""
         workload = replace(
             self.workload,
             weight_dtype=weight_dtype or self.workload.weight_dtype,

@@ -48,10 +48,11 @@ class Task:
                 f"({format_bytes(needed[largest])}), but the largest memory cap of a device is {caps.max()} bytes "
                 f"({format_bytes(caps.max())}). Raise memory_cap_bytes or split the table by columns."
             )
-        if needed.sum() > caps.sum():
+        needed_in_all, there_in_all = sum(needed.tolist()), sum(caps.tolist())  # int64 wraps with caps like 2**62
+        if needed_in_all > there_in_all:
             raise InvalidTaskError(
-                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(needed.sum())}, "
-                f"but the {self.num_devices} devices have {format_bytes(caps.sum())}. Add devices or raise the caps."
+                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(needed_in_all)}, "
+                f"but the {self.num_devices} devices have {format_bytes(there_in_all)}. Add devices or raise the caps."
             )
         if self.known_placement is not None:
             known = check_placement(self.known_placement, self.tables, self.topology)
@@ -144,7 +145,7 @@ class TaskSuite:
             return by_name[key]
         if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or not 0 <= key < len(self.tasks):
             raise InvalidOptionError(
-                f"The {self.split} split of {self.name!r} has tasks 0 to {len(self.tasks) - 1}; there is no task {key!r}."
+                f"The {self.split} split of {self.name!r} has tasks 0 to {len(self.tasks) - 1}, not {key!r}."
             )
         return self.tasks[int(key)]
 

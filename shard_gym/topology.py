@@ -109,8 +109,8 @@ class Topology:
                 f"memory_cap_bytes must be one number or one for each of the {self.num_devices} devices, "
                 f"not an array of shape {caps.shape}."
             )
-        if not np.issubdtype(caps.dtype, np.integer) or (caps <= 0).any():
-            raise InvalidTopologyError(f"memory_cap_bytes must be positive integers (bytes), not {given!r}.")
+        if not np.issubdtype(caps.dtype, np.integer) or (caps <= 0).any() or (caps > np.iinfo(np.int64).max).any():
+            raise InvalidTopologyError(f"memory_cap_bytes must be positive int64 integers (bytes), not {given!r}.")
         caps = np.broadcast_to(caps, (self.num_devices,)).astype(np.int64)
         caps.setflags(write=False)
         return caps
@@ -134,6 +134,7 @@ class Topology:
         return Cluster(
             device_mask=real,
             host_peers=same_host.astype(np.float64),
+            num_peers=same_host.sum(axis=1).astype(np.float64),
             num_devices=np.float64(self.num_devices),
             intra_bytes_per_ms=np.float64(self.links.intra_host_gb_per_s * 1e6),
             inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6),
@@ -149,6 +150,7 @@ class Cluster:
     Attributes:
         device_mask: (..., D) bool, True where there is a device.
         host_peers: (..., D, D) float64, 1 where two different devices share a host.
+        num_peers: (..., D) float64, how many other devices share each device's host.
         num_devices: (...) float64, the true number of devices.
         intra_bytes_per_ms: (...) float64, see LinkSpec; bytes per ms.
         inter_bytes_per_ms: (...) float64, see LinkSpec; bytes per ms.
@@ -158,6 +160,7 @@ class Cluster:
 
     device_mask: NDArray[np.bool_]
     host_peers: NDArray[np.float64]
+    num_peers: NDArray[np.float64]
     num_devices: NDArray[np.float64] | np.float64
     intra_bytes_per_ms: NDArray[np.float64] | np.float64
     inter_bytes_per_ms: NDArray[np.float64] | np.float64

@@ -34,7 +34,7 @@ LAYERS: dict[str, int] = {
         (
             ("errors", "files", "tables", "topology", "hardware", "placement", "pools"),
             ("cost_models",),
-            ("tasks", "suites", "envs", "evaluation"),
+            ("tasks", "suites", "envs", "evaluation", "explain"),
             ("agents",),
             ("leaderboard", "cli", "registration", ""),  # "" is shard_gym itself, which registers the environments
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from shard_gym.cli.console import errors, sentence
-from shard_gym.errors import ShardGymError
+from shard_gym.errors import ShardGymError, UnknownNameError
 
 PROG = "shard-gym"
 ERROR_EXIT_CODE = 2
@@ -28,11 +29,13 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "demo": Command("shard_gym.cli.demo", "demo", "Place the tables of one task, watch it, and see what it costs."),
+    "demo": Command("shard_gym.cli.demo", "demo", "Score all agents, train one, draw a picture: in a few minutes."),
     "suites": Command("shard_gym.cli.suites", "suites", "List the task suites, or verify every shipped file."),
     "pools": Command("shard_gym.cli.pools", "pools", "List the table pools, or print the card of one."),
-    "evaluate": Command("shard_gym.cli.evaluate", "evaluate", "Let agents place every task of a suite and compare them."),
-    "show": Command("shard_gym.cli.show", "show", "Explain one placement: which device costs what, and what would help."),
+    "evaluate": Command(
+        "shard_gym.cli.evaluate", "evaluate", "Let agents place all tasks of a suite and compare them."
+    ),
+    "show": Command("shard_gym.cli.show", "show", "Explain a placement: what each device costs, what would help."),
     "place": Command("shard_gym.cli.place", "place", "Place the tables of a model of your own: tables in, a plan out."),
     "import-pool": Command("shard_gym.cli.import_pool", "import_pool", "Make a pool from one of Meta's lookup files."),
 }
@@ -55,10 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in COMMANDS:
             return _run(args[0], args[1:])
+        if args and not args[0].startswith("-"):
+            raise UnknownNameError("command", args[0], COMMANDS)
         _overview(args or ["--help"])
     except ShardGymError as error:
         errors().print(sentence(str(error), "bold red"), soft_wrap=True)
         return ERROR_EXIT_CODE
+    except BrokenPipeError:  # `shard-gym --help | head` has read enough; nothing more can be printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
@@ -89,12 +97,12 @@ def _bound(function: Callable[..., int | None]) -> Callable[..., Callable[[], in
 
 
 def _overview(args: Sequence[str]) -> None:
-    """Print the help of all sub-commands, or an error for one that does not exist, without importing any of them."""
+    """Print the help of all sub-commands, or an error for an unknown option; imports none of them."""
     tyro.extras.subcommand_cli_from_dict(
         {name: _documented(command.help) for name, command in COMMANDS.items()},
         prog=PROG,
         description=(
-            f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n\n"
+            f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n"
             f"`{PROG} COMMAND --help` explains a command; `{PROG} --version` prints the version."
         ),
         args=args,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -28,16 +29,37 @@ def sentence(text: str, style: str = "") -> Text:
     return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in text), style)
 
 
-def new_table(title: str = "") -> Table:
-    """An empty table in the common look: no frame, a rule under the header, narrow gaps."""
+def heading(console: Console, text: str) -> None:
+    """A line above a table. It is not the table's title, which would be wrapped to the table's width."""
+    console.print(sentence(text, "bold"))
+
+
+def new_table(*, header: bool = True, footer: bool = False) -> Table:
+    """An empty table in the common look: no frame, rules around the rows, narrow gaps."""
     return Table(
-        title=sentence(title, "bold") if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
+        box=box.SIMPLE,
+        show_header=header,
+        show_footer=footer,
         header_style="bold cyan",
+        footer_style="bold",
         pad_edge=False,
         show_edge=False,
         padding=(0, 1, 0, 0),
+    )
+
+
+def new_progress() -> Progress:
+    """Progress bars on standard error that leave nothing behind, and are absent where it is not a terminal."""
+    console = errors()
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     )
 
 
@@ -59,8 +81,8 @@ def format_seconds(value: float) -> str:
 
 
 def format_change(share: float) -> str:
-    """A share as a signed percentage: 0.123 is +12.3%."""
-    return f"{100 * share:+.1f}%"
+    """A share as a signed percentage: 0.123 is +12.3%; never -0.0%."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def format_range(low: int, high: int) -> str:

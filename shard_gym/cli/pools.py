@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from shard_gym.cli.console import format_range, new_table, output, sentence
@@ -43,13 +43,13 @@ def _list(console: Console) -> None:
 
 
 def _card(console: Console, pool: Pool) -> None:
-    card, tables = pool.card, pool.tables
+    card, tables, workload = pool.card, pool.tables, pool.tables.workload
     console.print(sentence(pool.name, "bold cyan"))
     console.print(sentence(card.title, "bold"))
     facts = {
         "tables": f"{len(pool)}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
-        "workload": f"batch size {tables.workload.batch_size}, {tables.workload.weight_dtype}, {tables.workload.optimizer}",
+        "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, {workload.optimizer}",
         "request law": "p(k) ~ (k + q)^-s, for each table" if pool.law is not None else "not known, histograms alone",
         "SHA-256": pool.sha256,
     }
@@ -65,7 +65,9 @@ def _section(console: Console, heading: str, *paragraphs: str) -> None:
     if paragraphs:
         console.print(Text(f"\n{heading}", "bold"))
     for paragraph in paragraphs:
-        console.print(Padding(sentence(paragraph), (0, 0, 0, 2)))
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(" •" if len(paragraphs) > 1 else " ", sentence(paragraph))
+        console.print(line)
 
 
 def _dims(pool: Pool) -> str:

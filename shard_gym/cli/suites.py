@@ -59,8 +59,8 @@ def _two_lines(above: str, below: str, first: str = "bold") -> Text:
 def _verify() -> int:
     """Check everything that ships; the exit code is 1 if something is damaged."""
     checks: list[tuple[str, str, Callable[[], str]]] = [
-        *(("pool", name, lambda name=name: _check_pool(name)) for name in pool_names()),  # type: ignore[misc]
-        *(("suite", name, lambda name=name: _check_suite(name)) for name in suite_names()),  # type: ignore[misc]
+        *(("pool", name, lambda name=name: _check_pool(name)) for name in pool_names()),
+        *(("suite", name, lambda name=name: _check_suite(name)) for name in suite_names()),
     ]
     table = new_table()
     for column in ("kind", "name", "result"):

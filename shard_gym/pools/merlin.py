@@ -22,8 +22,8 @@ MERLIN_ALPHA = 1.05
 BATCH_SIZE = 65536
 
 _OPTIMIZER = (
-    "Weights in FP32. The optimizer is rowwise Adagrad, which FBGEMM fuses; the published runs use Adagrad, whose state "
-    "has one number per weight instead of one per row."
+    "Weights in FP32. The optimizer is rowwise Adagrad, which FBGEMM fuses; it stands in for the Adagrad of the "
+    "published runs, whose state has one number per weight instead of one per row."
 )
 
 

@@ -180,8 +180,10 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
         raise DamagedFileError(f"{source} has no name: its key 'name' is {record['name']!r}.")
     card = _card(record["card"], source)
     dims = record["embedding_dim"]
+    if not isinstance(record["num_embeddings"], list):
+        raise DamagedFileError(f"{source}: num_embeddings is {record['num_embeddings']!r}, not a list of numbers.")
+    count = len(record["num_embeddings"])
     try:
-        count = len(record["num_embeddings"])
         tables = Tables(
             workload=_workload(record["workload"], source),
             names=() if record["names"] is None else tuple(_strings(record["names"], source, "names")),
@@ -200,9 +202,9 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
 def _card(record: Any, source: str) -> PoolCard:
     names = [field.name for field in fields(PoolCard)]
     _check_keys(record, names, source, "the card")
-    title, *texts = _strings([record[name] for name in names[:3]], source, "card")
-    lists = [tuple(_strings(record[name], source, f"card.{name}")) for name in names[3:]]
-    return PoolCard(title, *texts, *lists)
+    title, origin, how_made = _strings([record[name] for name in names[:3]], source, "card")
+    lists = (tuple(_strings(record[name], source, f"card.{name}")) for name in names[3:])
+    return PoolCard(title, origin, how_made, *lists)
 
 
 def _workload(record: Any, source: str) -> Workload:
@@ -218,7 +220,7 @@ def _law(record: Any, source: str) -> RequestLaw | None:
 
 
 def _numbers(value: Any) -> Any:
-    """`value` if it is a list of numbers, or of lists of numbers; numpy would also take texts such as "12" for numbers."""
+    """`value` if it is a list of numbers or of such lists; numpy would take texts such as "12" for numbers."""
     if not isinstance(value, list):
         raise TypeError(f"a list of numbers was expected, not {value!r}.")
     for item in value:

@@ -14,9 +14,10 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, InvalidTaskError
 from shard_gym.files import read_json, write_json
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
+from shard_gym.suites.load import DATA
 from shard_gym.tasks import Task, TaskSuite
 
-BEST_KNOWN = Path(__file__).parent / "best_known"
+BEST_KNOWN = DATA / "best_known"
 """Holds one JSON file for each suite that has been searched."""
 
 SCHEMA = 1
@@ -110,7 +111,7 @@ def write_best_known(
         InvalidPlacementError: a placement is not valid.
     """
     if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not splits[0].sha256:
-        raise InvalidTaskError("Best known placements are kept for named suites; pass the splits of one, from load_suite.")
+        raise InvalidTaskError("Best known placements are kept for named suites; pass splits of one, from load_suite.")
     unknown = set(placements) - {task.name for suite in splits for task in suite}
     if unknown:
         raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")

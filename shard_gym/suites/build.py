@@ -47,7 +47,7 @@ class Recipe:
 
 
 def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
-    """The tables of a pool that belong to each split; the same for every suite, so no agent meets a test table early."""
+    """The tables of a pool in each split; the same for every suite, so that no agent meets a test table early."""
     shuffled = _generator(f"{pool_name}/halves").permutation(size)
     return {"train": np.sort(shuffled[: size // 2]), "test": np.sort(shuffled[size // 2 :])}
 
@@ -144,7 +144,7 @@ def _dlrm(tables: int, devices: int) -> Recipe:
 def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
     return Recipe(
         name=f"mixdim-{devices}",
-        description=f"NeuroShard's setting: {tables[0]} to {tables[1]} tables of dlrm-2021, dims 4 to 128, {devices} A100.",
+        description=f"NeuroShard's setting: {tables[0]}-{tables[1]} tables of dlrm-2021, dims 4-128, {devices} A100.",
         pool="dlrm-2021",
         hardware="a100-dgx",
         weight_dtype="fp32",
@@ -170,7 +170,13 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
     )
 
 
-MERLIN_DEVICES = {"tiny": (1, 8, 16), "small": (1, 8, 16, 32), "medium": (8, 16, 32, 128), "large": (32, 128), "jumbo": (128,)}
+MERLIN_DEVICES = {
+    "tiny": (1, 8, 16),
+    "small": (1, 8, 16, 32),
+    "medium": (8, 16, 32, 128),
+    "large": (32, 128),
+    "jumbo": (128,),
+}
 """The numbers of A100s NVIDIA published timings for, model by model."""
 
 RECIPES: tuple[Recipe, ...] = (
@@ -180,7 +186,7 @@ RECIPES: tuple[Recipe, ...] = (
     _mixdim((20, 120), 8),
     Recipe(
         name="generalize",
-        description="10 to 200 tables of dlrm-2022, dims 4 to 128, on 2 to 16 A100: one agent for all sizes.",
+        description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",
         pool="dlrm-2022",
         hardware="a100-dgx",
         weight_dtype="fp32",

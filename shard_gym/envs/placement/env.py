@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,7 +37,7 @@ class Snapshot:
 
     task: Task
     state: PlacementState
-    rng_state: dict[str, Any]
+    rng_state: Mapping[str, Any]
 
 
 class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
@@ -64,10 +65,10 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
-    | `current_table` | (21,) | float32 | features of the table to place (`shard_gym.tables.FEATURE_NAMES`), standardised |
+    | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.tables.FEATURE_NAMES` |
     | `current_table_costs` | (4,) | float32 | ms of the four phases with that table alone on a device |
     | `device_costs` | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
-    | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the share the current table would take |
+    | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current table's share of it |
     | `device_mask` | (D,) | int8 | 1 where there is a device |
     | `action_mask` | (D,) | int8 | 1 where the current table fits |
     | `progress` | (1,) | float32 | share of the tables already placed |
@@ -86,8 +87,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `"dense"`: minus what each step added to the cost, in ms; sums to the same return.
     - `"normalized"`: 0, and at the end minus the cost divided by a lower bound of the task.
 
-    A failed episode is charged a penalty in place of the cost: 1.1 times an upper bound on the cost of all placements of
-    the task, so no valid placement can be as bad. Pass any object with the shape of
+    A failed episode is charged a penalty in place of the cost: 1.1 times an upper bound on the cost of all placements
+    of the task, so no valid placement can be as bad. Pass any object with the shape of
     `shard_gym.envs.placement.reward.Reward` for a reward of your own.
 
     ## Episode End
@@ -104,8 +105,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     The last step of a complete placement adds `placement` ((num_tables,) int64, in the task's own order of tables),
     `cost_ms` (float) and `phase_costs_ms` ((num_devices, 4) float64). The last step of a failed one adds `failure`: a
-    dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device) and
-    a `message`.
+    dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device)
+    and a `message`.
 
     ## Arguments
 
@@ -122,8 +123,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
       for several suites;
     - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array".
 
-    Beyond the Gymnasium interface: `get_state`, `set_state` and `clone` for search, and the attributes `task`, `problem`
-    and `state` with the unpadded task and the raw arrays.
+    Beyond the Gymnasium interface: `get_state`, `set_state` and `clone` for search, and the attributes `task`,
+    `problem` and `state` with the unpadded task and the raw arrays.
 
     ## References
 
@@ -133,6 +134,12 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     * v0: initial version
     """
+
+    problem: Problem
+    """The task of this episode as arrays; there from the first reset on."""
+
+    state: PlacementState
+    """The placement so far; there from the first reset on."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 4}  # type: ignore[misc]
 
@@ -180,8 +187,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         """Start an episode; `options={"task": key}` picks its task (see the class).
 
         Raises:
-            InvalidOptionError: an option that is not known, or a task this environment cannot hold.
+            InvalidOptionError: an option that is not known, or an index out of range.
             UnknownNameError: no task has that name.
+            InvalidTaskError: a task with more tables or devices than this environment holds.
         """
         super().reset(seed=seed)
         self._begin(self._choose_task(dict(options or {})))
@@ -194,12 +202,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             InvalidActionError: `action` is outside the action space.
             ResetNeeded: the episode is over, or none has begun.
         """
-        if self._task is None or self.state.status[0] != Status.RUNNING:
-            raise ResetNeeded("This episode is over, or none has begun: call reset() before step().")
+        self._require_episode("No episode has begun")
+        if self.state.status[0] != Status.RUNNING:
+            raise ResetNeeded("This episode is over: call reset() before the next step().")
         if not self.action_space.contains(action):
             raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
         before = self.state
-        self.state = step(self.problem, before, np.array([action]), self.cost_model)
+        self.state = step(self.problem, before, np.array([action], np.int64), self.cost_model)
         reward = self._reward(Transition.between(self.problem, before, self.state))
         over = bool(self.state.status[0] != Status.RUNNING)
         return self._observation(), float(reward[0]), over, False, self._info()
@@ -209,8 +218,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         if self.render_mode is None:
             gymnasium.logger.warn("render() was called without a render_mode; pass render_mode to gymnasium.make().")
             return None
-        if self._task is None:
-            raise ResetNeeded("There is nothing to render yet: call reset() first.")
+        self._require_episode("There is nothing to render yet")
         return render_ansi(self.view()) if self.render_mode == "ansi" else render_rgb(self.view())
 
     # Beyond it
@@ -218,23 +226,25 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     @property
     def task(self) -> Task:
         """The task of this episode."""
-        if self._task is None:
-            raise ResetNeeded("There is no task yet: call reset() first.")
-        return self._task
+        return self._require_episode("There is no task yet")
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(max_devices,) bool: the devices where the current table fits; the name is MaskablePPO's."""
-        return action_mask(self.problem, self.state)[0]
+        self._require_episode("There is no mask yet")
+        mask: NDArray[np.bool_] = action_mask(self.problem, self.state)[0]
+        return mask
 
     def view(self) -> PlacementView:
         """The placement so far, for rendering and explaining."""
         failure = describe_failure(self.task, self.problem, self.state)
+        placed = int(self.state.step[0])
         return PlacementView(
             task=self.task,
             placement=self.problem.placement_of(self.state.assignment),
             phases_ms=self.state.phases_ms[0, : self.task.num_devices],
             cost_ms=float(self.state.cost_ms[0]),
             note=failure["message"] if failure else "",
+            next_table=int(self.problem.order[0, placed]) if placed < self.task.num_tables else -1,
         )
 
     def get_state(self) -> Snapshot:
@@ -257,6 +267,12 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return twin
 
     # Inside
+
+    def _require_episode(self, sentence: str) -> Task:
+        """The task of the episode under way or just ended."""
+        if self._task is None:
+            raise ResetNeeded(f"{sentence}: call reset() first.")
+        return self._task
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
         key = options.pop("task", None)

@@ -61,7 +61,8 @@ class _Rows:
     caps: FloatArray
 
     @staticmethod
-    def of(view: PlacementView) -> _Rows:
+    def of(view: PlacementView, rest: str) -> _Rows:
+        """The rows of `view`; `rest` is the name of the one for the devices left out."""
         shown = view.most_loaded()
         others = np.setdiff1d(np.arange(view.task.num_devices), shown)
         columns = (view.phases_ms, view.slowest, view.memory_used, view.task.topology.memory_cap_bytes)
@@ -72,7 +73,7 @@ class _Rows:
                 np.append(rows, [column[others].mean(axis=0)], axis=0)
                 for rows, column in zip((phases, slowest, used, caps), columns, strict=True)
             )
-            labels.append(f"mean of {others.size} others" if others.size > 1 else "the other")
+            labels.append(rest)
             counts.append(f"{view.tables_per_device[others].mean():.1f}")
         return _Rows(labels, counts, np.maximum(phases, 0.0), slowest == 1.0, used, caps)
 
@@ -100,7 +101,7 @@ class _Panel:
     @property
     def time_left(self) -> float:
         """Where the time 0 stands."""
-        return self.left + (1.0 if self.compact else 1.45)
+        return self.left + (1.1 if self.compact else 1.45)
 
     @property
     def time_right(self) -> float:
@@ -121,8 +122,8 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     row = row_height(view)
     page = Page(WIDTH, 3.62 + row_count(view) * row)
     panel = _Panel(MARGIN, 1.92, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
-    page.text(MARGIN, 0.50, shorten(title or view.task.name, 70), 14, weight="bold")
-    _cost(page, view, panel, 17)
+    room = _cost(page, view, panel, 17) - 0.3
+    page.text(MARGIN, 0.50, _fit(page, title or view.task.name, room, 14, "bold"), 14, weight="bold")
     lines = (f"{_what(view)}, batch of {view.task.tables.workload.batch_size:,}", _explanation(view))
     for index, line in enumerate(_failure(view, 150, 2) or lines):
         page.text(MARGIN, 0.80 + 0.20 * index, line, 9.5, ALERT if view.note else GREY)
@@ -139,20 +140,15 @@ def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
     complete = not any(view.note or view.unplaced.size for _, view in views)
     width = 2 * MARGIN + len(views) * PANEL_WIDTH + (len(views) - 1) * PANEL_GAP
     page = Page(width, 2.80 + count * row + (0.0 if complete else 0.60))
-    horizon = horizon_of(max(float(view.spans_ms.sum()) for _, view in views))
+    horizon = 1.02 * max(float(view.spans_ms.sum()) for _, view in views) or 1.0
     best_ms = min(view.cost_ms for _, view in views)
     for index, (name, view) in enumerate(views):
         left = MARGIN + index * (PANEL_WIDTH + PANEL_GAP)
         panel = _Panel(left, 1.62, left + PANEL_WIDTH, row, horizon, compact=True)
-        page.text(left, 0.50, shorten(name, 30), 13, weight="bold")
-        page.text(left, 0.76, f"{shorten(view.task.name, 30)}: {_what(view)}", 8.5, GREY)
-        _cost(
-            page,
-            view,
-            panel,
-            15,
-            f"{view.cost_ms / best_ms:.2f} times the best" if complete and view.cost_ms > best_ms else "",
-        )
+        page.text(left, 0.76, _fit(page, f"{shorten(view.task.name, 30)}: {_what(view)}", PANEL_WIDTH, 8.5), 8.5, GREY)
+        worse = complete and view.cost_ms > best_ms
+        room = _cost(page, view, panel, 15, f"{view.cost_ms / best_ms:.2f} times the best" if worse else "") - 0.2
+        page.text(left, 0.50, _fit(page, name, room, 13, "bold"), 13, weight="bold")
         bottom = _chart(page, view, panel)
         if not complete:
             for number, line in enumerate(_failure(view, 84, 3) or wrap(describe_unplaced(view), 84)[:2]):
@@ -192,17 +188,29 @@ def _failure(view: PlacementView, width: int, most: int) -> list[str]:
     return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: width - 3] + "..."]
 
 
-def _cost(page: Page, view: PlacementView, panel: _Panel, size: float, factor: str = "") -> None:
-    """The cost, large, and before it, small, what it is; `factor` says how many times the best one it is."""
+def _cost(page: Page, view: PlacementView, panel: _Panel, size: float, factor: str = "") -> float:
+    """The cost, large, and before it, small, what it is; returns the inches left of it in the panel.
+
+    `factor` says how many times the best one it is.
+    """
     number = format_like(view.cost_ms, max(panel.horizon_ms, view.cost_ms))
     width = page.text(panel.right, 0.50, f"{number} ms", size, weight="bold", ha="right")
     meaning = "failed, so far" if view.note else "so far" if view.unplaced.size else factor or "per iteration"
-    page.text(panel.right - width - 0.10, 0.50, meaning, 9, ALERT if view.note else GREY, ha="right")
+    x = panel.right - width - 0.10
+    return x - page.text(x, 0.50, meaning, 9, ALERT if view.note else GREY, ha="right") - panel.left
+
+
+def _fit(page: Page, name: str, room: float, size: float, weight: str = "normal") -> str:
+    """`name`, shortened to `room` inches."""
+    letters = len(name)
+    while letters > 12 and page.width_of(shorten(name, letters), size, weight) > room:
+        letters = max(12, int(letters * min(0.97, room / page.width_of(shorten(name, letters), size, weight))))
+    return shorten(name, letters)
 
 
 def _chart(page: Page, view: PlacementView, panel: _Panel) -> float:
     """The rows of all devices with their headings and the time axis; returns the y of its lower end."""
-    rows = _Rows.of(view)
+    rows = _Rows.of(view, "rest, mean" if panel.compact else "mean of the rest")
     bottom = panel.top + len(rows.labels) * panel.row
     heading = panel.top - 0.16
     page.text(panel.left, heading, "device", 8, GREY)
@@ -313,7 +321,7 @@ def _unplaced_strip(page: Page, view: PlacementView, left: float, y: float, righ
     """All bytes of the task in one strip: placed ones solid, then the tables without a device, largest first."""
     sizes = view.task.tables.memory_bytes
     scale = (right - left) / float(sizes.sum())
-    page.text(left, y - 0.08, describe_unplaced(view), 9)
+    page.text(left, y - 0.08, _fit(page, describe_unplaced(view), right - left, 9), 9)
     x = mark = left + float(sizes[view.placement >= 0].sum()) * scale
     page.rect(left, y, x - left, 0.11, SLATE)
     for table in sorted(view.unplaced, key=lambda t: -int(sizes[t])):

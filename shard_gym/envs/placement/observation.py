@@ -23,7 +23,8 @@ MAX_FEATURE = 100.0
 
 MAX_MS = 1e9
 
-ObservationDict = dict[str, NDArray[Any]]
+ObservationDict = dict[str, Any]
+"""An array for each key of the space."""
 
 
 class Observation(Protocol):
@@ -76,7 +77,7 @@ class CompactObservation:
         current: NDArray[np.int64],
         waiting: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """(N, D * 2): share of the cap in use, and the share the current table would take (at most 1), for each device."""
+        """(N, D * 2): for each device the share of its cap in use, and the current table's share of it (at most 1)."""
         cap = np.maximum(problem.memory_cap, 1)
         memory = np.empty((*cap.shape, 2), np.float32)
         memory[..., 0] = state.memory_used / cap

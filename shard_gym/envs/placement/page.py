@@ -56,7 +56,15 @@ class Page:
 
     def text(self, x: float, y: float, words: str, size: float = 9.0, color: str = INK, **kw: Any) -> float:
         """Text with its baseline at y; returns its width in inches. A "$" in a name is a "$", not mathematics."""
-        style = {"family": "DejaVu Sans", "parse_math": False, "usetex": False, "va": "baseline", "zorder": 6}
+        style = {
+            "family": "DejaVu Sans",
+            "parse_math": False,
+            "usetex": False,
+            "weight": "normal",
+            "style": "normal",
+            "va": "baseline",
+            "zorder": 6,
+        }
         label = self.axes.text(x, y, words, fontsize=size, color=color, **{**style, **kw})
         return float(label.get_window_extent().width) / self.figure.dpi
 
@@ -104,7 +112,7 @@ def _pushed(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap
 
 def format_like(value: float, scale: float) -> str:
     """`value` with the decimals that suit numbers up to `scale`: two below 100, fewer above, more below 1."""
-    if value and not 1e-4 <= scale < 1e7:
+    if not 1e-3 <= scale < 1e7:
         return f"{value:.3g}"
     size = math.floor(math.log10(scale))
     return f"{value:,.{2 - size if size < 0 else max(0, min(2, 3 - size))}f}"

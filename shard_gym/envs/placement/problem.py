@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_
 from shard_gym.errors import InvalidTaskError
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass
@@ -98,7 +101,7 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
     )
 
 
-def _padded(array: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+def _padded(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
     """`array` with a leading axis of 1, its first axis filled with zeros up to `length`."""
     padded = np.zeros((1, length, *array.shape[1:]), array.dtype)
     padded[0, : len(array)] = array

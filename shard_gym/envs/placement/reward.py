@@ -74,9 +74,7 @@ class DenseReward:
 
     def __call__(self, transition: Transition) -> FloatArray:
         """(N,) float64, ms."""
-        return transition.cost_before_ms - np.where(
-            transition.over, transition.final_cost_ms, transition.cost_after_ms
-        )
+        return transition.cost_before_ms - np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
 
 
 class NormalizedReward:

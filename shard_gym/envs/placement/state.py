@@ -90,9 +90,7 @@ def step(
     devices, tables = actions[rows], state.step[rows]
     new.assignment[rows, tables] = devices
     new.memory_used[rows, devices] += problem.table_memory[rows, tables]
-    new.device_loads[rows, devices] = model.add(
-        state.device_loads[rows, devices], problem.table_loads[rows, tables]
-    )
+    new.device_loads[rows, devices] = model.add(state.device_loads[rows, devices], problem.table_loads[rows, tables])
     new.step[rows] += 1
     new.phases_ms = model.device_costs(new.device_loads, problem.cluster)
     new.cost_ms = model.iteration_cost(new.phases_ms, new.device_loads, problem.cluster)

@@ -1,0 +1,84 @@
+"""Placing with a policy: the environment's episode, with the policy choosing every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import Observation, ObservationDict
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.placement import Placement
+from shard_gym.tasks import Task, TaskSuite
+
+Policy = Callable[[ObservationDict, NDArray[np.bool_]], int]
+"""Maps an observation and the (D,) mask of legal devices to a device."""
+
+
+class PolicyAgent(CostGuidedAgent):
+    """Plays one episode of `EmbeddingPlacement` with a policy.
+
+    The observations hold the estimated costs of the tables placed so far; each counts as a question to the cost model.
+
+    Args:
+        name: how result files call it.
+        policy: chooses the devices.
+        max_tables: padding the policy was made for.
+        max_devices: padding the policy was made for.
+        observation: the observation it was made for.
+        cost_model: the model behind the observations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        *,
+        max_tables: int,
+        max_devices: int,
+        observation: str | Observation = "full",
+        cost_model: str | AdditiveCostModel = "analytical",
+    ) -> None:
+        super().__init__(cost_model)
+        self.name = name
+        self.policy = policy
+        self.max_tables = max_tables
+        self.max_devices = max_devices
+        self.observation = observation
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`.
+
+        Raises:
+            NoPlacementFoundError: also when the task is larger than the policy was made for.
+        """
+        if task.num_tables > self.max_tables or task.num_devices > self.max_devices:
+            raise NoPlacementFoundError(
+                f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
+                f"task {task.name!r} has {task.num_tables} and {task.num_devices}."
+            )
+        env = EmbeddingPlacementEnv(
+            TaskSuite("one task", (task,)),
+            cost_model=self.cost_model,
+            observation=self.observation,
+            max_tables=self.max_tables,
+            max_devices=self.max_devices,
+        )
+        observation, info = env.reset(seed=0)
+        over = False
+        while not over:
+            action = self.policy(observation, env.action_masks())
+            observation, _, over, _, info = env.step(action)
+        return _placement_of(info)
+
+
+def _placement_of(info: dict[str, Any]) -> Placement:
+    if "failure" in info:
+        raise NoPlacementFoundError(info["failure"]["message"])
+    placement: Placement = info["placement"]
+    return placement

@@ -1,0 +1,136 @@
+"""`shard-gym evaluate`: agents side by side on one suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.cli.console import (
+    FAILED,
+    NONE,
+    format_change,
+    format_ms,
+    format_seconds,
+    heading,
+    new_progress,
+    new_table,
+    output,
+    sentence,
+)
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import Evaluation, compare
+from shard_gym.evaluation import evaluate as evaluate_agent
+from shard_gym.files import write_json
+from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.tasks import TaskSuite
+
+REFERENCE = "random"
+"""The agent all others are compared with."""
+
+MAX_FAILURES_SHOWN = 5
+
+HEADERS = (
+    "mean\nms",
+    "95%\ninterval",
+    "vs\nrandom",
+    "gap to\nbest",
+    "failed\ntasks",
+    "plan\ntime",
+    "queries\n/ task",
+)
+
+
+def evaluate(
+    agent: Annotated[list[str], tyro.conf.UseAppendAction],
+    suite: str,
+    split: str = "test",
+    cost_model: str = "analytical",
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """Let agents place every task of a suite and compare what their placements cost.
+
+    Args:
+        agent: name of an agent; give the option again for each further one.
+        suite: name of the suite; `shard-gym suites` lists them.
+        split: the split of the suite, train or test.
+        cost_model: the model that scores the placements, and that agents may ask while they plan.
+        seed: of the agents that are random.
+        out: write the results to this JSON file: an object for one agent, a list of them for several.
+    """
+    if not agent:
+        raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+    tasks = load_suite(suite, split)
+    model = make_cost_model(cost_model)
+    asked = {name: make_agent(name, cost_model=model, seed=seed) for name in agent}
+    agents = {REFERENCE: make_agent(REFERENCE, cost_model=model, seed=seed), **asked}
+    evaluations = _run(agents, tasks, model)
+    shown = [evaluations[name] for name in asked]
+    console = output()
+    _print_table(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))
+    _print_failures(console, shown)
+    if out is not None:
+        write_json(out, shown[0].to_json() if len(shown) == 1 else [evaluation.to_json() for evaluation in shown])
+        console.print(sentence(f"\nWritten to {out}.", "dim"))
+
+
+def _run(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
+    """Every agent on every task, under one progress bar each."""
+    evaluations = {}
+    with new_progress() as progress:
+        bars = {name: progress.add_task(name, total=len(tasks), start=False) for name in agents}
+        for name, placer in agents.items():
+            progress.start_task(bars[name])
+            evaluations[name] = evaluate_agent(
+                placer,
+                tasks,
+                model,
+                progress=lambda done, total, bar=bars[name]: progress.update(bar, completed=done),  # type: ignore[misc]
+            )
+    return evaluations
+
+
+def _print_table(
+    console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
+) -> None:
+    """All agents, the cheapest first."""
+    count = f"{len(reference.tasks)} task{'s' if len(reference.tasks) > 1 else ''}"
+    heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
+    table = new_table()
+    table.add_column("\nagent", overflow="fold")
+    for header in HEADERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    for evaluation in sorted(evaluations, key=lambda each: each.mean_cost_ms):
+        row = compare(evaluation, reference, best)
+        table.add_row(
+            sentence(evaluation.agent),
+            format_ms(evaluation.mean_cost_ms),
+            "-".join(map(format_ms, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
+            format_change(row.to_random),
+            NONE if row.to_best is None else format_change(row.to_best),
+            Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
+            format_seconds(row.seconds),
+            f"{row.queries:,.0f}" if row.queries else NONE,
+        )
+    console.print(table)
+
+
+def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
+    """What went wrong, in red; a few tasks of each agent."""
+    for evaluation in evaluations:
+        failed = [result for result in evaluation.tasks if not result.valid]
+        if failed:
+            count = f"{len(failed)} of {len(evaluation.tasks)} tasks"
+            console.print(sentence(f"\n{evaluation.agent} failed on {count}, each charged with its penalty:", FAILED))
+        for result in failed[:MAX_FAILURES_SHOWN]:
+            console.print(sentence(f"  {result.task}: {result.failure}", "red"))
+        if len(failed) > MAX_FAILURES_SHOWN:
+            console.print(sentence(f"  and {len(failed) - MAX_FAILURES_SHOWN} more.", "red"))

@@ -1,0 +1,46 @@
+"""`shard-gym import-pool`: one of Meta's lookup files in, a pool file out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from shard_gym.cli.console import new_progress, output, sentence
+from shard_gym.errors import InvalidOptionError
+from shard_gym.pools import Pool, import_meta, save_pool
+
+
+def import_pool(
+    file: Annotated[Path, tyro.conf.Positional],
+    name: str,
+    out: Path,
+    tmp_dir: Path | None = None,
+) -> None:
+    """Make a pool from one of Meta's lookup files (facebookresearch/dlrm_datasets); needs torch.
+
+    Args:
+        file: the lookup file, for example fbgemm_t856_bs65536.pt, or its .pt.gz.
+        name: name of the new pool.
+        out: where to write the pool, a name that ends in .json.
+        tmp_dir: where to unpack a .gz file; beside it if not given. It needs several times the room.
+    """
+    if out.suffix != ".json":
+        raise InvalidOptionError(f"A pool file's name ends in .json, so that load_pool knows it; got {out}.")
+    pool = _import(file, name, tmp_dir)
+    save_pool(pool, out)
+    output().print(sentence(f"{len(pool)} tables written to {out}, SHA-256 {pool.sha256}."))
+
+
+def _import(file: Path, name: str, tmp_dir: Path | None) -> Pool:
+    """The imported pool, under a bar for each stage: a new one begins when the number of things to do changes."""
+    with new_progress() as progress:
+        bar = progress.add_task(f"reading {file.name}", total=None)
+
+        def report(done: int, total: int) -> None:
+            if progress.tasks[bar].total not in (None, total):
+                progress.reset(bar)
+            progress.update(bar, completed=done, total=total)
+
+        return import_meta(file, name, tmp_dir=tmp_dir, progress=report)

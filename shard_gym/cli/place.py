@@ -1,0 +1,110 @@
+"""`shard-gym place`: tables in, a plan out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from shard_gym.agents import make_agent
+from shard_gym.cli.console import output
+from shard_gym.cli.show import GIB, print_devices, print_totals
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.errors import InvalidOptionError, InvalidTablesError
+from shard_gym.explain import Explanation, explain
+from shard_gym.files import write_json
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import to_plan
+from shard_gym.pools import load_pool
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+
+
+def place(
+    tables: str,
+    hardware: str,
+    num_devices: int,
+    agent: str = "local-search",
+    memory_cap_gib: float | None = None,
+    embedding_dim: int | None = None,
+    weight_dtype: str | None = None,
+    optimizer: str | None = None,
+    cost_model: str = "analytical",
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """Place the tables of a model and print the plan as JSON, or write it to a file and print what it costs.
+
+    Args:
+        tables: a pool file (.json) with the model's tables, or the name of a pool that ships with ShardGym.
+        hardware: name of the hardware profile, for example a100-dgx.
+        num_devices: how many devices to place on.
+        agent: name of the agent that places them.
+        memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
+        embedding_dim: width of every table; needed where the file has none, refused where it has its own.
+        weight_dtype: fp16 or fp32; that of the file if not given.
+        optimizer: sgd or rowwise_adagrad; that of the file if not given.
+        cost_model: the model the placement is costed with, and that the agent may ask while it plans.
+        seed: of the agent, if it is random.
+        out: write the plan to this JSON file.
+    """
+    loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
+    topology = hardware_profile(hardware).topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib))
+    task = Task(Path(tables).stem, loaded, topology)
+    model = make_cost_model(cost_model)
+    placement = make_agent(agent, cost_model=model, seed=seed).place(task)
+    explanation = explain(task, placement, model)
+    plan = plan_to_json(explanation, agent, model)
+    console = output()
+    if out is None:
+        console.out(json.dumps(plan, indent=1, allow_nan=False), highlight=False)
+        return
+    write_json(out, plan)
+    print_devices(console, explanation)
+    print_totals(console, explanation)
+    console.print(f"\nPlan written to {out}.", style="dim", markup=False)
+
+
+def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
+    """The tables of a pool, each with a width and a name of its own.
+
+    Raises:
+        InvalidOptionError: the width is missing, or given although the tables have their own.
+        InvalidTablesError: two tables have the same name.
+    """
+    path = Path(name_or_path)
+    pool = load_pool(path if path.is_file() else name_or_path)
+    if pool.dims_known == (embedding_dim is not None):
+        raise InvalidOptionError(
+            f"The tables of {name_or_path} have embedding dims of their own; leave out --embedding-dim."
+            if pool.dims_known
+            else f"The tables of {name_or_path} have no embedding dims; choose one for all with --embedding-dim."
+        )
+    tables = pool.tables if embedding_dim is None else pool.tables.with_dims(embedding_dim)
+    doubled = sorted({name for name in tables.names if tables.names.count(name) > 1})
+    if doubled:
+        raise InvalidTablesError(f"Two tables of {name_or_path} are named {doubled[0]!r}; give each its own.")
+    return tables
+
+
+def cap_bytes(gib: float | None) -> int | None:
+    """The memory cap in bytes."""
+    if gib is None:
+        return None
+    if not 0 < gib < math.inf:
+        raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {gib!r}.")
+    return int(gib * GIB)
+
+
+def plan_to_json(explanation: Explanation, agent: str, model: AdditiveCostModel) -> dict[str, Any]:
+    """The plan as a JSON value, every table by its name."""
+    names = explanation.task.tables.names
+    per_device = to_plan(explanation.placement, explanation.task.num_devices)
+    return {
+        "agent": agent,
+        "cost_model": model.fingerprint,
+        "cost_ms": explanation.total_ms,
+        "placement": {name: int(device) for name, device in zip(names, explanation.placement, strict=True)},
+        "plan": [[names[table] for table in tables] for tables in per_device],
+    }

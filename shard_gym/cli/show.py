@@ -1,0 +1,172 @@
+"""`shard-gym show`: one placement, explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from shard_gym.agents import make_agent
+from shard_gym.cli.console import NONE, format_change, format_ms, heading, new_table, output, sentence
+from shard_gym.cli.pictures import save_picture
+from shard_gym.cost_models import make_cost_model
+from shard_gym.explain import Explanation, explain
+from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known_costs
+
+CRITICAL = "bold yellow"
+GIB = 2**30
+MIN_GAIN_MS = 1e-9
+"""A move that gains less is rounding error."""
+
+
+def show(
+    suite: str,
+    agent: str,
+    task: int | str = 0,
+    split: str = "test",
+    cost_model: str = "analytical",
+    seed: int = 0,
+    devices: int = 16,
+    tables: int = 2,
+    moves: int = 5,
+    picture: Path | None = None,
+) -> None:
+    """Explain one placement: what each device costs, which of them everyone waits for, and what would help.
+
+    Args:
+        suite: name of the suite; `shard-gym suites` lists them.
+        agent: name of the agent that places the tables.
+        task: number of the task in the split, or its name.
+        split: the split of the suite, train or test.
+        cost_model: the model that costs the placement, and that the agent may ask while it plans.
+        seed: of the agent, if it is random.
+        devices: how many devices to list; of more than that, the most loaded.
+        tables: how many of each device's tables to name, the costliest first.
+        moves: how many of the moves that gain to list, the largest gain first.
+        picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
+    """
+    chosen_suite = load_suite(suite, split)
+    chosen = chosen_suite.task(task)
+    model = make_cost_model(cost_model)
+    placer = make_agent(agent, cost_model=model, seed=seed)
+    best = best_known_costs(chosen_suite, model).get(chosen.name)
+    explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
+    console = output()
+    heading(
+        console,
+        f"{chosen.name}: {chosen.num_tables} tables on {chosen.num_devices} x {chosen.topology.device.name},\n"
+        f"placed by {agent}, costed by {model.fingerprint}\n",
+    )
+    print_devices(console, explanation, devices, tables)
+    print_totals(console, explanation)
+    print_moves(console, explanation, moves)
+    if picture is not None:
+        _draw(explanation, agent, picture)
+        console.print(sentence(f"\nPicture written to {picture}.", "dim"))
+
+
+def print_devices(console: Console, explanation: Explanation, count: int = 16, named: int = 2) -> None:
+    """A row for each device: its phases (a star where everyone waits for it), memory and costliest tables."""
+    caps = explanation.task.topology.memory_cap_bytes
+    slowest = [f"{format_ms(ms)} " for ms in explanation.phases_ms.max(axis=0)]
+    table = new_table(footer=True)
+    table.add_column("\ndev", "max", justify="right", no_wrap=True)
+    for name, longest in zip(("\nforw. ", "forw. \ncomm ", "backw. \ncomm ", "\nbackw. "), slowest, strict=True):
+        table.add_column(name, longest, justify="right", no_wrap=True)
+    table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
+    table.add_column("\ntables", str(explanation.task.num_tables), justify="right", no_wrap=True)
+    table.add_column("ms alone of\nthe costliest", overflow="ellipsis")  # the only one to give way
+    shown = explanation.busiest(count)
+    for device in shown:
+        table.add_row(
+            str(device),
+            *(
+                Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
+                for ms, critical in zip(explanation.phases_ms[device], explanation.critical[device], strict=True)
+            ),
+            f"{_format_gib(explanation.memory_used[device])}/{_format_gib(caps[device])}",
+            str(explanation.tables_per_device[device]),
+            _costliest(explanation, int(device), named),
+        )
+    console.print(table)
+    console.print(sentence("* everyone waits for this device in this phase", "dim"))
+    left = explanation.task.num_devices - len(shown)
+    if left:
+        console.print(sentence(f"The {len(shown)} most loaded devices are shown; {left} are left out.", "dim"))
+
+
+def _format_gib(count: int) -> str:
+    """Bytes as GiB in at most five characters, up to 1 TiB."""
+    return f"{count / GIB:.2f}" if count < 100 * GIB else f"{count / GIB:.1f}"
+
+
+def _costliest(explanation: Explanation, device: int, count: int) -> Text:
+    names = explanation.task.tables.names
+    lines = (
+        f"{format_ms(explanation.single_table_ms[table])} {names[table]}"
+        for table in explanation.tables_on(device)[: max(count, 0)]
+    )
+    text = sentence("\n".join(lines))
+    text.no_wrap = True
+    return text
+
+
+def print_totals(console: Console, explanation: Explanation) -> None:
+    """The cost beside the lower bound and the best known."""
+    total, bound, best = explanation.total_ms, explanation.lower_bound_ms, explanation.best_known_ms
+    grid = new_table(header=False)
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_row("cost", f"{format_ms(total)} ms", "", style="bold")
+    if best is None:
+        grid.add_row("best known", NONE, "")
+    else:
+        grid.add_row("best known", f"{format_ms(best)} ms", f"this placement {format_change(total / best - 1)}")
+    grid.add_row("lower bound", f"{format_ms(bound)} ms", f"this placement {format_change(total / bound - 1)}")
+    console.print()
+    console.print(grid)
+
+
+def print_moves(console: Console, explanation: Explanation, count: int = 5) -> None:
+    """The moves of one table that gain most; one for each table at most."""
+    gaining = [move for move in explanation.moves if move.gain_ms > MIN_GAIN_MS]
+    tried = len(explanation.moves)
+    console.print()
+    if not gaining:
+        console.print(
+            sentence(
+                f"None of the {tried} tables on starred devices gains by a move."
+                if tried
+                else "No table on a starred device fits elsewhere."
+            )
+        )
+        return
+    heading(console, f"Moves of one table that gain ({len(gaining)} of the {tried} tables on starred devices)\n")
+    table = new_table()
+    table.add_column("table", overflow="fold")
+    for header in ("from", "to", "gain ms", "gain"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for move in gaining[: max(count, 0)]:
+        table.add_row(
+            sentence(explanation.task.tables.names[move.table]),
+            str(move.source),
+            str(move.target),
+            format_ms(move.gain_ms),
+            f"{100 * move.gain_ms / explanation.total_ms:.1f}%",
+        )
+    console.print(table)
+
+
+def _draw(explanation: Explanation, agent: str, path: Path) -> None:
+    """Write a picture of the placement, in the format that the suffix of `path` names."""
+    from shard_gym.envs.placement.viewer import PlacementView, draw
+
+    task = explanation.task
+    figure = draw(
+        PlacementView(task, explanation.placement, explanation.phases_ms, explanation.total_ms),
+        title=f"{task.name}, placed by {agent}",
+    )
+    save_picture(figure, path)

@@ -1,0 +1,155 @@
+"""Opening of Meta's lookup files (.pt or .pt.gz) without reading them into memory."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.errors import DamagedFileError, InvalidOptionError, MissingExtraError
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total), from time to time; total can change once, when unpacking ends and counting starts."""
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1"
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_PIECE = 8 * 2**20  # bytes unpacked at once
+
+
+class Lookups(NamedTuple):
+    """The three arrays of a file; `indices` lies on the disk and is read where it is used.
+
+    Attributes:
+        indices: (N,) int, row of every lookup, table by table and sample by sample.
+        offsets: (T * B + 1,) int, where each bag of lookups starts; the last entry is N.
+        lengths: (T, B) int, lookups of each sample in each table.
+    """
+
+    indices: NDArray[np.integer[Any]]
+    offsets: NDArray[np.integer[Any]]
+    lengths: NDArray[np.integer[Any]]
+
+
+@contextmanager
+def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
+    """The arrays of the file at `path`; a packed file is unpacked beside it, or in `tmp_dir`, while it is open.
+
+    Raises:
+        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or not a tuple of three such arrays.
+        InvalidOptionError: the unpacked file cannot be written.
+        MissingExtraError: torch is not installed.
+    """
+    head = _head(path)
+    if head.startswith(_POINTER):
+        raise DamagedFileError(
+            f"{path} is a git-LFS pointer, not the data: the repository was cloned without its large files. "
+            f"Run `git lfs pull` in it and try again."
+        )
+    if not head.startswith(_GZIP):
+        yield _load(path, path)
+        return
+    folder = path.parent if tmp_dir is None else tmp_dir
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=".shard-gym-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InvalidOptionError(_cannot_unpack(path, folder, error)) from error
+    with temporary as unpacked_in:
+        unpacked = Path(unpacked_in) / "lookups.pt"
+        _unpack(path, unpacked, progress)
+        yield _load(unpacked, path)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_POINTER))
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _cannot_unpack(path: Path, folder: Path, error: OSError) -> str:
+    return (
+        f"{path} cannot be unpacked into {folder}: {error.strerror or error}. "
+        "Name a folder with room for several times its size as tmp_dir."
+    )
+
+
+def _unpack(path: Path, unpacked: Path, progress: Progress) -> None:
+    """Unpack the gzip file at `path` piece by piece; progress counts its packed bytes."""
+    total = path.stat().st_size
+    try:
+        with path.open("rb") as packed, gzip.open(packed) as source, unpacked.open("wb") as target:
+            while piece := source.read(_PIECE):
+                target.write(piece)
+                progress(min(packed.tell(), total), total)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DamagedFileError(
+            f"{path} is truncated or damaged: it cannot be unpacked ({error}). Download it again."
+        ) from error
+    except OSError as error:
+        raise InvalidOptionError(_cannot_unpack(path, unpacked.parent.parent, error)) from error
+
+
+def _load(path: Path, source: Path) -> Lookups:
+    """The tensors in the file at `path` as arrays; messages name `source`.
+
+    torch's present format is mapped into memory, not read; the format of torch before 1.6 is read whole.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "torch", "Reading Meta's lookup files") from error
+    mappable = zipfile.is_zipfile(path)
+    if not mappable and _head(path).startswith(_ZIP):
+        raise DamagedFileError(f"{source} is truncated: the end of the file is missing. Download it again.")
+    try:
+        content = torch.load(path, map_location="cpu", mmap=mappable, weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # torch documents no list of what a damaged file raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DamagedFileError(f"{source} cannot be read by torch: {reason}") from error
+    if not isinstance(content, (tuple, list)) or len(content) != 3:
+        raise DamagedFileError(f"{source} holds {_describe(content)} instead of the tuple (indices, offsets, lengths).")
+    arrays = []
+    for name, tensor in zip(Lookups._fields, content, strict=True):
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int32, torch.int64):
+            raise DamagedFileError(f"{source}: {name} must be a tensor of int32 or int64, not {_describe(tensor)}.")
+        arrays.append(tensor.numpy())
+    lookups = Lookups(*arrays)
+    _check_shapes(lookups, source)
+    return lookups
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    dtype = getattr(value, "dtype", None)
+    return f"a {type(value).__name__}" + ("" if dtype is None else f" of {dtype}")
+
+
+def _check_shapes(lookups: Lookups, source: Path) -> None:
+    indices, offsets, lengths = lookups
+    if indices.ndim != 1 or lengths.ndim != 2 or lengths.size == 0:
+        raise DamagedFileError(
+            f"{source}: indices must have shape (N,) and lengths (tables, samples), "
+            f"but they have {indices.shape} and {lengths.shape}."
+        )
+    if offsets.shape != (lengths.size + 1,):
+        raise DamagedFileError(
+            f"{source}: offsets must have shape ({lengths.size + 1},), one more than the {lengths.size} lengths, "
+            f"but it has {offsets.shape}."
+        )
+    if offsets[0] != 0 or offsets[-1] != len(indices):
+        raise DamagedFileError(
+            f"{source}: offsets must run from 0 to the {len(indices)} indices, "
+            f"but they run from {offsets[0]} to {offsets[-1]}."
+        )

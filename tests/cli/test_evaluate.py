@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import AGENTS, GreedyAgent, make_agent
+from shard_gym.agents.heuristics import size_score
+from shard_gym.cli.evaluate import compare
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.evaluation import evaluate, penalty_ms
+from shard_gym.placement import placement_from_json
+from shard_gym.suites import best_known, load_suite
+from shard_gym.tasks import Task
+
+MODEL = AnalyticalCostModel()
+SUITE = load_suite("dlrm-20x4")
+KEYS = ["suite", "sha256", "split", "agent", "cost_model", "mean_cost_ms", "interval_ms", "failures", "tasks"]
+TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure"]
+
+
+class StubbornAgent(GreedyAgent):
+    """Gives up on every second task."""
+
+    def place(self, task: Task) -> np.ndarray:
+        if int(task.name.rpartition("/")[2]) % 2:
+            raise NoPlacementFoundError(f"I do not like {task.name} [red].")
+        return super().place(task)
+
+
+@pytest.fixture
+def _stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AGENTS, "stubborn", lambda cost_model, seed: StubbornAgent("stubborn", size_score))
+
+
+def cells(out: str, agent: str) -> list[str]:
+    """The agent's row of the table."""
+    table = out[out.index("───") :].partition("\n\n")[0]
+    (row,) = [line.split() for line in table.splitlines() if line.startswith(f"{agent} ")]
+    return row
+
+
+def test_the_json_holds_placements_that_reproduce_its_costs(run, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "r.json"
+    code, _, _ = run("evaluate", "--agent", "cost-greedy", "--suite", "dlrm-20x4", "--out", out)
+    assert code == 0
+    record = json.loads(out.read_text())
+    assert list(record) == KEYS
+    assert (record["suite"], record["sha256"], record["split"]) == ("dlrm-20x4", SUITE.sha256, "test")
+    assert (record["agent"], record["cost_model"], record["failures"]) == ("cost-greedy", MODEL.fingerprint, 0)
+    assert [entry["task"] for entry in record["tasks"]] == [task.name for task in SUITE]
+    for entry, task in zip(record["tasks"], SUITE, strict=True):
+        assert list(entry) == TASK_KEYS
+        placement = placement_from_json(entry["placement"], task.tables, task.topology)
+        assert MODEL.estimate(placement, task.tables, task.topology).total_ms == entry["cost_ms"]
+    assert record["mean_cost_ms"] == pytest.approx(np.mean([entry["cost_ms"] for entry in record["tasks"]]))
+    assert record["interval_ms"][0] < record["mean_cost_ms"] < record["interval_ms"][1]
+
+
+def test_several_agents_make_a_list_and_one_table_with_the_cheapest_first(run, tmp_path: Path) -> None:
+    args = ("--agent", "size-lookup-greedy", "--agent", "cost-greedy", "--agent", "cost-greedy")
+    code, out, err = run("evaluate", *args, "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")
+    assert (code, err) == (0, "")
+    records = json.loads((tmp_path / "r.json").read_text())
+    assert [record["agent"] for record in records] == ["size-lookup-greedy", "cost-greedy"]
+    assert out.index("cost-greedy ") < out.index("size-lookup-greedy ")
+    assert "\nrandom " not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_columns_are_what_their_heads_say(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
+    best_known.write_best_known([SUITE], {t.name: make_agent("cost-greedy").place(t) for t in SUITE}, MODEL, "")
+    code, out, _ = run("evaluate", "--agent", "random", "--agent", "cost-greedy", "--suite", "dlrm-20x4")
+    assert code == 0
+    random, greedy = (evaluate(make_agent(name), SUITE) for name in ("random", "cost-greedy"))
+    change = 100 * float((greedy.costs_ms / random.costs_ms).mean() - 1)
+    gap = 100 * float((random.costs_ms / greedy.costs_ms).mean() - 1)
+    mean, interval, to_random, to_best, failures = cells(out, "cost-greedy")[1:6]
+    assert mean == f"{greedy.mean_cost_ms:.3f}"
+    assert interval == "-".join(f"{end:.3f}" for end in greedy.interval_ms)
+    assert (to_random, to_best, failures) == (f"{change:+.1f}%", "+0.0%", "0")
+    assert cells(out, "random")[3:5] == ["+0.0%", f"{gap:+.1f}%"]
+    queries = np.mean([result.true_cost_queries for result in greedy.tasks])
+    assert cells(out, "cost-greedy")[-1] == f"{queries:,.0f}"
+
+
+def test_without_best_known_costs_of_all_tasks_there_is_no_gap() -> None:
+    evaluation = evaluate(make_agent("random"), SUITE)
+    costs = {result.task: result.cost_ms / 2 for result in evaluation.tasks}
+    assert compare(evaluation, evaluation, costs).to_best == pytest.approx(1.0)
+    del costs[SUITE[7].name]
+    assert compare(evaluation, evaluation, costs).to_best is None
+
+
+@pytest.mark.usefixtures("_stubborn")
+def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, tmp_path: Path) -> None:
+    args = ("--agent", "stubborn", "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")
+    code, out, _ = run("evaluate", *args, columns=200)
+    assert code == 0
+    assert cells(out, "stubborn")[5] == "25"
+    assert "stubborn failed on 25 of 50 tasks" in out
+    assert "dlrm-20x4/test/1: I do not like dlrm-20x4/test/1 [red]." in out
+    assert "and 20 more." in out
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["failures"] == 25
+    assert record["tasks"][1]["placement"] is None
+    assert record["tasks"][1]["cost_ms"] == penalty_ms(SUITE[1], MODEL)
+
+
+def test_equal_seeds_give_equal_results_and_others_do_not(run, tmp_path: Path) -> None:
+    costs = []
+    for seed in (0, 0, 1):
+        run("evaluate", "--agent", "random", "--suite", "dlrm-20x4", "--seed", seed, "--out", tmp_path / "r.json")
+        costs.append([entry["cost_ms"] for entry in json.loads((tmp_path / "r.json").read_text())["tasks"]])
+    assert costs[0] == costs[1] != costs[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"suite": "dlrm-20x5"}, "There is no suite named 'dlrm-20x5'. Did you mean 'dlrm-20x4'?"),
+        ({"agent": "cost-greed"}, "There is no agent named 'cost-greed'. Did you mean 'cost-greedy'?"),
+        ({"cost-model": "analytic"}, "There is no cost model named 'analytic'. Did you mean 'analytical'?"),
+        ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
+        ({"agent": None}, "Name an agent with --agent NAME. Known: cost-greedy,"),
+    ],
+)
+def test_an_unknown_name_is_a_sentence_and_exit_code_2(run, change: dict[str, str | None], says: str) -> None:
+    options = {"suite": "dlrm-20x4", "agent": "random"} | change
+    code, out, err = run("evaluate", *(part for key, value in options.items() if value for part in (f"--{key}", value)))
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import pytest
+
+from shard_gym import cli
+from shard_gym.cli import COMMANDS, Command
+
+
+def test_the_overview_names_every_command(run) -> None:
+    for args in ((), ("--help",)):
+        outcome = run(*args, columns=120)
+        assert outcome.code == 0
+        for name, command in COMMANDS.items():
+            assert name in outcome.out
+            assert command.help in outcome.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_its_options(run, name: str) -> None:
+    assert callable(getattr(import_module(COMMANDS[name].module), COMMANDS[name].function))
+    outcome = run(name, "--help")
+    assert outcome.code == 0
+    assert f"shard-gym {name}" in outcome.out
+
+
+def test_the_version_is_that_of_the_package(run) -> None:
+    assert run("--version") == (0, f"shard-gym {version('shard-gym')}\n", "")
+
+
+def test_an_unknown_command_is_named_with_the_nearest_one(run) -> None:
+    code, out, err = run("evalute")
+    assert (code, out) == (2, "")
+    assert err.startswith("There is no command named 'evalute'. Did you mean 'evaluate'?")
+
+
+def test_arguments_that_do_not_parse_exit_with_2(run) -> None:
+    assert run("--nonsense").code == 2
+    assert run("show", "--nonsense", "1").code == 2
+    assert run("place").code == 2
+
+
+def test_only_our_own_errors_lose_their_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ValueError("a bug")
+
+    module = import_module("shard_gym.cli.console")
+    monkeypatch.setattr(module, "broken", broken, raising=False)
+    monkeypatch.setitem(COMMANDS, "broken", Command("shard_gym.cli.console", "broken", ""))
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["broken"])
+
+
+def test_an_error_is_one_line_that_reads_no_markup(run) -> None:
+    code, out, err = run("evaluate", "--suite", "[red]no\nsuite[/red]", "--agent", "random")
+    assert (code, out) == (2, "")
+    assert err.startswith("There is no suite named '[red]no\\nsuite[/red]'.")
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_stops_early_gets_no_traceback() -> None:
+    command = [sys.executable, "-c", "import sys; from shard_gym.cli import main; sys.exit(main(['--help']))"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+def test_listing_suites_imports_neither_torch_nor_matplotlib() -> None:
+    script = """
+import sys
+from shard_gym.cli import main
+code = main(["suites"])
+print([name for name in ("torch", "matplotlib", "stable_baselines3", "scipy") if name in sys.modules], code)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.splitlines()[-1] == "[] 0"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement
+from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.tables import Tables
+
+
+@pytest.fixture
+def tables() -> Tables:
+    chosen = load_pool("dlrm-2021").tables.select(np.arange(24)).with_dims(np.repeat([16, 64], 12))
+    return replace(chosen, names=tuple(f"feature {i} [bold]" for i in range(24)))
+
+
+@pytest.fixture
+def file(tables: Tables, tmp_path: Path) -> Path:
+    path = tmp_path / "my_tables.json"
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
+    return path
+
+
+def arguments(file: Path | str, **options: object) -> list[object]:
+    given = {"hardware": "a100-dgx", "num-devices": 4, "agent": "cost-greedy", **options}
+    return ["place", "--tables", file, *(part for key, value in given.items() for part in (f"--{key}", value))]
+
+
+def test_the_plan_is_valid_and_costs_what_it_says(run, file: Path, tables: Tables, tmp_path: Path) -> None:
+    cap = 2.5
+    code, out, _ = run(*arguments(file, **{"memory-cap-gib": cap, "out": tmp_path / "plan.json"}))
+    assert code == 0
+    assert "feature" in out
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert list(plan) == ["agent", "cost_model", "cost_ms", "placement", "plan"]
+    assert list(plan["placement"]) == list(tables.names)
+    topology = hardware_profile("a100-dgx").topology(4, memory_cap_bytes=int(cap * 2**30))
+    placement = check_placement(list(plan["placement"].values()), tables, topology)
+    assert AnalyticalCostModel().estimate(placement, tables, topology).total_ms == plan["cost_ms"]
+    assert len(plan["plan"]) == 4
+    for device, names in enumerate(plan["plan"]):
+        assert names == [name for name in tables.names if plan["placement"][name] == device]
+
+
+def test_without_a_file_the_plan_is_all_that_is_printed(run, file: Path, tmp_path: Path) -> None:
+    run(*arguments(file, out=tmp_path / "plan.json"))
+    code, out, _ = run(*arguments(file))
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "plan.json").read_text())
+
+
+def test_training_options_change_the_cost(run, file: Path) -> None:
+    plain, wide = (json.loads(run(*arguments(file, **more)).out) for more in ({}, {"weight-dtype": "fp32"}))
+    assert wide["cost_ms"] > plain["cost_ms"]
+
+
+def test_tables_without_dims_need_one(run) -> None:
+    code, _, err = run(*arguments("dlrm-2022"))
+    assert code == 2
+    assert "choose one for all with --embedding-dim" in err
+    code, out, _ = run(*arguments("dlrm-2022", **{"embedding-dim": 8, "agent": "size-greedy"}))
+    assert code == 0
+    assert len(json.loads(out)["placement"]) == 788
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"hardware": "a100"}, "There is no hardware profile named 'a100'."),
+        ({"agent": "nobody"}, "There is no agent named 'nobody'."),
+        ({"num-devices": 0}, "num_devices must be an integer of at least 1"),
+        ({"memory-cap-gib": "-1"}, "--memory-cap-gib must be a positive number"),
+        ({"memory-cap-gib": "nan"}, "--memory-cap-gib must be a positive number"),
+        ({"memory-cap-gib": 0.01}, "Raise memory_cap_bytes"),
+        ({"embedding-dim": 16}, "have embedding dims of their own"),
+        ({"weight-dtype": "fp64"}, "weight_dtype must be one of"),
+    ],
+)
+def test_what_cannot_be_placed_is_a_sentence(run, file: Path, options: dict[str, object], says: str) -> None:
+    code, out, err = run(*arguments(file, **options))
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_a_file_that_is_no_pool_or_names_a_table_twice_is_refused(run, file: Path, tables: Tables) -> None:
+    save_pool(Pool("twice", replace(tables, names=("a",) * 24), load_pool("dlrm-2021").card), file)
+    code, _, err = run(*arguments(file))
+    assert code == 2
+    assert "are named 'a'" in err
+    file.write_text("{}")
+    code, _, err = run(*arguments(file))
+    assert code == 2
+    assert "my_tables.json" in err

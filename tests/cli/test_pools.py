@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from shard_gym.pools import load_pool, pool_names, save_pool
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_every_pool_is_listed(run, columns: int) -> None:
+    code, out, _ = run("pools", columns=columns)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    for name in pool_names():
+        pool = load_pool(name)
+        assert name in out
+        assert pool.sha256[:12] in out
+        assert str(len(pool)) in out
+
+
+def test_the_whole_card_is_printed(run, tmp_path) -> None:
+    pool = load_pool("dlrm-2021")
+    save_pool(pool, tmp_path / "copy.json")
+    for name in ("dlrm-2021", tmp_path / "copy.json"):
+        code, out, _ = run("pools", "--name", name, columns=10_000)
+        assert code == 0
+        card = pool.card
+        texts = (card.title, card.source, card.how_made, *card.published_facts, *card.assumptions, *card.how_close)
+        for text in (pool.sha256, *texts):
+            assert text in out
+
+
+def test_an_unknown_pool_is_named(run) -> None:
+    code, _, err = run("pools", "--name", "dlrm-2020")
+    assert code == 2
+    assert "There is no pool named 'dlrm-2020'." in err

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.cli.console import format_ms
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.explain import explain
+from shard_gym.suites import best_known, load_suite
+
+MODEL = AnalyticalCostModel()
+ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-lookup-greedy")
+TASK = load_suite("dlrm-40x8").task(3)
+EXPLANATION = explain(TASK, make_agent("size-lookup-greedy").place(TASK), MODEL)
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_devices_everyone_waits_for_carry_a_star(run, columns: int) -> None:
+    code, out, _ = run(*ARGS, columns=columns)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    for device in range(TASK.num_devices):
+        shown = rows(out)[str(device)]
+        for phase in range(4):
+            star = "*" if EXPLANATION.critical[device, phase] else ""
+            assert shown[1 + phase] == format_ms(EXPLANATION.phases_ms[device, phase]) + star
+        assert shown[6] == str(EXPLANATION.tables_per_device[device])
+        assert shown[8] == TASK.tables.names[EXPLANATION.tables_on(device)[0]]
+    assert f"{format_ms(EXPLANATION.total_ms)} ms" in rows(out)["cost"][1] + " ms"
+    assert rows(out)["lower"][2] == format_ms(EXPLANATION.lower_bound_ms)
+
+
+def test_the_moves_are_listed_largest_gain_first(run) -> None:
+    _, out, _ = run(*ARGS, "--moves", "3")
+    listed = out[out.index("Moves of one table that gain") :]
+    for move in EXPLANATION.moves[:3]:
+        name = TASK.tables.names[move.table]
+        assert rows(listed)[name][1:4] == [str(move.source), str(move.target), format_ms(move.gain_ms)]
+    assert TASK.tables.names[EXPLANATION.moves[3].table] not in listed
+
+
+def test_a_task_has_a_number_and_a_name(run) -> None:
+    by_number = run(*ARGS)
+    by_name = run(*ARGS[:4], TASK.name, *ARGS[5:])
+    assert by_name == by_number
+
+
+def test_the_best_known_cost_stands_beside_the_cost(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
+    assert rows(run(*ARGS).out)["best"] == ["best", "known", "-"]
+    suite = load_suite("dlrm-40x8")
+    best_known.write_best_known([suite], {TASK.name: EXPLANATION.placement}, MODEL, "")
+    assert rows(run(*ARGS).out)["best"][2:] == [format_ms(EXPLANATION.total_ms), "ms", "this", "placement", "+0.0%"]
+
+
+def test_with_many_devices_the_critical_ones_are_shown(run) -> None:
+    critical = [str(device) for device in EXPLANATION.critical.any(axis=1).nonzero()[0]]
+    code, out, _ = run(*ARGS, "--devices", len(critical))
+    assert code == 0
+    assert f"{TASK.num_devices - len(critical)} are left out" in out
+    assert [line.split()[0] for line in out.splitlines() if line[:3].strip().isdigit()] == critical
+
+
+def test_a_picture_is_drawn(run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code, out, _ = run(*ARGS, "--picture", tmp_path / "p.png", columns=500)
+    assert code == 0
+    assert str(tmp_path / "p.png") in out
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    code, _, err = run(*ARGS, "--picture", tmp_path / "p.xyz")
+    assert code == 2
+    assert "its name must end in one of" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+@pytest.mark.parametrize(
+    ("task", "says"), [("50", "has tasks 0 to 49; there is no task 50"), ("dlrm-40x8/test/x", "Did you mean")]
+)
+def test_an_unknown_task_is_named(run, task: str, says: str) -> None:
+    code, _, err = run(*ARGS[:4], task, *ARGS[5:])
+    assert code == 2
+    assert says in err

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shard_gym.cli import suites as command
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.pools import pool_names
+from shard_gym.suites import best_known, load, load_suite, suite_info, suite_names
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_every_suite_is_listed_with_its_facts(run, columns: int) -> None:
+    code, out, _ = run("suites", columns=columns)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    for name in suite_names():
+        info = suite_info(name)
+        tasks = f"{info.tasks.get('train', 0)}/{info.tasks['test']}"
+        assert rows[name][1] == tasks
+        assert rows[name][-3:] == [info.pool, "on", info.hardware]
+        assert f"v{info.version} {info.sha256[:12]}" in out
+
+
+def test_verify_loads_every_file(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "mixdim-4"])
+    code, out, _ = run("suites", "--verify")
+    assert code == 0
+    assert f"All {len(pool_names()) + 2} are as they were published." in out
+
+
+def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dlrm-20x4", "dlrm-40x4"):
+        data = (load.DATA / f"{name}.json").read_bytes()
+        (tmp_path / f"{name}.json").write_bytes(data.replace(b"DreamShard", b"Dreamshard", name == "dlrm-20x4"))
+    monkeypatch.setattr(load, "DATA", tmp_path)
+    monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "dlrm-40x4"])
+    load.load_suite.cache_clear()
+    code, out, _ = run("suites", "--verify", columns=200)
+    assert code == 1
+    assert "The file of suite 'dlrm-20x4'" in out
+    assert "suite  dlrm-40x4" in out
+    assert "1 of" in out
+    assert "are damaged" in out
+
+
+def test_verify_costs_the_best_known_placements(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = load_suite("dlrm-20x4")
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
+    monkeypatch.setattr(command, "suite_names", lambda: [suite.name])
+    known = {task.name: task.known_placement for task in suite}
+    path = best_known.write_best_known([suite], known, AnalyticalCostModel(), "By memory alone.")
+    code, out, _ = run("suites", "--verify", columns=200)
+    assert code == 0
+    assert "100 tasks, 50 best known placements" in out
+    record = json.loads(path.read_text())
+    record["splits"]["test"]["dlrm-20x4/test/7"]["cost_ms"] *= 0.999
+    path.write_text(json.dumps(record))
+    code, out, _ = run("suites", "--verify", columns=200)
+    assert code == 1
+    assert "The best known placement of dlrm-20x4/test/7 costs" in out

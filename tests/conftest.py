@@ -1,0 +1,124 @@
+"""Builders shared by all tests: random tables and tasks, tasks with a planted optimum, all placements of a tiny task.
+
+They are fixtures that return functions; all randomness comes from the generator or seed they are given.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from numpy.typing import NDArray
+
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import memory_used
+from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.tasks import Task
+
+# Deterministic examples, and no deadline: the tests share few cores with others.
+settings.register_profile(
+    "shard_gym", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shard_gym")
+
+DIMS = (4, 8, 16, 32, 64, 128)
+
+
+def _random_tables(
+    rng: np.random.Generator,
+    count: int,
+    *,
+    dims: tuple[int, ...] = DIMS,
+    batch_size: int = 65_536,
+    **training: Any,
+) -> Tables:
+    """`count` different tables with consistent statistics; one in eight is never read."""
+    rows = rng.integers(1_000, 1_000_000, count)
+    pooling = np.exp(rng.uniform(-2, 4, count)) * (rng.random(count) > 0.125)
+    lookups = pooling * batch_size
+    read = (lookups > 0)[:, None]
+    return Tables(
+        num_embeddings=rows,
+        embedding_dim=rng.choice(dims, count),
+        pooling_factor=pooling,
+        distinct_rows=np.minimum(rows, lookups) * rng.uniform(0.05, 1.0, count),
+        reuse_histogram=rng.dirichlet(np.full(NUM_BINS, 0.3), count) * read,
+        access_histogram=rng.dirichlet(np.full(NUM_BINS, 0.3), count) * read,
+        workload=Workload(batch_size, **training),
+        num_features=rng.integers(1, 3, count),
+    )
+
+
+def _random_task(
+    rng: np.random.Generator,
+    num_tables: int,
+    num_devices: int,
+    *,
+    slack: float | None = None,
+    profile: str = "a100-dgx",
+    devices_per_host: int = 8,
+    name: str = "random",
+    dims: tuple[int, ...] = DIMS,
+) -> Task:
+    """A task with a known placement.
+
+    With `slack`, every device has a cap of its own: so many times what the known placement, a random one, puts there
+    (at least 1 MiB). Without, the caps are the devices' memory and never matter.
+    """
+    tables = _random_tables(rng, num_tables, dims=dims)
+    known = rng.integers(num_devices, size=num_tables)
+    caps = None
+    if slack is not None:
+        caps = np.maximum((memory_used(known, tables, num_devices) * slack).astype(np.int64), 2**20)
+    hardware = hardware_profile(profile)
+    topology = hardware.topology(num_devices, devices_per_host=devices_per_host, memory_cap_bytes=caps)
+    return Task(name, tables, topology, known)
+
+
+def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -> tuple[Task, NDArray[np.int64]]:
+    """A task of `num_devices` copies of the same `per_device` tables of one width, shuffled, and a best placement of it.
+
+    One copy of each table on every device spreads all loads evenly, and nothing is cheaper than that.
+    """
+    group = _random_tables(rng, per_device, dims=(16,))
+    shuffle = rng.permutation(per_device * num_devices)
+    tables = group.select(np.tile(np.arange(per_device), num_devices)[shuffle])
+    planted = np.repeat(np.arange(num_devices), per_device)[shuffle]
+    return Task("planted", tables, hardware_profile("a100-dgx").topology(num_devices)), planted
+
+
+def _valid_placements(task: Task) -> NDArray[np.int64]:
+    """(M, T) int64, every placement that fits the memory, one by one and in plain integers."""
+    needed, caps = task.tables.memory_bytes.tolist(), task.topology.memory_cap_bytes.tolist()
+    found = []
+    for placement in itertools.product(range(task.num_devices), repeat=task.num_tables):
+        used = [0] * task.num_devices
+        for table, device in enumerate(placement):
+            used[device] += needed[table]
+        if all(have <= cap for have, cap in zip(used, caps, strict=True)):
+            found.append(placement)
+    return np.array(found, np.int64)
+
+
+@pytest.fixture(scope="session")
+def random_tables() -> Callable[..., Tables]:
+    return _random_tables
+
+
+@pytest.fixture(scope="session")
+def random_task() -> Callable[..., Task]:
+    return _random_task
+
+
+@pytest.fixture(scope="session")
+def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
+    return _planted_task
+
+
+@pytest.fixture(scope="session")
+def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
+    return _valid_placements

@@ -1,0 +1,55 @@
+"""The checkers of Gymnasium and of Stable-Baselines3 find nothing to say, not even a warning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+
+Make = Callable[..., gymnasium.Env[Any, Any]]
+
+
+def test_gymnasiums_checker_is_content(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check_env(make().unwrapped)
+
+
+def test_stable_baselines3s_checker_is_content(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sb3_check_env(make().unwrapped, warn=True)
+
+
+def test_the_passive_checker_of_make_is_content_with_whole_episodes(make: Make, rollout: Callable[..., Any]) -> None:
+    import numpy as np
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = make(disable_env_checker=False)
+        env.reset(seed=3)
+        results = rollout(env, np.random.default_rng(3), 60)
+    assert all(env.observation_space.contains(obs) for obs, *_ in results)
+
+
+@pytest.mark.parametrize("broken", ["dtype", "mask"])
+def test_the_checkers_would_complain(make: Make, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that should be found is found."""
+    env = make().unwrapped
+    honest = env.reset
+
+    def reset(**arguments: Any) -> Any:
+        obs, info = honest(**arguments)
+        key = "device_costs" if broken == "dtype" else "action_mask"
+        obs[key] = obs[key].astype("float64") if broken == "dtype" else obs[key] + 2
+        return obs, info
+
+    monkeypatch.setattr(env, "reset", reset)
+    with warnings.catch_warnings(), pytest.raises((AssertionError, UserWarning)):
+        warnings.simplefilter("error")
+        gymnasium_check_env(env)

@@ -1,0 +1,139 @@
+"""Making environments: by id from a fresh process, from a JSON spec, as a vector, and with every render mode."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from shard_gym import register_environments
+from shard_gym.envs.registration import ENVIRONMENTS
+
+Make = Callable[..., gymnasium.Env[Any, Any]]
+
+
+def in_a_fresh_process(script: str, folder: Path) -> str:
+    """What `script` prints; any warning is an error."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "WARN" not in result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_an_environment_is_made_without_an_import(env_id: str, tmp_path: Path) -> None:
+    script = f"import gymnasium; env = gymnasium.make('shard_gym:{env_id}'); print(env.reset(seed=0)[1]['task'])"
+    assert in_a_fresh_process(script, tmp_path).startswith("dlrm-50x4/train/")
+
+
+def test_importing_and_registering_again_changes_nothing(tmp_path: Path) -> None:
+    script = """
+import importlib, sys
+import gymnasium, shard_gym
+before = dict(gymnasium.registry)
+importlib.reload(shard_gym)
+for name in [name for name in sys.modules if name.partition(".")[0] == "shard_gym"]:
+    del sys.modules[name]
+import shard_gym
+shard_gym.register_environments()
+print(before == gymnasium.registry)
+"""
+    assert in_a_fresh_process(script, tmp_path).strip() == "True"
+
+
+def test_every_environment_of_the_table_is_registered() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register_environments()
+    assert {env_id: gymnasium.spec(env_id).entry_point for env_id in ENVIRONMENTS} == ENVIRONMENTS
+
+
+def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:
+    env = make(max_devices=20)
+    spec = EnvSpec.from_json(env.spec.to_json())
+    assert spec.kwargs == env.spec.kwargs
+    twin = gymnasium.make(spec)
+    assert twin.observation_space == env.observation_space
+    env.reset(seed=1)
+    twin.reset(seed=1)
+    assert same(rollout(env, np.random.default_rng(0), 30), rollout(twin, np.random.default_rng(0), 30))
+
+
+def test_a_sync_vector_steps_each_copy_as_it_would_alone(case: tuple[str, dict[str, Any]], make: Make) -> None:
+    env_id, arguments = case
+    vector = gymnasium.make_vec(env_id, num_envs=3, vectorization_mode="sync", **arguments)
+    alone = [make() for _ in range(3)]
+    obs, info = vector.reset(seed=10)
+    for row, env in enumerate(alone):
+        expected, expected_info = env.reset(seed=10 + row)
+        assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
+        assert info["task"][row] == expected_info["task"]
+    for _ in range(8):
+        actions = info["action_mask"].argmax(axis=1)
+        obs, rewards, terminated, truncated, info = vector.step(actions)
+        assert not (terminated | truncated).any()
+        assert info["_action_mask"].all()
+        for row, env in enumerate(alone):
+            expected, reward, _, _, expected_info = env.step(int(actions[row]))
+            assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
+            assert rewards[row] == reward
+            assert np.array_equal(info["action_mask"][row], expected_info["action_mask"])
+    vector.close()
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_a_vector_with_autoreset_goes_on_after_an_end(env_id: str) -> None:
+    vector = gymnasium.make_vec(env_id, num_envs=2, vectorization_mode="sync", suite="dlrm-20x4")
+    _, info = vector.reset(seed=0)
+    ends = np.zeros(2, int)
+    for _ in range(70):
+        _, _, terminated, _, info = vector.step(info["action_mask"].argmax(axis=1))
+        ends += terminated
+    assert (ends >= 2).all()
+    vector.close()
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_every_render_mode_renders_every_kind_of_state(env_id: str) -> None:
+    modes = gymnasium.make(env_id).metadata["render_modes"]
+    assert "ansi" in modes
+    for mode in modes:
+        env = gymnasium.make(env_id, suite="dlrm-20x4", max_devices=5, render_mode=mode)
+        env.reset(seed=0)
+        pictures = [env.render()]
+        terminated = False
+        while not terminated:
+            terminated = env.step(int(env.unwrapped.action_masks().argmax()))[2]
+            if len(pictures) < 3 or terminated:
+                pictures.append(env.render())
+        env.reset(seed=0)
+        assert "failure" in env.step(4)[4]
+        pictures.append(env.render())
+        if mode == "ansi":
+            assert all(isinstance(picture, str) for picture in pictures)
+            assert len(set(pictures)) == len(pictures)
+        else:
+            assert {(type(picture), picture.dtype, picture.ndim) for picture in pictures} == {
+                (np.ndarray, np.dtype(np.uint8), 3)
+            }
+            assert {picture.shape for picture in pictures} == {(*pictures[0].shape[:2], 3)}
+            assert not np.array_equal(pictures[0], pictures[-2])
+        env.close()
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
+    env = gymnasium.make(env_id).unwrapped
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match="render_mode"):
+        assert env.render() is None

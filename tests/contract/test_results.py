@@ -1,0 +1,161 @@
+"""What reset and step return: repeatable, of plain Python types, in memory of its own, with one mask in every place."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics, TimeLimit
+
+from shard_gym.errors import InvalidActionError
+
+Make = Callable[..., gymnasium.Env[Any, Any]]
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_equal_seeds_give_equal_episodes(make: Make, rollout: Any, same: Any, seed: int) -> None:
+    results = []
+    for _ in range(2):
+        env = make()
+        first = env.reset(seed=seed)
+        results.append([first, *rollout(env, np.random.default_rng(seed), 150)])
+    assert len(results[0]) > 151, "no episode ended, so the draw of a second task was not tested"
+    assert same(*results)
+
+
+def test_other_seeds_give_other_tasks(make: Make) -> None:
+    env = make()
+    assert len({env.reset(seed=seed)[1]["task"] for seed in range(20)}) > 5
+
+
+def test_a_seeded_reset_forgets_what_came_before(make: Make, rollout: Any, same: Any) -> None:
+    env = make()
+    env.reset(seed=1)
+    rollout(env, np.random.default_rng(1), 30)
+    again = [env.reset(seed=5), *rollout(env, np.random.default_rng(2), 60)]
+    fresh = make()
+    assert same(again, [fresh.reset(seed=5), *rollout(fresh, np.random.default_rng(2), 60)])
+
+
+def test_a_pickled_episode_goes_on_as_the_original(make: Make, rollout: Any, same: Any) -> None:
+    env = make()
+    env.reset(seed=11)
+    rollout(env, np.random.default_rng(0), 7)
+    twin = pickle.loads(pickle.dumps(env))
+    assert same(rollout(env, np.random.default_rng(1), 80), rollout(twin, np.random.default_rng(1), 80))
+    assert env.unwrapped.np_random.bit_generator.state == twin.unwrapped.np_random.bit_generator.state
+
+
+def test_no_two_results_share_memory(make: Make, rollout: Any, arrays_in: Any) -> None:
+    env = make()
+    results = [env.reset(seed=2), *rollout(env, np.random.default_rng(2), 25), env.reset(), env.reset(seed=2)]
+    kept = copy.deepcopy(results)
+    rollout(env, np.random.default_rng(3), 40)
+    arrays = arrays_in(results)
+    assert all(np.array_equal(now, then) for now, then in zip(arrays, arrays_in(kept), strict=True))
+    assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(arrays[:120], 2))
+
+
+def test_results_may_be_written_to(make: Make, rollout: Any, same: Any, arrays_in: Any) -> None:
+    """An agent that scribbles into what it was given changes nothing."""
+    honest, scribbled = make(), make()
+    honest.reset(seed=4)
+    scribbled.reset(seed=4)
+    actions, taken = np.random.default_rng(4), []
+    for _ in range(30):
+        action = int(actions.choice(np.flatnonzero(honest.unwrapped.action_masks())))
+        expected, got = honest.step(action), scribbled.step(action)
+        taken.append(same(expected, got))
+        for array in arrays_in(got):
+            array[...] = 1
+        if expected[2]:
+            honest.reset()
+            scribbled.reset()
+    assert all(taken)
+
+
+def test_flags_and_rewards_are_plain_python(make: Make, rollout: Any) -> None:
+    env = make()
+    env.reset(seed=0)
+    steps = [result for result in rollout(env, np.random.default_rng(0), 60) if result[1] is not None]
+    assert {type(reward) for _, reward, *_ in steps} == {float}
+    assert {type(flag) for _, _, terminated, truncated, _ in steps for flag in (terminated, truncated)} == {bool}
+    assert not any(truncated for _, _, _, truncated, _ in steps)
+
+
+def test_one_mask_stands_in_every_place_and_is_never_empty(make: Make, rollout: Any) -> None:
+    env = make()
+    obs, info = env.reset(seed=9)
+    for obs, _, _, _, info in [(obs, None, False, False, info), *rollout(env, np.random.default_rng(9), 60)]:
+        assert info["action_mask"].dtype == np.int8
+        assert np.array_equal(info["action_mask"], obs["action_mask"])
+        assert info["action_mask"].any()
+    method = env.unwrapped.action_masks()
+    assert method.dtype == np.bool_
+    assert np.array_equal(method, info["action_mask"])
+
+
+def test_gymnasiums_own_sampling_takes_the_mask_of_info(make: Make) -> None:
+    env = make()
+    _, info = env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(40):
+        action = env.action_space.sample(info["action_mask"])
+        assert info["action_mask"][action] == 1
+        _, _, terminated, _, info = env.step(action)
+        assert info.get("failure", {}).get("reason") != "illegal_action"
+        if terminated:
+            _, info = env.reset()
+
+
+def test_action_masks_is_reached_through_any_stack_of_wrappers(make: Make) -> None:
+    stack = RecordEpisodeStatistics(FlattenObservation(TimeLimit(make(), 1000)))
+    _, info = stack.reset(seed=1)
+    assert stack.unwrapped is not stack
+    assert stack.has_wrapper_attr("action_masks")
+    assert np.array_equal(stack.get_wrapper_attr("action_masks")(), info["action_mask"].astype(bool))
+
+
+def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make) -> None:
+    env = make(disable_env_checker=True)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.unwrapped.step(0)
+    env.reset(seed=0)
+    for action in (-1, env.action_space.n, 1.0, "0", None, np.array([0])):
+        with pytest.raises(InvalidActionError, match="device number from 0 to"):
+            env.step(action)
+    terminated = False
+    while not terminated:
+        terminated = env.step(int(env.unwrapped.action_masks().argmax()))[2]
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset()
+    env.step(int(env.unwrapped.action_masks().argmax()))
+
+
+@pytest.mark.parametrize("kind", [int, bool, np.int8, np.uint8, np.int64, np.array])
+def test_every_kind_of_number_in_the_space_is_an_action(make: Make, same: Any, kind: Any) -> None:
+    env, twin = make(), make()
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    action = kind(1)
+    if not env.action_space.contains(action):
+        pytest.skip(f"this Gymnasium does not count {action!r} as part of the space")
+    assert same(env.step(action), twin.step(1))
+
+
+def test_close_may_be_called_twice(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    assert env.reset(seed=0)[1]["task"]

@@ -1,0 +1,126 @@
+"""Stable-Baselines3's stock algorithms and vector environments run on the environments as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+from shard_gym.envs.placement.observation import OBSERVATIONS
+from shard_gym.envs.registration import ENVIRONMENTS
+
+# Mixed sizes, padded beyond the largest task; and one small fixed size.
+SETTINGS = [
+    pytest.param({"suite": "generalize", "max_tables": 220, "max_devices": 20}, id="mixed-padded"),
+    pytest.param({"suite": "dlrm-20x4"}, id="fixed"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Collect(BaseCallback):
+    """Keeps the infos of all steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.infos: list[dict[str, Any]] = []
+
+    def _on_step(self) -> bool:
+        self.infos += self.locals["infos"]
+        return True
+
+    @property
+    def reasons(self) -> list[str]:
+        return [info["failure"]["reason"] for info in self.infos if "failure" in info]
+
+    @property
+    def completed(self) -> int:
+        return sum("placement" in info for info in self.infos)
+
+
+def maker(env_id: str, **arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+    return lambda: Monitor(gymnasium.make(f"shard_gym:{env_id}", **arguments))
+
+
+def collected(model: Any, steps: int) -> Collect:
+    infos = Collect()
+    model.learn(steps, callback=infos)
+    assert model.num_timesteps >= steps
+    assert all(torch.isfinite(weights).all() for weights in model.policy.parameters())
+    return infos
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+@pytest.mark.parametrize("vector", [DummyVecEnv, SubprocVecEnv])
+def test_vector_environments_step_and_hand_out_masks(env_id: str, vector: Callable[..., VecEnv]) -> None:
+    envs = vector([maker(env_id, suite="dlrm-20x4")] * 2)
+    try:
+        envs.seed(0)
+        obs = envs.reset()
+        assert is_masking_supported(envs)
+        ends = 0
+        for _ in range(45):
+            masks = np.stack(envs.env_method("action_masks"))
+            assert masks.dtype == np.bool_
+            assert np.array_equal(masks, obs["action_mask"].astype(bool))
+            assert np.array_equal(masks, get_action_masks(envs))
+            obs, _, dones, infos = envs.step(masks.argmax(axis=1))
+            for row in np.flatnonzero(dones):
+                ends += 1
+                last = infos[row]["terminal_observation"]
+                assert ("placement" in infos[row]) == (last["progress"][0] == 1.0)
+                assert obs["progress"][row, 0] == 0.0
+                assert not infos[row]["TimeLimit.truncated"]
+        assert ends >= 4
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("arguments", SETTINGS)
+def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, observation: str, arguments: dict[str, Any]) -> None:
+    envs = DummyVecEnv([maker(env_id, observation=observation, **arguments)] * 2)
+    model = MaskablePPO("MultiInputPolicy", envs, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
+    infos = collected(model, 300)
+    assert "illegal_action" not in infos.reasons
+    assert infos.completed + len(infos.reasons) >= 2
+    returns, _ = evaluate_policy(model, envs, n_eval_episodes=2, warn=False)
+    assert -np.inf < returns < 0
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+@pytest.mark.parametrize("arguments", SETTINGS)
+def test_ppo_learns_from_illegal_actions_too(env_id: str, arguments: dict[str, Any]) -> None:
+    envs = DummyVecEnv([maker(env_id, reward="normalized", **arguments)] * 2)
+    model = PPO("MultiInputPolicy", envs, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    infos = collected(model, 300)
+    assert "illegal_action" in infos.reasons  # an unmasked agent meets full devices, and padding where there is some
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+@pytest.mark.parametrize("arguments", SETTINGS)
+def test_dqn_learns_from_illegal_actions_too(env_id: str, arguments: dict[str, Any]) -> None:
+    env = maker(env_id, reward="dense", **arguments)()
+    model = DQN("MultiInputPolicy", env, learning_starts=50, buffer_size=500, seed=0, device="cpu")
+    infos = collected(model, 300)
+    assert "illegal_action" in infos.reasons
+    obs, _ = env.reset(seed=0)
+    assert env.action_space.contains(model.predict(obs)[0])

@@ -1,0 +1,66 @@
+"""The all-to-all, held against a sum over every single message."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.analytical import all_to_all_ms
+from shard_gym.hardware import hardware_profile
+from shard_gym.topology import Topology
+
+
+def message_by_message(output_bytes: NDArray[np.float64], topology: Topology) -> list[float]:
+    """Ms of each device: every device sends a D-th of its outputs to every other one; both directions work at once."""
+    size, links = topology.num_devices, topology.links
+    sent: dict[tuple[int, bool], float] = defaultdict(float)
+    received: dict[tuple[int, bool], float] = defaultdict(float)
+    for source in range(size):
+        for target in range(size):
+            if source != target:
+                crosses = source // topology.devices_per_host != target // topology.devices_per_host
+                sent[source, crosses] += output_bytes[source] / size
+                received[target, crosses] += output_bytes[source] / size
+    if size == 1 or output_bytes.sum() == 0:
+        return [0.0] * size
+    latency_us = links.inter_host_latency_us if size > topology.devices_per_host else links.intra_host_latency_us
+    bandwidth = {False: links.intra_host_gb_per_s * 1e6, True: links.inter_host_gb_per_s * 1e6}
+    return [
+        max(max(sent[device, link], received[device, link]) / bandwidth[link] for link in (False, True))
+        + latency_us / 1000
+        for device in range(size)
+    ]
+
+
+@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 5, 6, 7])
+def test_it_equals_the_sum_over_all_messages(num_devices: int, devices_per_host: int) -> None:
+    topology = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host)
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    outputs = rng.integers(0, 10**9, (20, num_devices)) * rng.integers(0, 2, (20, num_devices)).astype(float)
+    outputs[0] = 0.0
+    expected = [message_by_message(one, topology) for one in outputs]
+    np.testing.assert_allclose(all_to_all_ms(outputs, topology.cluster()), expected, rtol=1e-12)
+
+
+def test_a_balanced_one_inside_a_host_takes_the_bytes_that_leave_over_the_bandwidth() -> None:
+    topology = hardware_profile("a100-dgx").topology(4)
+    took = all_to_all_ms(np.full(4, 1e9), topology.cluster())
+    assert took == pytest.approx(np.full(4, 0.75e9 / (topology.links.intra_host_gb_per_s * 1e6) + 0.025))
+
+
+def test_across_hosts_the_card_is_the_limit() -> None:
+    """With N hosts, (N - 1) / N of the outputs pass the network card (NVIDIA/nccl-tests, issue 130)."""
+    topology = hardware_profile("a100-dgx").topology(16)
+    took = all_to_all_ms(np.full(16, 1e9), topology.cluster())
+    assert took == pytest.approx(np.full(16, 0.5e9 / (topology.links.inter_host_gb_per_s * 1e6) + 0.050))
+
+
+def test_it_lasts_at_least_as_long_when_one_device_holds_everything() -> None:
+    topology = hardware_profile("v100-nvlink").topology(4)
+    crowded = all_to_all_ms(np.array([4e8, 0, 0, 0]), topology.cluster()).max()
+    spread = all_to_all_ms(np.full(4, 1e8), topology.cluster()).max()
+    assert crowded - 0.025 == pytest.approx(4 * (spread - 0.025))

@@ -1,0 +1,265 @@
+"""What holds for every set of tables, every placement and every topology."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.hardware import PROFILES
+from shard_gym.placement import Placement
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+MODEL = AnalyticalCostModel()
+COMPUTE = [0, 3]
+
+few = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+class Problem(NamedTuple):
+    tables: dict[str, Any]  # arguments of zipf_tables
+    topology: Topology
+    placement: Placement
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    """One to six devices of any profile, on one to three hosts of which the last may be filled in part."""
+    devices = draw(st.integers(1, 6))
+    return PROFILES[draw(st.sampled_from(sorted(PROFILES)))].topology(
+        devices, devices_per_host=draw(st.integers(-(-devices // 3), devices))
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, equal_dims: bool = False, min_tables: int = 1) -> Problem:
+    count = draw(st.integers(min_tables, 12))
+    topology = draw(topologies())
+
+    def each(strategy: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(strategy, min_size=count, max_size=count))
+
+    dims = st.sampled_from([4, 16, 32, 48, 64, 128, 192, 512])
+    tables = {
+        "rows": each(st.sampled_from([1, 10, 1_000, 65_537, 3_000_000, 80_000_000])),
+        "dims": draw(dims) if equal_dims else each(dims),
+        "pooling": each(st.sampled_from([0.0, 0.03, 1.0, 7.5, 80.0])),
+        "s": each(st.sampled_from([0.0, 0.8, 1.05, 1.5])),
+        "features": each(st.integers(1, 2)),
+        "batch_size": draw(st.sampled_from([8, 2_048, 65_536])),
+        "weight_dtype": draw(st.sampled_from(["fp16", "fp32"])),
+        "optimizer": draw(st.sampled_from(["sgd", "rowwise_adagrad"])),
+    }
+    return Problem(tables, topology, np.array(each(st.integers(0, topology.num_devices - 1))))
+
+
+def total(placement: Placement, tables: Tables, topology: Topology) -> float:
+    return MODEL.estimate(placement, tables, topology).total_ms
+
+
+@few
+@given(problems())
+def test_costs_are_finite_not_negative_and_deterministic(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    first = MODEL.estimate(problem.placement, tables, problem.topology)
+    again = AnalyticalCostModel().estimate(problem.placement, zipf_tables(**problem.tables), problem.topology)
+    assert np.isfinite(first.phases_ms).all()
+    assert (first.phases_ms >= 0).all()
+    assert first.phases_ms.shape == (problem.topology.num_devices, 4)
+    assert np.array_equal(first.phases_ms, again.phases_ms)
+    assert first.total_ms == again.total_ms == pytest.approx(sum(max(phase) for phase in first.phases_ms.T))
+    assert first.total_ms > 0
+
+
+@few
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_order_of_the_tables_does_not_matter(zipf_tables: Any, problem: Problem, random: Any) -> None:
+    tables = zipf_tables(**problem.tables)
+    order = list(range(len(tables)))
+    random.shuffle(order)
+    shuffled = MODEL.estimate(problem.placement[order], tables.select(order), problem.topology)
+    original = MODEL.estimate(problem.placement, tables, problem.topology)
+    np.testing.assert_allclose(shuffled.phases_ms, original.phases_ms, rtol=1e-12)
+
+
+def device_permutations(topology: Topology, random: Any) -> Placement:
+    """A permutation of the devices that keeps hosts together and swaps only hosts of equal size."""
+    hosts = [list(np.flatnonzero(topology.host_of_device == host)) for host in range(topology.host_of_device.max() + 1)]
+    full = [host for host in hosts if len(host) == topology.devices_per_host]
+    random.shuffle(full)
+    for host in hosts:
+        random.shuffle(host)
+    return np.array([device for host in [*full, *hosts[len(full) :]] for device in host])
+
+
+@few
+@given(problems(), st.randoms(use_true_random=False))
+def test_equal_devices_and_equal_hosts_can_be_swapped(zipf_tables: Any, problem: Problem, random: Any) -> None:
+    tables = zipf_tables(**problem.tables)
+    new_name = device_permutations(problem.topology, random)
+    original = MODEL.estimate(problem.placement, tables, problem.topology)
+    renamed = MODEL.estimate(new_name[problem.placement], tables, problem.topology)
+    np.testing.assert_allclose(renamed.phases_ms[new_name], original.phases_ms, rtol=1e-12)
+    assert renamed.total_ms == pytest.approx(original.total_ms, rel=1e-12)
+
+
+@few
+@given(problems(min_tables=2))
+def test_one_more_table_never_makes_anything_faster(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    all_but_one = np.arange(len(tables) - 1)
+    fewer = MODEL.estimate(problem.placement[:-1], tables.select(all_but_one), problem.topology)
+    more = MODEL.estimate(problem.placement, tables, problem.topology)
+    assert (more.phases_ms >= fewer.phases_ms * (1 - 1e-12)).all()
+    joined = problem.placement[-1]
+    assert (more.phases_ms[joined, COMPUTE] > 0).all()
+    assert more.total_ms >= fewer.total_ms * (1 - 1e-12)
+
+
+@few
+@given(problems(equal_dims=True, min_tables=2))
+def test_tables_of_one_width_cost_less_fused_than_alone(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    together = np.zeros(len(tables), np.int64)
+    fused = MODEL.estimate(together, tables, problem.topology).phases_ms[0, COMPUTE]
+    loads = MODEL.table_loads(tables, problem.topology)
+    alone = MODEL.single_table_phases(loads, problem.topology)[:, COMPUTE]
+    assert (fused < alone.sum(axis=0)).all()
+    assert (fused >= alone.max(axis=0) * (1 - 1e-12)).all()
+
+
+@few
+@given(problems())
+def test_placing_table_by_table_equals_placing_all_at_once(zipf_tables: Any, problem: Problem) -> None:
+    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    assert loads.shape == (len(problem.placement), MODEL.num_loads)
+    assert (loads >= 0).all()
+    devices = np.zeros((problem.topology.num_devices, MODEL.num_loads))
+    for table, device in enumerate(problem.placement):
+        devices[device] = MODEL.add(devices[device], loads[table])
+    np.testing.assert_allclose(
+        devices, MODEL.reduce(loads, problem.placement, problem.topology.num_devices), rtol=1e-12
+    )
+
+
+@few
+@given(problems())
+def test_every_placement_lies_between_the_bounds_and_below_the_penalty(zipf_tables: Any, problem: Problem) -> None:
+    tables, topology = zipf_tables(**problem.tables), problem.topology
+    loads = MODEL.table_loads(tables, topology)
+    low, high = MODEL.cost_bounds(loads, topology)
+    cost = total(problem.placement, tables, topology)
+    assert 0 < low <= cost * (1 + 1e-12)
+    assert cost <= high * (1 + 1e-12)
+    assert high < MODEL.penalty(loads, topology) < np.inf
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(problems())
+def test_the_bounds_hold_for_all_placements_of_a_tiny_task(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables).select(np.arange(min(4, len(problem.placement))))
+    devices = min(4, problem.topology.num_devices)
+    topology = replace(problem.topology, num_devices=devices, memory_cap_bytes=np.array(1))
+    loads = MODEL.table_loads(tables, topology)
+    low, high = MODEL.cost_bounds(loads, topology)
+    placements = product(range(devices), repeat=len(tables))
+    placed = np.stack([MODEL.reduce(loads, np.array(placement), devices) for placement in placements])
+    cluster = topology.cluster()
+    costs = MODEL.iteration_cost(MODEL.device_costs(placed, cluster), placed, cluster)
+    assert len(costs) == devices ** len(tables)
+    assert low <= costs.min() * (1 + 1e-12)
+    assert costs.max() * (1 - 1e-12) <= high
+    assert costs.max() < MODEL.penalty(loads, topology)
+
+
+@few
+@given(problems())
+def test_an_empty_device_computes_nothing(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    phases = MODEL.estimate(problem.placement, tables, problem.topology).phases_ms
+    empty = np.bincount(problem.placement, minlength=problem.topology.num_devices) == 0
+    assert (phases[empty][:, COMPUTE] == 0).all()
+    assert (phases[~empty][:, COMPUTE] > 0).all()
+    nothing = np.zeros((problem.topology.num_devices, MODEL.num_loads))
+    assert (MODEL.device_costs(nothing, problem.topology.cluster()) == 0).all()
+
+
+@few
+@given(problems())
+def test_communication_takes_time_if_and_only_if_there_are_other_devices(zipf_tables: Any, problem: Problem) -> None:
+    phases = MODEL.estimate(problem.placement, zipf_tables(**problem.tables), problem.topology).phases_ms
+    assert ((phases[:, 1:3] > 0) == (problem.topology.num_devices > 1)).all()
+    assert np.array_equal(phases[:, 1], phases[:, 2])
+
+
+@few
+@given(problems(), st.integers(1, 4))
+def test_padding_changes_nothing(zipf_tables: Any, problem: Problem, extra: int) -> None:
+    size = problem.topology.num_devices
+    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    exact = MODEL.reduce(loads, problem.placement, size)
+    padded = MODEL.reduce(loads, problem.placement, size + extra)
+    phases = MODEL.device_costs(padded, problem.topology.cluster(size + extra))
+    np.testing.assert_allclose(phases[:size], MODEL.device_costs(exact, problem.topology.cluster()), rtol=1e-12)
+    assert (phases[size:] == 0).all()
+
+
+@few
+@given(problems(), st.lists(topologies(), min_size=2, max_size=3))
+def test_a_stack_of_clusters_equals_a_loop_over_them(
+    zipf_tables: Any, problem: Problem, others: list[Topology]
+) -> None:
+    """Batched twice: N topologies, and for each two placements, one of them with nothing on any device."""
+    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    clusters = [topology.cluster(6) for topology in others]
+    devices = np.stack([MODEL.reduce(loads, problem.placement % t.num_devices, 6) for t in others])
+    stacked = MODEL.device_costs(devices, Cluster.stack(clusters))
+    assert stacked.shape == (len(others), 6, 4)
+    for index, cluster in enumerate(clusters):
+        np.testing.assert_allclose(stacked[index], MODEL.device_costs(devices[index], cluster), rtol=1e-12)
+    pair = np.stack([devices[0], np.zeros_like(devices[0])])
+    in_pair = MODEL.device_costs(pair[None], clusters[0])
+    assert in_pair.shape == (1, 2, 6, 4)
+    np.testing.assert_allclose(in_pair[0, 0], stacked[0], rtol=1e-12)
+    assert (in_pair[0, 1] == 0).all()
+    costs = MODEL.iteration_cost(stacked, devices, Cluster.stack(clusters))
+    np.testing.assert_allclose(costs, [phases.max(axis=0).sum() for phases in stacked])
+
+
+@few
+@given(problems())
+def test_rowwise_adagrad_costs_at_least_as_much_as_sgd(zipf_tables: Any, problem: Problem) -> None:
+    given = zipf_tables(**problem.tables)
+    sgd, adagrad = (
+        MODEL.estimate(problem.placement, given.with_training(optimizer=name), problem.topology).phases_ms
+        for name in ("sgd", "rowwise_adagrad")
+    )
+    assert np.array_equal(sgd[:, :3], adagrad[:, :3])
+    assert (adagrad[:, 3] >= sgd[:, 3]).all()
+
+
+@few
+@given(problems())
+def test_fp16_weights_never_cost_more_than_fp32(zipf_tables: Any, problem: Problem) -> None:
+    given = zipf_tables(**problem.tables)
+    half, full = (
+        MODEL.estimate(problem.placement, given.with_training(weight_dtype=dtype), problem.topology).phases_ms
+        for dtype in ("fp16", "fp32")
+    )
+    assert (half <= full * (1 + 1e-12)).all()
+
+
+@few
+@given(problems())
+def test_outputs_are_sent_for_every_feature_and_sample(zipf_tables: Any, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    sent = MODEL.table_loads(tables, problem.topology)[:, OUTPUT_BYTES_SENT]
+    assert np.array_equal(sent, 4 * tables.embedding_dim * tables.num_features * tables.workload.batch_size)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, CountedCostModel, make_cost_model
+from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, CostEstimate, placement_order
+from shard_gym.errors import UnknownNameError
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+MODEL = AnalyticalCostModel()
+TOPOLOGY = hardware_profile("a100-dgx").topology(3)
+
+
+@pytest.fixture(scope="module")
+def tables(zipf_tables: Any) -> Tables:
+    made: Tables = zipf_tables([1_000, 10**7, 10**5, 10**6], [128, 16, 64, 32], [1.0, 20.0, 5.0, 60.0], s=1.05)
+    return made
+
+
+def test_the_slowest_device_of_each_phase_is_critical() -> None:
+    phases = np.array([[1.0, 2.0, 3.0, 0.0], [4.0, 0.0, 2.0, 1.0]])
+    assert CostEstimate(phases, 0.0).critical_devices == (1, 0, 0, 1)
+    assert len(PHASES) == phases.shape[1]
+
+
+def test_a_table_alone_costs_what_a_task_of_that_table_costs(tables: Tables) -> None:
+    loads = MODEL.table_loads(tables, TOPOLOGY)
+    phases = MODEL.single_table_phases(loads, TOPOLOGY)
+    costs = MODEL.single_table_costs(loads, TOPOLOGY)
+    for table in range(len(tables)):
+        estimate = MODEL.estimate(np.zeros(1, np.int64), tables.select([table]), TOPOLOGY)
+        assert phases[table] == pytest.approx(estimate.phases_ms[0])
+        assert costs[table] == pytest.approx(estimate.total_ms)
+
+
+def test_tables_are_placed_from_the_dearest_to_the_cheapest(tables: Tables) -> None:
+    loads = MODEL.table_loads(tables, TOPOLOGY)
+    order = placement_order(loads, TOPOLOGY, MODEL)
+    costs = MODEL.single_table_costs(loads, TOPOLOGY)[order]
+    assert sorted(order) == [0, 1, 2, 3]
+    assert (np.diff(costs) < 0).all()
+
+
+def test_equal_tables_keep_their_order(tables: Tables) -> None:
+    loads = MODEL.table_loads(tables.select([2, 1, 2, 2]), TOPOLOGY)
+    order = placement_order(loads, TOPOLOGY, MODEL)
+    assert [int(table) for table in order if table != 1] == [0, 2, 3]
+
+
+def test_the_penalty_is_a_margin_above_the_upper_bound(tables: Tables) -> None:
+    loads = MODEL.table_loads(tables, TOPOLOGY)
+    assert MODEL.penalty(loads, TOPOLOGY) == PENALTY_MARGIN * MODEL.cost_bounds(loads, TOPOLOGY)[1]
+    assert PENALTY_MARGIN > 1
+
+
+def test_a_counted_model_counts_placements_and_changes_no_number(tables: Tables) -> None:
+    counted = CountedCostModel(MODEL)
+    placement = np.array([0, 1, 2, 0])
+    estimate = counted.estimate(placement, tables, TOPOLOGY)
+    assert counted.queries == 1
+    assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, tables, TOPOLOGY).phases_ms)
+    loads = counted.table_loads(tables, TOPOLOGY)
+    assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
+    assert counted.penalty(loads, TOPOLOGY) == MODEL.penalty(loads, TOPOLOGY)
+    assert counted.queries == 1
+    counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
+    assert counted.queries == 11
+    counted.single_table_costs(loads, TOPOLOGY)
+    assert counted.queries == 11 + len(tables)
+    assert counted.fingerprint == MODEL.fingerprint
+
+
+def test_a_fingerprint_names_the_model_and_changes_with_its_version() -> None:
+    class Newer(AnalyticalCostModel):
+        version = AnalyticalCostModel.version + 1
+
+    assert MODEL.fingerprint.startswith("analytical")
+    assert MODEL.fingerprint == AnalyticalCostModel().fingerprint != Newer().fingerprint
+
+
+def test_models_are_made_by_name_or_passed_through() -> None:
+    assert isinstance(make_cost_model("analytical"), AnalyticalCostModel)
+    assert make_cost_model(MODEL) is MODEL
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match=r"no cost model named 'analitical'. Did you mean 'analytical'\?"):
+        make_cost_model("analitical")
+
+
+class PerTable(AnalyticalCostModel):
+    """As another model would be written: its own name, and a head of its own over the phases."""
+
+    name = "per-table"
+
+    def iteration_cost(self, phases: Any, loads: Any, cluster: Any) -> Any:
+        return phases.sum(axis=(-1, -2))
+
+
+def test_a_model_of_ones_own_can_be_registered_and_brings_its_own_head(
+    monkeypatch: pytest.MonkeyPatch, tables: Tables
+) -> None:
+    monkeypatch.setitem(COST_MODELS, "per-table", PerTable)
+    model = make_cost_model("per-table")
+    estimate = model.estimate(np.array([0, 1, 2, 0]), tables, TOPOLOGY)
+    assert estimate.total_ms == pytest.approx(estimate.phases_ms.sum())
+    counted = CountedCostModel(model).estimate(np.array([0, 1, 2, 0]), tables, TOPOLOGY)
+    assert counted.total_ms == estimate.total_ms
+
+
+def test_costs_follow_the_topology(tables: Tables) -> None:
+    """The same tables, one on each device: the older machine is slower, and hosts apart are slower still."""
+
+    def cost(topology: Topology) -> float:
+        return MODEL.estimate(np.array([0, 1, 2, 3]), tables, topology).total_ms
+
+    old, new = hardware_profile("v100-nvlink"), hardware_profile("h100-dgx")
+    assert cost(new.topology(4)) < cost(old.topology(4)) < cost(old.topology(4, devices_per_host=1))

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.card import (
+    BEGIN,
+    END,
+    MEASUREMENTS,
+    PAGE,
+    Comparison,
+    Group,
+    compare,
+    longest_first,
+    page_with_card,
+    render,
+    tables_of,
+)
+from shard_gym.errors import DamagedFileError
+from shard_gym.files import read_json
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement
+from shard_gym.pools import load_pool
+from shard_gym.pools.pool import DATA
+
+MODEL = AnalyticalCostModel()
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    return compare(MODEL)
+
+
+def rows(title: str) -> dict[str, Comparison]:
+    (group,) = [group for group in groups() if group.title.startswith(title)]
+    return {row.label: row for row in group.rows}
+
+
+def test_the_page_shows_what_the_model_says_today() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == page_with_card(page, render(groups(), MODEL)), "Run python -m shard_gym.cost_models.card."
+
+
+def test_every_row_has_a_prediction_or_a_reason() -> None:
+    for group in groups():
+        assert group.source
+        assert group.setting.endswith(".")
+        for row in group.rows:
+            assert (row.predicted is None) == bool(row.not_comparable)
+            assert row.predicted is None or (row.predicted > 0 and math.isfinite(row.ratio))
+
+
+def test_no_row_of_the_data_is_left_out_of_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for group in read_json(MEASUREMENTS)["groups"]:
+        part = page.partition(f"### {group['title']}\n")[2].partition("\n### ")[0]
+        for row in group["rows"]:
+            assert f"| {row['label']} | " in part
+
+
+def test_every_published_merlin_timing_is_on_the_card() -> None:
+    published = read_json(DATA / "facts" / "merlin_synthetic_models.json")["dgx_a100_iteration_ms"]
+    del published["conditions"]
+    expected = {(model, int(gpus)): ms for model, times in published.items() for gpus, ms in times.items()}
+    found = {
+        (label.split(",")[0], int(label.split()[1])): row.measured for label, row in rows("Merlin's synthetic").items()
+    }
+    assert found == expected
+
+
+def test_predictions_come_from_the_model() -> None:
+    class Doubled(AnalyticalCostModel):
+        def device_costs(self, loads: Any, cluster: Any) -> Any:
+            return 2 * super().device_costs(loads, cluster)
+
+    titles = ("SplitTBE, large batch", "DLRM, one-hot")
+    before = [row for group in groups() if group.title.startswith(titles) for row in group.rows]
+    after = [row for group in compare(Doubled()) if group.title.startswith(titles) for row in group.rows]
+    pairs = [(one.predicted, two.predicted) for one, two in zip(before, after, strict=True) if one.predicted]
+    assert len(pairs) == 10
+    assert all(two == pytest.approx(2 * one) for one, two in pairs)
+
+
+def test_rates_are_turned_into_times_by_the_bytes_their_source_counts() -> None:
+    assert rows("Ramp of the DRAM bandwidth, A100")["n = 2^24"].measured == pytest.approx(2**24 / 865e6)
+    nccl = rows("All-to-all alone")["500 MiB on 4 H100, 335 GB/s of bus bandwidth"]
+    assert nccl.measured == pytest.approx(524288000 * 3 / 4 / 335e6)
+
+
+def test_an_embedding_part_never_exceeds_the_iteration_it_is_part_of() -> None:
+    shares = [row.ratio for group in groups() if group.quantity == "iteration" for row in group.rows if row.predicted]
+    assert len(shares) == 20
+    assert max(shares) < 1
+
+
+def test_tables_are_built_as_the_row_says() -> None:
+    one = hardware_profile("v100-nvlink").topology(1)
+    spec = {"embedding_dim": 64, "pooling_factor": 32, "batch_size": 64, "weight_dtype": "fp32", "optimizer": "sgd"}
+    tables = tables_of({**spec, "num_tables": 3, "num_embeddings": 1024}, one)
+    assert tables.num_embeddings.tolist() == [1024] * 3
+    assert tables.distinct_rows == pytest.approx([1024 * (1 - math.exp(-2))] * 3, rel=1e-3)  # 2048 reads of 1024 rows
+    criteo = tables_of({**spec, "criteo_divided_by": 32}, one)
+    assert len(criteo) == 26
+    assert sorted(criteo.num_embeddings)[-1] == 1_572_176  # the largest table that was not divided
+    assert 48_937_457 // 32 in criteo.num_embeddings
+
+
+def test_a_table_that_exceeds_a_device_is_split_by_columns() -> None:
+    topology = hardware_profile("a100-dgx").topology(32)
+    whole, parts = load_pool("merlin-large").tables, tables_of({"pool": "merlin-large"}, topology)
+    assert whole.memory_bytes.max() > topology.memory_cap_bytes[0] >= parts.memory_bytes.max()
+    for name in np.unique(whole.names):
+        width = parts.embedding_dim[np.array(parts.names) == name].sum()
+        assert width == whole.embedding_dim[whole.names.index(name)]
+
+
+def test_the_placement_is_valid_balanced_and_refused_when_memory_does_not_suffice(zipf_tables: Any) -> None:
+    tables = zipf_tables([100_000] * 8, 64, 10.0)
+    size = int(tables.memory_bytes[0])
+    profile = hardware_profile("a100-dgx")
+    tight = profile.topology(4, memory_cap_bytes=np.array([5 * size, size, size, size]))
+    placement = check_placement(longest_first(tables, tight, MODEL), tables, tight)
+    assert np.bincount(placement).tolist() == [5, 1, 1, 1]
+    assert np.bincount(longest_first(tables, profile.topology(4), MODEL)).tolist() == [2, 2, 2, 2]
+    with pytest.raises(ValueError, match="no device has them left"):
+        longest_first(tables, profile.topology(4, memory_cap_bytes=size), MODEL)
+
+
+def test_a_page_without_its_markers_is_refused() -> None:
+    for page in ("no markers", f"{END} {BEGIN}", f"{BEGIN}{BEGIN}{END}"):
+        with pytest.raises(DamagedFileError, match="must hold"):
+            page_with_card(page, "card")
+    assert page_with_card(f"a {BEGIN}\nold\n{END} b", "new") == f"a {BEGIN}\nnew\n{END} b"

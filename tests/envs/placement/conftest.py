@@ -1,0 +1,49 @@
+"""Environments over tasks of one's own, and whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.tasks import Task, TaskSuite
+
+
+@pytest.fixture(scope="session")
+def env_of() -> Callable[..., EmbeddingPlacementEnv]:
+    """Makes an environment over the tasks given."""
+
+    def make(*tasks: Task, **arguments: Any) -> EmbeddingPlacementEnv:
+        return EmbeddingPlacementEnv(TaskSuite("own", tasks), **arguments)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., tuple[float, dict[str, Any]]]:
+    """Takes the actions given until the episode ends; returns the sum of the rewards and the last info."""
+
+    def run(env: EmbeddingPlacementEnv, actions: Iterable[int]) -> tuple[float, dict[str, Any]]:
+        total = 0.0
+        for action in actions:
+            _, reward, terminated, _, info = env.step(int(action))
+            total += reward
+            if terminated:
+                return total, info
+        raise AssertionError("the episode did not end")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def random_actions() -> Callable[[EmbeddingPlacementEnv, np.random.Generator], Iterable[int]]:
+    """Legal actions, drawn as the episode goes on."""
+
+    def actions(env: EmbeddingPlacementEnv, rng: np.random.Generator) -> Iterable[int]:
+        while True:
+            yield int(rng.choice(np.flatnonzero(env.action_masks())))
+
+    return actions

@@ -1,0 +1,450 @@
+"""`EmbeddingPlacementEnv`: whole episodes against the cost model, options, failures, snapshots, padding."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.state import Status
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
+from shard_gym.evaluation import penalty_ms
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement, memory_used
+from shard_gym.suites import load_suite
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSampler, TaskSuite
+
+MODEL = make_cost_model("analytical")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def crowded(random_tables: Any) -> Task:
+    """Tables of 600, 200, 400 and 400 thousand rows, placed in this order, on two devices that hold 800 thousand each."""
+    base = random_tables(np.random.default_rng(0), 4, dims=(16,))
+    tables = Tables(
+        num_embeddings=np.array([400, 600, 400, 200]) * 1000,
+        embedding_dim=np.full(4, 16),
+        pooling_factor=np.array([20.0, 80.0, 10.0, 40.0]),
+        distinct_rows=np.full(4, 1000.0),
+        reuse_histogram=np.tile(np.eye(17)[5], (4, 1)),
+        access_histogram=np.tile(np.eye(17)[5], (4, 1)),
+        workload=base.workload,
+        names=("third", "first", "fourth", "second"),
+    )
+    return Task("crowded", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=800 * 1000 * 32))
+
+
+# Whole episodes
+
+
+@given(seed=SEEDS)
+def test_a_whole_episode_costs_what_the_cost_model_says(
+    random_task: Any, env_of: Any, play: Any, random_actions: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 12)), int(rng.integers(1, 6)), devices_per_host=int(rng.integers(1, 6)))
+    env = env_of(task)
+    env.reset(seed=0)
+    total, info = play(env, random_actions(env, rng))
+    placement = check_placement(info["placement"], task.tables, task.topology)
+    estimate = MODEL.estimate(placement, task.tables, task.topology)
+    assert info["cost_ms"] == pytest.approx(estimate.total_ms, rel=1e-9)
+    assert total == -info["cost_ms"]
+    assert info["phase_costs_ms"] == pytest.approx(estimate.phases_ms, rel=1e-9)
+    assert info["placement"].dtype == np.int64
+    assert info["phase_costs_ms"].shape == (task.num_devices, 4)
+
+
+@given(seed=SEEDS)
+def test_tables_come_in_descending_cost_and_go_where_the_actions_say(
+    random_task: Any, env_of: Any, play: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, 9, 4)
+    alone = [MODEL.estimate(np.zeros(1, int), task.tables.select([t]), task.topology).total_ms for t in range(9)]
+    order = sorted(range(9), key=lambda table: -alone[table])
+    actions = rng.integers(4, size=9)
+    env = env_of(task)
+    env.reset(seed=0)
+    _, info = play(env, actions)
+    assert info["placement"][order].tolist() == actions.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
+    random_task: Any, valid_placements: Any, env_of: Any, seed: int
+) -> None:
+    """Every sequence of actions is tried, and compared with every placement that fits, found without environment or mask."""
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(2, 6)), int(rng.integers(2, 4)), slack=None if seed % 3 == 0 else 1.05)
+    env = env_of(task)
+    env.reset(seed=0)
+    reached: dict[tuple[int, ...], float] = {}
+
+    def explore(snapshot: Any) -> None:
+        for device in range(task.num_devices):
+            env.set_state(snapshot)
+            _, reward, terminated, _, info = env.step(device)
+            if not terminated:
+                explore(env.get_state())
+            elif "placement" in info:
+                reached[tuple(info["placement"].tolist())] = reward
+
+    explore(env.get_state())
+    valid = valid_placements(task)
+    assert set(reached) == {tuple(placement) for placement in valid.tolist()}
+    costs = [MODEL.estimate(placement, task.tables, task.topology).total_ms for placement in valid]
+    assert max(reached.values()) == pytest.approx(-min(costs), rel=1e-12)
+    assert min(reached.values()) > -penalty_ms(task, MODEL)
+
+
+def test_replaying_a_planted_optimum_earns_the_best_return(planted_task: Any, env_of: Any, play: Any) -> None:
+    task, planted = planted_task(np.random.default_rng(5), 6, 4)
+    env = env_of(task, reward="normalized")
+    env.reset(seed=0)
+    total, info = play(env, planted[env.problem.order[0]])
+    assert np.array_equal(info["placement"], planted)
+    assert total == pytest.approx(-1.0, rel=1e-12)
+    assert play_randomly(env, 0) < -1.01
+
+
+def play_randomly(env: EmbeddingPlacementEnv, seed: int) -> float:
+    rng, terminated, reward = np.random.default_rng(seed), False, 0.0
+    env.reset(seed=seed)
+    while not terminated:
+        _, reward, terminated, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+    return reward
+
+
+# The mask, and what happens without it
+
+
+@given(seed=SEEDS)
+def test_the_mask_shows_exactly_the_legal_devices(random_task: Any, env_of: Any, seed: int) -> None:
+    """Legality is recomputed from tables and caps, and every action is tried."""
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(2, 10)), int(rng.integers(2, 5)), slack=1.1)
+    env = env_of(task, max_devices=6)
+    env.reset(seed=0)
+    placed: dict[int, int] = {}
+    while True:
+        table = int(env.problem.order[0, len(placed)])
+        free = list(task.topology.memory_cap_bytes)
+        for other, device in placed.items():
+            free[device] -= task.tables.memory_bytes[other]
+        legal = [task.tables.memory_bytes[table] <= have for have in free] + [False] * (6 - task.num_devices)
+        assert env.action_masks().tolist() == legal
+        here = env.get_state()
+        for device in range(6):
+            env.set_state(here)
+            failure = env.step(device)[4].get("failure", {})
+            assert (failure.get("reason") == "illegal_action") == (not legal[device])
+        env.set_state(here)
+        action = int(rng.choice(np.flatnonzero(legal)))
+        if env.step(action)[2]:
+            assert env.action_masks().tolist() == [True] * task.num_devices + [False] * (6 - task.num_devices)
+            return
+        placed[table] = action
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+def test_a_table_on_a_full_device_ends_the_episode(random_tables: Any, env_of: Any, play: Any, reward: str) -> None:
+    task = crowded(random_tables)
+    env = env_of(task, reward=reward)
+    env.reset(seed=0)
+    total, info = play(env, [0, 0, 0])
+    assert total == pytest.approx(-penalty_ms(task, MODEL))
+    assert "placement" not in info
+    assert info["failure"].items() >= {
+        "reason": "illegal_action",
+        "table": "third",
+        "bytes_needed": 400_000 * 32,
+        "bytes_free": 800_000 * 32,
+    }.items()
+    assert "third" in info["failure"]["message"]
+    assert str(400_000 * 32) in info["failure"]["message"]
+    assert env.state.status[0] == Status.ILLEGAL_ACTION
+    assert env.state.step[0] == 2
+
+
+def test_a_device_that_is_only_padding_ends_the_episode(random_tables: Any, env_of: Any, play: Any) -> None:
+    task = crowded(random_tables)
+    env = env_of(task, max_devices=5)
+    env.reset(seed=0)
+    total, info = play(env, [3])
+    assert total == pytest.approx(-penalty_ms(task, MODEL))
+    assert (info["failure"]["reason"], info["failure"]["table"]) == ("illegal_action", "first")
+
+
+def test_a_dead_end_ends_the_episode_with_the_table_that_fits_nowhere(
+    random_tables: Any, env_of: Any, play: Any
+) -> None:
+    """600 on the first device, 200 and 400 on the second; 200 are left on each, and the last table has 400."""
+    task = crowded(random_tables)
+    env = env_of(task)
+    env.reset(seed=0)
+    total, info = play(env, [0, 1, 1])
+    assert total == pytest.approx(-penalty_ms(task, MODEL))
+    assert info["failure"].items() >= {
+        "reason": "dead_end",
+        "table": "fourth",
+        "bytes_needed": 400_000 * 32,
+        "bytes_free": 200_000 * 32,
+    }.items()
+    assert env.state.step[0] == 3
+    env.reset(seed=0)
+    assert play(env, [0, 0, 1, 1])[1]["placement"].tolist() == [1, 0, 1, 0]
+
+
+@given(seed=SEEDS)
+def test_no_valid_placement_is_as_bad_as_the_penalty(random_task: Any, env_of: Any, play: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 10)), int(rng.integers(1, 6)), devices_per_host=int(rng.integers(1, 4)))
+    env = env_of(task)
+    for placing in (np.zeros(task.num_tables, int), rng.integers(task.num_devices, size=task.num_tables)):
+        env.reset(seed=0)
+        assert play(env, placing)[0] > -penalty_ms(task, MODEL)
+
+
+def test_only_the_last_info_says_how_it_ended(random_tables: Any, env_of: Any) -> None:
+    env = env_of(crowded(random_tables))
+    _, info = env.reset(seed=0)
+    seen = [set(info)]
+    for action in (0, 0, 1, 1):
+        seen.append(set(env.step(action)[4]))
+    running = {"action_mask", "task"}
+    assert seen == [running] * 4 + [running | {"placement", "cost_ms", "phase_costs_ms"}]
+    env.reset(seed=0)
+    assert set(env.step(0)[4]) == running
+    env.step(1)
+    assert set(env.step(1)[4]) == running | {"failure"}
+    assert type(info["task"]) is str
+
+
+def test_devices_with_caps_of_their_own_are_masked_apart(random_tables: Any, env_of: Any) -> None:
+    task = crowded(random_tables)
+    caps = np.array([100, 700, 900]) * 32_000
+    env = env_of(Task("uneven", task.tables, hardware_profile("a100-dgx").topology(3, memory_cap_bytes=caps)))
+    masks = [env.reset(seed=0)[1]["action_mask"].tolist()]
+    masks += [env.step(action)[4]["action_mask"].tolist() for action in (1, 2, 2)]
+    # 600 fits the last two; 200 only the last; then 400 and 400, with 100, 100 and 700 (300) free.
+    assert masks == [[0, 1, 1], [0, 0, 1], [0, 0, 1], [1, 1, 1]]
+    assert env.state.status[0] == Status.DEAD_END
+
+
+# Choosing the task
+
+
+@pytest.fixture(scope="module")
+def env() -> EmbeddingPlacementEnv:
+    return EmbeddingPlacementEnv("dlrm-20x4", "test")
+
+
+@pytest.mark.parametrize("key", [3, np.int64(3), "dlrm-20x4/test/3", load_suite("dlrm-20x4")[3]])
+def test_a_task_is_chosen_by_index_by_name_or_as_it_is(env: EmbeddingPlacementEnv, key: Any) -> None:
+    _, info = env.reset(options={"task": key})
+    assert info["task"] == env.task.name == "dlrm-20x4/test/3"
+    assert env.task is (key if isinstance(key, Task) else env.tasks[3])
+
+
+def test_a_task_from_elsewhere_is_taken_as_it_is(env: EmbeddingPlacementEnv, random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 5, 2, name="dlrm-20x4/test/3")
+    env.reset(options={"task": 3})
+    _, info = env.reset(options={"task": task})
+    assert env.task is task
+    assert info["action_mask"].tolist() == [1, 1, 0, 0]
+    env.reset(options={"task": 3})
+    assert env.task.num_tables == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"task": "dlrm-20x4/test/51"}, UnknownNameError, "Did you mean 'dlrm-20x4/test/"),
+        ({"task": 50}, InvalidOptionError, "tasks 0 to 49; there is no task 50"),
+        ({"task": -1}, InvalidOptionError, "there is no task -1"),
+        ({"task": True}, InvalidOptionError, "there is no task True"),
+        ({"task": 1.0}, InvalidOptionError, "there is no task 1.0"),
+        ({"tsk": 1}, InvalidOptionError, "'task', not \\['tsk'\\]"),
+        ({"task": load_suite("dlrm-40x8")[0]}, InvalidTaskError, "40 tables and 8 devices.*at most 20 tables and 4"),
+    ],
+)
+def test_an_option_that_means_nothing_is_a_named_error(
+    env: EmbeddingPlacementEnv, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    env.reset(seed=0, options={"task": 2})
+    with pytest.raises(error, match=message):
+        env.reset(options=options)
+    assert env.task.name == "dlrm-20x4/test/2"
+    assert not env.step(0)[2]  # the episode under way is whole
+
+
+def test_options_are_left_as_they_were(env: EmbeddingPlacementEnv) -> None:
+    options = {"task": 4}
+    env.reset(options=options)
+    assert options == {"task": 4}
+
+
+def test_without_an_option_all_tasks_are_drawn(env: EmbeddingPlacementEnv) -> None:
+    env.reset(seed=0)
+    names = [env.reset()[1]["task"] for _ in range(400)]
+    assert set(names) == {task.name for task in load_suite("dlrm-20x4")}
+
+
+def test_a_sampler_serves_fresh_tasks_forever(random_tables: Any) -> None:
+    sampler = TaskSampler(random_tables(np.random.default_rng(0), 60), (3, 9), (2, 5), embedding_dims=(4, 64))
+    env = EmbeddingPlacementEnv(sampler)
+    env.reset(seed=0)
+    sizes = {(env.reset()[1]["task"], env.task.num_tables, env.task.num_devices) for _ in range(60)}
+    assert len({name for name, *_ in sizes}) == 60
+    assert {tables for _, tables, _ in sizes} == set(range(3, 10))
+    assert {devices for *_, devices in sizes} == {2, 3, 4, 5}
+    assert env.action_space.n == 5
+    with pytest.raises(InvalidOptionError, match="no numbered tasks"):
+        env.reset(options={"task": 0})
+
+
+def test_a_task_source_of_ones_own_needs_only_the_shape(random_task: Any) -> None:
+    class Same:
+        max_tables, max_devices = 6, 3
+
+        def sample(self, rng: np.random.Generator) -> Task:
+            return random_task(np.random.default_rng(0), 6, 3)
+
+    env = EmbeddingPlacementEnv(Same())
+    assert env.reset(seed=0)[1]["task"] == "random"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"suite": "dlrm-20x5"}, UnknownNameError, "Did you mean 'dlrm-20x4'"),
+        ({"split": "val"}, InvalidOptionError, "splits .*'test', 'train'.* not 'val'"),
+        ({"cost_model": "analytic"}, UnknownNameError, "Did you mean 'analytical'"),
+        ({"reward": "sparse"}, UnknownNameError, "no reward named 'sparse'"),
+        ({"observation": "compat"}, UnknownNameError, "Did you mean 'compact'"),
+        ({"max_tables": 19}, InvalidOptionError, "max_tables must be an integer of at least 20.*19"),
+        ({"max_devices": 3}, InvalidOptionError, "max_devices must be an integer of at least 4.*3"),
+        ({"max_devices": 8.0}, InvalidOptionError, "8.0"),
+        ({"render_mode": "human"}, InvalidOptionError, "ansi.*not 'human'"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_a_named_error(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        EmbeddingPlacementEnv(**{"suite": "dlrm-20x4", **arguments})
+
+
+# Snapshots
+
+
+def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
+    """What 60 steps from here give, resets (unseeded) included."""
+    rng, seen = np.random.default_rng(seed), []
+    for _ in range(60):
+        obs, reward, terminated, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        seen.append((info["task"], reward, {key: value.tolist() for key, value in obs.items()}))
+        if terminated:
+            seen.append(env.reset()[1]["task"])
+    return seen
+
+
+def started(steps: int, seed: int = 3) -> EmbeddingPlacementEnv:
+    env = EmbeddingPlacementEnv("dlrm-20x4")
+    env.reset(seed=seed)
+    for _ in range(steps):
+        env.step(int(env.action_masks().argmax()))
+    return env
+
+
+@pytest.mark.parametrize("steps", [0, 1, 12])
+def test_a_snapshot_brings_back_the_episode_and_the_generator(steps: int) -> None:
+    env = started(steps)
+    snapshot = env.get_state()
+    future = whole_future(env)
+    env.set_state(snapshot)
+    assert whole_future(env) == future
+    env.set_state(snapshot)
+    assert whole_future(env) == future  # it can be used more than once
+    other = started(3, seed=99)
+    other.set_state(pickle.loads(pickle.dumps(snapshot)))
+    assert whole_future(other) == future
+
+
+def test_a_clone_goes_its_own_way() -> None:
+    env, reference = started(5), started(5)
+    twin = env.clone()
+    future = whole_future(reference)
+    assert whole_future(twin) == future
+    assert whole_future(env) == future
+    assert env.clone().problem is env.problem  # the task's arrays never change and are shared
+
+
+def test_a_clone_can_be_made_before_the_first_reset() -> None:
+    env = EmbeddingPlacementEnv("dlrm-20x4")
+    twin = env.clone()
+    twin.reset(seed=0)
+    env.reset(seed=1)
+    assert twin.task.name == started(0, seed=0).task.name
+
+
+# Padding
+
+
+@given(seed=SEEDS)
+def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, 7, 3, slack=1.5, devices_per_host=2)
+    assert task.known_placement is not None
+    results = []
+    for padding in ({}, {"max_tables": 40}, {"max_devices": 17}, {"max_tables": 9, "max_devices": 4}):
+        env = env_of(task, **padding)
+        env.reset(seed=0)
+        results.append(play(env, task.known_placement[env.problem.order[0, :7]]))
+    for total, info in results[1:]:
+        assert total == pytest.approx(results[0][0], rel=1e-12)
+        assert np.array_equal(info["placement"], results[0][1]["placement"])
+        assert info["phase_costs_ms"] == pytest.approx(results[0][1]["phase_costs_ms"], rel=1e-12)
+
+
+def test_one_environment_holds_suites_of_several_sizes(play: Any, random_actions: Any) -> None:
+    env = EmbeddingPlacementEnv("dlrm-20x4", max_tables=200, max_devices=16)
+    wide = EmbeddingPlacementEnv("generalize", max_tables=200, max_devices=16)
+    assert env.observation_space == wide.observation_space
+    assert env.action_space == wide.action_space
+    task = load_suite("generalize")[0]
+    env.reset(seed=0, options={"task": task})
+    wide.reset(seed=0, options={"task": task})
+    one, other = (play(e, random_actions(e, np.random.default_rng(0))) for e in (env, wide))
+    assert one[0] == other[0]
+
+
+def test_the_view_shows_the_placement_under_way(random_tables: Any, env_of: Any) -> None:
+    env = env_of(crowded(random_tables), max_devices=4)
+    env.reset(seed=0)
+    env.step(1)
+    view = env.view()
+    assert view.placement.tolist() == [-1, 1, -1, -1]
+    assert view.phases_ms.shape == (2, 4)
+    env.step(1)
+    assert env.view().cost_ms == env.state.cost_ms[0] > view.cost_ms
+    assert memory_used(np.array([1, 1]), env.task.tables.select([1, 3]), 2).tolist() == env.view().memory_used.tolist()
+    assert env.view().note == ""
+    env.step(3)
+    assert "third" in env.view().note
+
+
+def test_a_suite_of_ones_own_needs_no_name(random_task: Any) -> None:
+    rng = np.random.default_rng(0)
+    tasks = TaskSuite("mine", [random_task(rng, 3 + i, 2, name=f"task {i}") for i in range(4)])
+    env = EmbeddingPlacementEnv(tasks)
+    assert (env.max_tables, env.max_devices) == (6, 2)
+    assert {env.reset(seed=seed)[1]["task"] for seed in range(40)} == {f"task {i}" for i in range(4)}

@@ -1,0 +1,123 @@
+"""Observations: what stands in each array, recomputed from the task and the steps taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation, make_observation
+from shard_gym.envs.placement.problem import Problem, prepare
+from shard_gym.envs.placement.state import action_mask, initial_state, step
+from shard_gym.errors import UnknownNameError
+from shard_gym.placement import memory_used
+
+MODEL = make_cost_model("analytical")
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_every_array_says_what_the_documentation_says(random_task: Any, env_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, 6, 3, slack=1.6)
+    env = env_of(task, max_tables=8, max_devices=5)
+    obs, _ = env.reset(seed=0)
+    order = env.problem.order[0, :6]
+    caps, features = task.topology.memory_cap_bytes, task.tables.features()
+    for placed in range(7):
+        assert env.observation_space.contains(obs)
+        assignment = env.state.assignment[0]
+        tables, devices = task.tables.select(order[:placed]) if placed else None, assignment[:placed]
+        phases, used = np.zeros((5, 4)), np.zeros(3, int)
+        if tables is not None:
+            phases[:3] = MODEL.estimate(devices, tables, task.topology).phases_ms
+            used = memory_used(devices, tables, 3)
+        assert obs["device_costs"].reshape(5, 4) == pytest.approx(phases, rel=1e-6)
+        assert obs["progress"] == pytest.approx([placed / 6])
+        assert obs["device_mask"].tolist() == [1, 1, 1, 0, 0]
+        assert obs["table_mask"].tolist() == [1] * 6 + [0] * 2
+        assert obs["assignment"].tolist() == devices.tolist() + [-1] * (8 - placed)
+        assert np.array_equal(obs["table_features"].reshape(8, 21)[:6], features[order])
+        assert not obs["table_features"].reshape(8, 21)[6:].any()
+        memory = obs["device_memory"].reshape(5, 2)
+        assert memory[:3, 0] == pytest.approx(used / caps, rel=1e-6)
+        assert not memory[3:].any()
+        if placed == 6:
+            assert not obs["current_table"].any()
+            assert not obs["current_table_costs"].any()
+            assert not memory[:, 1].any()
+            return
+        table = order[placed]
+        needed = task.tables.memory_bytes[table]
+        alone = MODEL.estimate(np.zeros(1, int), task.tables.select([table]), task.topology)
+        assert np.array_equal(obs["current_table"], features[table])
+        assert obs["current_table_costs"] == pytest.approx(alone.phases_ms[0], rel=1e-6)
+        assert memory[:3, 1] == pytest.approx(np.minimum(needed / caps, 1), rel=1e-6)
+        assert obs["action_mask"][:3].tolist() == (used + needed <= caps).tolist()
+        obs, _, terminated, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        if terminated and env.state.step[0] < 6:
+            return
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_observations_of_many_rows_are_those_of_each(random_task: Any, name: str) -> None:
+    rng = np.random.default_rng(3)
+    observe = make_observation(name)
+    problems = [prepare(random_task(rng, 2 + row, 1 + row % 4), MODEL, 9, 6) for row in range(7)]
+    together = Problem.stack(problems)
+    state, alone = initial_state(together, MODEL), [initial_state(problem, MODEL) for problem in problems]
+    for _ in range(9):
+        many, ones = observe(together, state), [observe(p, s) for p, s in zip(problems, alone, strict=True)]
+        for key, value in many.items():
+            assert np.array_equal(value, np.concatenate([one[key] for one in ones])), key
+        space = observe.space(9, 6)
+        assert all(space.contains({key: value[row] for key, value in many.items()}) for row in range(7))
+        actions = action_mask(together, state).argmax(axis=1)
+        state = step(together, state, actions, MODEL)
+        alone = [step(p, s, actions[i : i + 1], MODEL) for i, (p, s) in enumerate(zip(problems, alone, strict=True))]
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_observations_share_no_memory_with_what_they_show(random_task: Any, name: str) -> None:
+    problem = prepare(random_task(np.random.default_rng(0), 4, 3), MODEL, 4, 3)
+    state = initial_state(problem, MODEL)
+    shown = [*vars(problem).values(), *vars(problem.cluster).values(), *vars(state).values()]
+    for key, array in make_observation(name)(problem, state).items():
+        assert not any(np.shares_memory(array, other) for other in shown if isinstance(other, np.ndarray)), key
+
+
+def test_the_space_is_one_level_of_flat_arrays() -> None:
+    for name in OBSERVATIONS:
+        space = make_observation(name).space(50, 4)
+        assert all(isinstance(part, (spaces.Box, spaces.MultiBinary)) for part in space.values())
+        assert all(len(part.shape) == 1 for part in space.values())
+        assert all(np.isfinite(part.low).all() for part in space.values() if isinstance(part, spaces.Box))
+
+
+def test_the_compact_observation_does_not_grow_with_the_tables() -> None:
+    small, large = (make_observation("compact").space(tables, 4) for tables in (5, 5000))
+    assert small == large
+    assert set(make_observation("full").space(5, 4)) - set(small) == {"table_features", "table_mask", "assignment"}
+
+
+def test_an_observation_of_ones_own_plugs_in(random_task: Any, env_of: Any) -> None:
+    class Blind(CompactObservation):
+        def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+            return spaces.Dict({"action_mask": super().space(max_tables, max_devices)["action_mask"]})
+
+        def __call__(self, problem: Problem, state: Any) -> Any:
+            return {"action_mask": super().__call__(problem, state)["action_mask"]}
+
+    env = env_of(random_task(np.random.default_rng(0), 3, 2), observation=Blind(), max_devices=3)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    assert obs["action_mask"].tolist() == [1, 1, 0]
+
+
+def test_an_unknown_observation_lists_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'full'.*compact, full"):
+        make_observation("ful")

@@ -1,0 +1,107 @@
+"""Rewards: they sum to minus the cost or the penalty, and a custom one plugs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.placement.reward import REWARDS, Transition, make_reward
+from shard_gym.errors import UnknownNameError
+
+MODEL = make_cost_model("analytical")
+
+
+def rewards_of(env: Any, actions: Any) -> tuple[list[float], dict[str, Any]]:
+    env.reset(seed=0)
+    rewards: list[float] = []
+    for action in actions:
+        _, reward, terminated, _, info = env.step(int(action))
+        rewards.append(reward)
+        if terminated:
+            break
+    return rewards, info
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_dense_and_terminal_rewards_have_the_same_sum(random_task: Any, env_of: Any, seed: int) -> None:
+    """Of complete placements, and of those that an action outside the devices ends on the way."""
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, 8, 3)
+    actions = rng.integers(3, size=8)
+    if seed % 2:
+        actions[rng.integers(8)] = 3
+    dense, info = rewards_of(env_of(task, reward="dense", max_devices=4), actions)
+    terminal, _ = rewards_of(env_of(task, reward="terminal", max_devices=4), actions)
+    assert ("failure" in info) == bool(seed % 2)
+    assert sum(dense) == pytest.approx(terminal[-1], rel=1e-12)
+    assert not any(terminal[:-1])
+    assert terminal[-1] < 0
+    assert all(reward <= 1e-12 for reward in dense)  # a table that joins never makes the others faster
+
+
+def test_dense_rewards_are_what_each_step_added(random_task: Any, env_of: Any) -> None:
+    task = random_task(np.random.default_rng(2), 6, 2)
+    env = env_of(task, reward="dense")
+    env.reset(seed=0)
+    order, placed = env.problem.order[0].tolist(), 0.0
+    for step, device in enumerate([0, 1, 1, 0, 0, 1], start=1):
+        _, reward, *_ = env.step(device)
+        so_far = task.tables.select(order[:step])
+        cost = MODEL.estimate(np.array([0, 1, 1, 0, 0, 1][:step]), so_far, task.topology).total_ms
+        assert reward == pytest.approx(placed - cost, rel=1e-9, abs=1e-12)
+        placed = cost
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_normalized_rewards_are_the_cost_in_lower_bounds(random_task: Any, env_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5)), devices_per_host=int(rng.integers(1, 4)))
+    env = env_of(task, reward="normalized", max_devices=5)
+    rewards, info = rewards_of(env, rng.integers(task.num_devices, size=task.num_tables))
+    bound = MODEL.cost_bounds(MODEL.table_loads(task.tables, task.topology), task.topology)[0]
+    assert rewards[-1] == pytest.approx(-info["cost_ms"] / bound)
+    assert rewards[-1] <= -1 + 1e-12
+    assert not any(rewards[:-1])
+    failed, _ = rewards_of(env, [4])
+    assert failed[-1] < rewards[-1]
+
+
+def test_a_reward_of_ones_own_sees_the_whole_transition(random_task: Any, env_of: Any) -> None:
+    seen: list[Transition] = []
+
+    class Bonus:
+        def __call__(self, transition: Transition) -> np.ndarray:
+            seen.append(transition)
+            return np.where(transition.over, np.where(transition.failed, -1.0, 1.0), 0.25)
+
+    env = env_of(random_task(np.random.default_rng(0), 3, 2), reward=Bonus(), max_devices=3)
+    assert rewards_of(env, [0, 1, 0])[0] == [0.25, 0.25, 1.0]
+    assert [bool(each.over[0]) for each in seen] == [False, False, True]
+    assert [each.cost_before_ms[0] for each in seen[1:]] == [each.cost_after_ms[0] for each in seen[:-1]]
+    assert seen[0].cost_before_ms.tolist() == [0.0]
+    assert rewards_of(env, [0, 2])[0] == [0.25, -1.0]
+    assert seen[-1].final_cost_ms.tolist() == seen[-1].penalty_ms.tolist()
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_rewards_of_many_rows_are_those_of_each(name: str) -> None:
+    rng = np.random.default_rng(0)
+    numbers = {key: rng.uniform(1, 2, 5) for key in ("cost_before_ms", "cost_after_ms", "penalty_ms", "lower_bound_ms")}
+    over = np.array([True, True, False, True, False])
+    failed = np.array([True, False, False, False, False])
+    together = make_reward(name)(Transition(over=over, failed=failed, **numbers))
+    assert together.shape == (5,)
+    for row in range(5):
+        one = {key: value[row : row + 1] for key, value in numbers.items()}
+        alone = make_reward(name)(Transition(over=over[row : row + 1], failed=failed[row : row + 1], **one))
+        assert alone[0] == together[row]
+
+
+def test_an_unknown_reward_lists_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'terminal'.*dense, normalized, terminal"):
+        make_reward("terminl")

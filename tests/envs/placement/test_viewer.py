@@ -1,0 +1,381 @@
+"""The viewer of a placement: what it says, that it fits, and that it leaves matplotlib's global state alone."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.envs.placement.viewer import (
+    MAX_ROWS,
+    RENDER_MODES,
+    PlacementView,
+    draw,
+    draw_comparison,
+    render_ansi,
+    render_rgb,
+)
+from shard_gym.errors import InvalidPlacementError
+from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.tasks import Task, capped_task
+
+STAGES = ("empty", "partial", "failed", "complete")
+NOTE = (
+    "Table table_7 was put on a device that does not exist or has too little memory free: it needs 5368709120 bytes "
+    "(5.00 GiB), and the emptiest of the 8 devices has 1073741824 bytes (1.00 GiB) free."
+)
+
+
+def make_task(num_tables: int, num_devices: int, name: str = "dlrm-50x4/test/3") -> Task:
+    rng = np.random.default_rng(num_tables)
+    rows = np.exp(rng.uniform(9, 16, num_tables)).astype(np.int64)
+    pooling = rng.uniform(1, 60, num_tables)
+    reuse = np.zeros((num_tables, NUM_BINS))
+    reuse[:, 0] = 1.0
+    distinct = np.minimum(rows, pooling * 65536) * 0.5
+    tables = Tables(rows, rng.choice([16, 64], num_tables), pooling, distinct, reuse, reuse, Workload(65536))
+    return capped_task(name, tables, num_devices, "a100-dgx", 1.5)
+
+
+def make_view(num_devices: int, stage: str = "complete") -> PlacementView:
+    task = make_task(3 * num_devices + 2, num_devices)
+    assert task.known_placement is not None
+    placement = np.array(task.known_placement)
+    if stage == "empty":
+        placement[:] = -1
+    elif stage != "complete":
+        placement[task.num_tables // 2 :] = -1
+    placed = np.flatnonzero(placement >= 0)
+    next_table = -1 if stage == "complete" else int(np.flatnonzero(placement < 0)[0])
+    note = NOTE if stage == "failed" else ""
+    if not placed.size:
+        return PlacementView(task, placement, np.zeros((num_devices, 4)), 0.0, note, next_table)
+    estimate = AnalyticalCostModel().estimate(placement[placed], task.tables.select(placed), task.topology)
+    return PlacementView(task, placement, estimate.phases_ms, estimate.total_ms, note, next_table)
+
+
+def with_phases(phases_ms: list[list[float]]) -> PlacementView:
+    """A complete placement with these costs."""
+    phases = np.array(phases_ms)
+    return replace(make_view(len(phases)), phases_ms=phases, cost_ms=float(phases.max(axis=0).sum()))
+
+
+# The view
+
+
+def test_a_view_counts_placed_and_unplaced_tables() -> None:
+    view = make_view(4, "partial")
+    sizes = view.task.tables.memory_bytes
+    placed = view.placement >= 0
+    assert view.unplaced.tolist() == np.flatnonzero(~placed).tolist()
+    assert view.tables_per_device.sum() == placed.sum()
+    assert view.memory_used.sum() == sizes[placed].sum()
+    assert view.memory_used[2] == sizes[view.placement == 2].sum()
+    assert make_view(4, "empty").memory_used.tolist() == [0, 0, 0, 0]
+
+
+def test_spans_and_the_devices_that_decide_them() -> None:
+    view = with_phases([[1.0, 2.0, 0.0, 4.0], [3.0, 2.0, 0.0, 1.0]])
+    assert view.spans_ms.tolist() == [3.0, 2.0, 0.0, 4.0]
+    assert view.slowest.tolist() == [[False, True, False, True], [True, True, False, False]]
+
+
+def test_the_most_loaded_devices_always_hold_the_slowest_of_each_phase() -> None:
+    phases = np.full((40, 4), 5.0)
+    phases[20:] = 1.0
+    phases[37, 1] = 5.5  # slow in one phase, and little loaded all in all
+    shown = with_phases(phases.tolist()).most_loaded()
+    assert len(shown) == MAX_ROWS
+    assert 37 in shown
+    assert (np.diff(shown) > 0).all()
+    assert (shown[:-1] < 20).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("placement", np.zeros(3, np.int64), "shape"),
+        ("phases_ms", np.zeros((5, 4)), "shape"),
+        ("placement", np.full(14, 4), "devices 0 to 3"),
+        ("placement", np.full(14, -2), "devices 0 to 3"),
+        ("phases_ms", np.full((4, 4), np.nan), "finite"),
+        ("cost_ms", np.inf, "finite"),
+        ("next_table", 0, "unplaced"),
+    ],
+)
+def test_an_impossible_view_is_refused(field: str, value: object, says: str) -> None:
+    with pytest.raises(InvalidPlacementError, match=says):
+        replace(make_view(4), **{field: value})
+
+
+# Text
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("num_devices", [1, 4, 128])
+def test_the_text_is_plain_and_at_most_110_wide(num_devices: int, stage: str) -> None:
+    text = render_ansi(make_view(num_devices, stage))
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 110
+    assert ("112 are left out" in text) == (num_devices == 128)
+
+
+def test_the_bars_show_work_and_waiting_on_one_time_axis() -> None:
+    lines = render_ansi(with_phases([[2.0, 1.0, 1.0, 4.0], [1.0, 1.0, 0.5, 0.0]])).splitlines()
+    assert any("F" * 8 + "f" * 4 + "b" * 4 + "B" * 16 in line for line in lines)
+    assert any("F" * 4 + "." * 4 + "f" * 4 + "b" * 2 + "." * 18 in line for line in lines)
+    assert "cost 8.000 ms" in lines[0]
+
+
+def test_the_slowest_device_of_each_phase_has_a_star() -> None:
+    lines = render_ansi(with_phases([[2.0, 1.0, 1.0, 4.0], [3.0, 0.5, 0.5, 1.0]])).splitlines()
+    assert lines[3].split()[2:6] == ["2.000", "1.000*", "1.000*", "4.000*"]
+    assert lines[4].split()[2:6] == ["3.000*", "0.500", "0.500", "1.000"]
+
+
+def test_the_text_names_the_next_table_or_the_largest() -> None:
+    view = make_view(4, "partial")
+    assert f"next: table_{view.next_table} (" in render_ansi(view)
+    largest = view.unplaced[view.task.tables.memory_bytes[view.unplaced].argmax()]
+    text = render_ansi(replace(view, next_table=-1))
+    assert f"largest: table_{largest} (" in text
+    assert f"{view.unplaced.size} of {view.task.num_tables} tables not placed yet" in text
+    assert "All 14 tables are placed" in render_ansi(make_view(4))
+
+
+def test_the_text_gives_the_whole_note() -> None:
+    text = render_ansi(make_view(4, "failed"))
+    assert f"FAILED: {NOTE}" in " ".join(text.split())
+    assert "FAILED" not in render_ansi(make_view(4, "partial"))
+
+
+def test_a_name_cannot_move_the_cursor_or_widen_the_text() -> None:
+    text = render_ansi(replace(make_view(4), task=make_task(14, 4, name="a\x1b[2J\nb" + "c" * 500)))
+    assert "\x1b" not in text
+    assert text.startswith("a?[2J?bccc")
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_small_devices_are_given_in_mib() -> None:
+    view = make_view(4)
+    tables = replace(view.task.tables, num_embeddings=np.full(14, 5_000_000), embedding_dim=np.full(14, 4))
+    task = capped_task("small", tables, 4, "a100-dgx", 1.5)
+    text = render_ansi(replace(view, task=task, placement=task.known_placement))
+    assert "MiB" in text
+    assert "memory, GiB" not in text
+
+
+# Pictures
+
+needs_matplotlib = pytest.mark.skipif("rgb_array" not in RENDER_MODES, reason="needs the extra viz")
+
+
+def in_python(program: str) -> None:
+    """Run `program` in an interpreter of its own; an AssertionError there fails here."""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def text_boxes(figure: Any) -> list[tuple[str, Any]]:
+    return [(label.get_text(), label.get_window_extent()) for axes in figure.axes for label in axes.texts]
+
+
+def assert_legible(figure: Any) -> None:
+    """No text leaves the page, and no two touch."""
+    boxes = text_boxes(figure)
+    for words, box in boxes:
+        assert box.x0 >= 0, words
+        assert box.y0 >= 0, words
+        assert box.x1 <= figure.bbox.width, words
+        assert box.y1 <= figure.bbox.height, words
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        apart = a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0
+        assert apart, f"{one!r} touches {other!r}"
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("num_devices", [1, 4, 16, 128])
+def test_every_picture_is_legible(num_devices: int, stage: str) -> None:
+    assert_legible(draw(make_view(num_devices, stage)))
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    "phases_ms",
+    [
+        [[1e-4, 1e-4, 1e-4, 2e-4], [3e-4, 1e-4, 1e-4, 1e-5]],
+        [[1e4, 1.0, 1.0, 2e5], [3.0, 1.0, 1.0, 3e4]],
+        [[1.0, 0.0, 0.0, 1e-3], [0.0, 0.0, 0.0, 0.0]],
+        [[0.0, 0.0, 0.0, 7.0], [0.0, 0.0, 0.0, 7.0]],
+        [[5.0, 100.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]],
+    ],
+)
+def test_pictures_of_extreme_costs_are_legible(phases_ms: list[list[float]]) -> None:
+    view = with_phases(phases_ms)
+    assert_legible(draw(view))
+    assert_legible(draw_comparison([("one", view), ("two", view)]))
+
+
+@needs_matplotlib
+def test_long_names_and_dollar_signs_are_drawn_as_they_are() -> None:
+    view = replace(make_view(4), task=make_task(14, 4, name="broken $x^{ mathematics " + "m" * 300))
+    figure = draw(view)
+    assert_legible(figure)
+    assert any(words.startswith("broken $x^{ math") for words, _ in text_boxes(figure))
+    assert_legible(draw_comparison([("W" * 200, view), ("a $x^{", view)]))
+    assert_legible(draw(view, title="W" * 200))
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("num_devices", [4, 17])
+def test_frames_have_one_even_size_at_every_stage(num_devices: int) -> None:
+    frames = [render_rgb(make_view(num_devices, stage)) for stage in STAGES]
+    assert {frame.shape for frame in frames} == {(frames[0].shape[0], 1200, 3)}
+    assert frames[0].shape[0] % 2 == 0
+    assert all(frame.dtype == np.uint8 for frame in frames)
+    assert not any(np.array_equal(a, b) for a, b in itertools.combinations(frames, 2))
+
+
+@needs_matplotlib
+def test_equal_views_give_equal_frames_in_memory_of_their_own() -> None:
+    view = make_view(4)
+    one, other = render_rgb(view), render_rgb(view)
+    assert np.array_equal(one, other)
+    assert one.base is None
+    assert one.flags.writeable
+    assert not np.shares_memory(one, other)
+
+
+def pixels_like(frame: NDArray[np.uint8], color: str) -> int:
+    wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], np.uint8)
+    return int((frame == wanted).all(axis=2).sum())
+
+
+@needs_matplotlib
+def test_pale_pixels_measure_how_long_devices_wait() -> None:
+    from shard_gym.envs.placement.figure import PALE, PHASE_COLORS, blend
+
+    pale = blend(PHASE_COLORS[3], PALE)
+    balanced = render_rgb(with_phases([[1.0, 1.0, 1.0, 4.0], [1.0, 1.0, 1.0, 4.0]]))
+    waits_1, waits_2 = (render_rgb(with_phases([[1.0, 1.0, 1.0, 4.0], [1.0, 1.0, 1.0, ms]])) for ms in (3.0, 2.0))
+    assert pixels_like(balanced, pale) == 0
+    assert pixels_like(waits_2, pale) == pytest.approx(2 * pixels_like(waits_1, pale), rel=0.03)
+
+
+@needs_matplotlib
+def test_a_comparison_has_one_scale() -> None:
+    slow, fast = with_phases([[2.0] * 4, [1.0] * 4]), with_phases([[1.0] * 4, [1.0] * 4])
+    figure = draw_comparison([("slow", slow), ("fast", fast)])
+    lengths = sorted(
+        float(xs[1] - xs[0])
+        for xs, ys in (line.get_data() for line in figure.axes[0].lines)
+        if ys[0] == ys[1] and xs[0] != xs[1]
+    )
+    assert len(lengths) == 2
+    assert lengths[1] == pytest.approx(2 * lengths[0])
+    assert "2.00 times the best" in [words for words, _ in text_boxes(figure)]
+    assert_legible(figure)
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("num_devices", [2, 32])
+def test_comparisons_are_legible_at_every_stage(num_devices: int) -> None:
+    assert_legible(draw_comparison([(stage, make_view(num_devices, stage)) for stage in STAGES]))
+    assert_legible(draw_comparison([("nothing", make_view(num_devices, "empty"))]))
+
+
+def test_a_comparison_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidPlacementError, match="nothing to compare"):
+        draw_comparison([])
+
+
+@needs_matplotlib
+def test_a_model_with_its_own_total_is_not_called_a_sum() -> None:
+    view = with_phases([[1.0] * 4, [2.0] * 4])
+    says = [words for words, _ in text_boxes(draw(view))]
+    assert any("The cost is the width of the chart" in words for words in says)
+    says = [words for words, _ in text_boxes(draw(replace(view, cost_ms=9.5)))]
+    assert any("puts the whole at 9.50 ms" in words for words in says)
+
+
+@needs_matplotlib
+def test_the_next_table_to_place_may_be_too_small_to_see_and_is_marked_all_the_same() -> None:
+    from shard_gym.envs.placement.page import INK
+
+    view = make_view(4, "partial")
+    rows = np.array(view.task.tables.num_embeddings)
+    rows[view.next_table] = 1
+    reads = np.array(view.task.tables.distinct_rows)
+    reads[view.next_table] = 1.0
+    task = replace(
+        view.task,
+        tables=replace(view.task.tables, num_embeddings=rows, distinct_rows=reads),
+        known_placement=None,
+    )
+    marked, unmarked = (render_rgb(replace(view, task=task, next_table=t)) for t in (view.next_table, -1))
+    half = marked.shape[0] // 2
+    strip = slice(half, None), slice(600, None)
+    assert pixels_like(marked[strip], INK) >= pixels_like(unmarked[strip], INK) + 20
+
+
+@needs_matplotlib
+def test_the_users_settings_neither_matter_nor_change() -> None:
+    import matplotlib
+
+    view = make_view(4)
+    usual = render_rgb(view)
+    settings = {
+        "figure.facecolor": "black",
+        "figure.dpi": 37,
+        "figure.autolayout": True,
+        "text.color": "white",
+        "font.size": 30,
+        "font.weight": "bold",
+        "font.style": "italic",
+        "lines.marker": "o",
+        "axes.grid": True,
+        "axes.xmargin": 0.3,
+        "patch.linewidth": 9,
+        "patch.force_edgecolor": True,
+    }
+    with matplotlib.rc_context(settings):
+        before = dict(matplotlib.rcParams)
+        theirs = render_rgb(view)
+        assert dict(matplotlib.rcParams) == before
+    assert np.array_equal(usual, theirs)
+
+
+@needs_matplotlib
+def test_drawing_never_imports_pyplot() -> None:
+    in_python(
+        "import sys\n"
+        "import shard_gym.envs.placement.viewer\n"
+        "assert 'matplotlib' not in sys.modules, 'imported too early'\n"
+        "import shard_gym.envs.placement.figure\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+
+
+def test_without_matplotlib_the_text_remains_and_pictures_name_the_extra() -> None:
+    in_python(
+        "import sys\n"
+        "sys.modules['matplotlib'] = None\n"
+        "from shard_gym.envs.placement import viewer\n"
+        "from shard_gym.errors import MissingExtraError\n"
+        "assert viewer.RENDER_MODES == ['ansi']\n"
+        "for picture in (viewer.render_rgb, viewer.draw, lambda v: viewer.draw_comparison([('a', v)])):\n"
+        "    try:\n"
+        "        picture(None)\n"
+        "    except MissingExtraError as error:\n"
+        "        assert 'shard-gym[viz]' in str(error)\n"
+        "    else:\n"
+        "        raise AssertionError('no error')\n"
+    )

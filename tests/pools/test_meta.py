@@ -1,0 +1,281 @@
+import gzip
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.errors import DamagedFileError, InvalidOptionError, MissingExtraError
+from shard_gym.pools import import_meta, load_pool, save_pool
+from shard_gym.tables import BIN_UPPER_EDGES
+
+torch = pytest.importorskip("torch")
+
+BATCH = 512
+
+
+def batch_of(*tables: tuple[int, float]) -> tuple[Any, Any, Any]:
+    """(indices, offsets, lengths) as torch tensors for tables of (rows, mean pooling), drawn with a skew."""
+    rng = np.random.default_rng(11)
+    lengths = np.stack([rng.poisson(pooling, BATCH) for _, pooling in tables])
+    indices = np.concatenate(
+        [
+            np.floor(rows * rng.random(count) ** 3).astype(np.int64)
+            for (rows, _), count in zip(tables, lengths.sum(axis=1), strict=True)
+        ]
+    )
+    offsets = np.concatenate([[0], np.cumsum(lengths.ravel())])
+    return torch.from_numpy(indices), torch.from_numpy(offsets), torch.from_numpy(lengths)
+
+
+def packed(path: Path) -> Path:
+    target = path.with_name(path.name + ".gz")
+    target.write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
+    return target
+
+
+@pytest.fixture
+def lookups() -> tuple[Any, Any, Any]:
+    # Dense, sparse (more rows than lookups), small, unused, read less than once per sample, and very hot.
+    return batch_of((5_000, 20.0), (2**31, 3.0), (7, 2.0), (100, 0.0), (900, 0.3), (2, 200.0))
+
+
+@pytest.fixture
+def path(lookups: tuple[Any, Any, Any], tmp_path: Path) -> Path:
+    torch.save(lookups, tmp_path / "lookups.pt")
+    return tmp_path / "lookups.pt"
+
+
+def check_against_brute_force(pool: Any, lookups: tuple[Any, Any, Any]) -> None:
+    indices, offsets, lengths = (tensor.numpy() for tensor in lookups)
+    tables = pool.tables
+    assert len(tables) == len(lengths)
+    for t in range(len(lengths)):
+        read = indices[offsets[t * BATCH] : offsets[(t + 1) * BATCH]]
+        counts: dict[int, int] = {}
+        for row in read.tolist():
+            counts[row] = counts.get(row, 0) + 1
+        reuse, access = np.zeros(17), np.zeros(17)
+        for count in counts.values():
+            place = next(k for k, edge in enumerate(BIN_UPPER_EDGES) if count <= edge)
+            reuse[place] += 1
+            access[place] += count
+        assert tables.num_embeddings[t] == max([100, *(row + 1 for row in counts)])
+        assert tables.pooling_factor[t] == lengths[t].mean()
+        assert tables.distinct_rows[t] == len(counts)
+        np.testing.assert_allclose(tables.reuse_histogram[t], reuse / max(len(counts), 1), atol=5.1e-6)
+        np.testing.assert_allclose(tables.access_histogram[t], access / max(len(read), 1), atol=5.1e-6)
+
+
+def test_plain_file_is_measured(path: Path, lookups: tuple[Any, Any, Any]) -> None:
+    pool = import_meta(path, "mine")
+    check_against_brute_force(pool, lookups)
+    assert pool.name == "mine"
+    assert pool.law is None
+    assert not pool.dims_known
+    assert (pool.tables.embedding_dim == 16).all()
+    assert pool.tables.workload.batch_size == BATCH
+    assert str(path.parent) not in "".join([pool.card.title, pool.card.source])
+
+
+def test_table_without_lookups_is_allowed(path: Path) -> None:
+    tables = import_meta(path, "mine").tables
+    assert tables.pooling_factor[3] == 0
+    assert tables.num_embeddings[3] == 100
+    assert not tables.reuse_histogram[3].any()
+
+
+def test_packed_file_gives_the_same_and_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "scratch"
+    other.mkdir()
+    before = sorted(tmp_path.iterdir())
+    for tmp_dir in (None, other):
+        pool = import_meta(packed(path), "mine", tmp_dir=tmp_dir)
+        for column in ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram"):
+            np.testing.assert_array_equal(
+                getattr(pool.tables, column), getattr(import_meta(path, "mine").tables, column)
+            )
+        assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "lookups.pt.gz"])
+        assert not list(other.iterdir())
+
+
+def test_packed_file_is_recognised_by_its_content(path: Path, lookups: tuple[Any, Any, Any]) -> None:
+    check_against_brute_force(import_meta(packed(path).rename(path.with_name("no-suffix")), "mine"), lookups)
+
+
+def test_int32_and_lists_and_the_old_torch_format_are_read(lookups: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    indices, offsets, lengths = lookups
+    narrow = [indices.clamp(max=2**31 - 1).int(), offsets.int(), lengths.int()]
+    torch.save(narrow, tmp_path / "narrow.pt")
+    torch.save(lookups, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    check_against_brute_force(import_meta(tmp_path / "narrow.pt", "mine"), lookups)
+    check_against_brute_force(import_meta(tmp_path / "old.pt", "mine"), lookups)
+
+
+def test_imported_pool_survives_saving(path: Path, tmp_path: Path) -> None:
+    pool = import_meta(path, "mine")
+    save_pool(pool, tmp_path / "mine.json")
+    read = load_pool(tmp_path / "mine.json", embedding_dim=64)
+    assert read.sha256 == pool.sha256
+    assert (read.tables.embedding_dim == 64).all()
+
+
+def test_progress_is_reported(path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    import_meta(path, "mine", progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(k, 6) for k in range(1, 7)]
+    calls.clear()
+    gz = packed(path)
+    import_meta(gz, "mine", progress=lambda done, total: calls.append((done, total)))
+    assert calls[-6:] == [(k, 6) for k in range(1, 7)]
+    unpacking = calls[:-6]
+    assert unpacking
+    assert all(0 < done <= total == gz.stat().st_size for done, total in unpacking)
+
+
+def test_large_packed_file_is_unpacked_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shard_gym.pools.meta_file._PIECE", 1000)
+    lookups = batch_of((5_000, 20.0))
+    torch.save(lookups, tmp_path / "lookups.pt")
+    calls: list[int] = []
+    gz = packed(tmp_path / "lookups.pt")
+    check_against_brute_force(import_meta(gz, "mine", progress=lambda done, total: calls.append(done)), lookups)
+    assert len(calls) > 80
+
+
+def test_git_lfs_pointer_is_named(tmp_path: Path) -> None:
+    for name in ("fbgemm_t856_bs65536.pt", "fbgemm_t856_bs65536.pt.gz"):
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+        with pytest.raises(DamagedFileError, match=r"git-LFS pointer.*git lfs pull"):
+            import_meta(tmp_path / name, "mine")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_truncated_files_are_named_and_nothing_stays(path: Path, tmp_path: Path, share: float) -> None:
+    gz = packed(path)
+    for whole in (path, gz):
+        data = whole.read_bytes()
+        whole.write_bytes(data[: int(share * len(data))])
+        with pytest.raises(DamagedFileError, match="truncated"):
+            import_meta(whole, "mine")
+    assert sorted(tmp_path.iterdir()) == [path, gz]
+
+
+def test_damaged_packed_bytes_are_named(path: Path) -> None:
+    gz = packed(path)
+    data = bytearray(gz.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    gz.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"lookups\.pt\.gz is truncated or damaged"):
+        import_meta(gz, "mine")
+
+
+def test_missing_empty_and_foreign_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DamagedFileError, match=r"absent\.pt cannot be read"):
+        import_meta(tmp_path / "absent.pt", "mine")
+    for content in (b"", b"hello", b"\x80\x02N."):
+        (tmp_path / "odd.pt").write_bytes(content)
+        with pytest.raises(DamagedFileError, match=r"odd\.pt cannot be read by torch"):
+            import_meta(tmp_path / "odd.pt", "mine")
+
+
+class Trap:
+    """An object that would run code when unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+def test_code_in_the_file_is_not_run(tmp_path: Path) -> None:
+    torch.save(Trap(), tmp_path / "trap.pt")
+    with pytest.raises(DamagedFileError, match=r"trap\.pt cannot be read by torch"):
+        import_meta(tmp_path / "trap.pt", "mine")
+
+
+def changed(lookups: tuple[Any, Any, Any], **changes: Any) -> tuple[Any, ...]:
+    names = ("indices", "offsets", "lengths")
+    return tuple(changes.get(name, tensor) for name, tensor in zip(names, lookups, strict=True))
+
+
+def wrong(kind: str, lookups: tuple[Any, Any, Any]) -> Any:
+    """Something that is nearly what the importer expects."""
+    indices, offsets, lengths = (tensor.clone() for tensor in lookups)
+    if kind == "swapped":
+        lengths[0, 0], lengths[0, 1] = lengths[0, 1] + 1, lengths[0, 0]
+    if kind == "backwards":
+        offsets[3] = offsets[2] - 1
+    if kind == "beyond":
+        offsets[BATCH] += len(indices)
+    if kind == "negative":
+        indices[5] = -1
+    if kind == "enormous":
+        indices[5] = 2**62
+    if kind == "negative length":
+        lengths[1, 0] = -1
+    return {
+        "dict": {"indices": indices},
+        "two": (indices, offsets),
+        "tensor": indices,
+        "floats": changed(lookups, indices=indices.double()),
+        "numbers": changed(lookups, lengths=[1, 2]),
+        "flat lengths": changed(lookups, lengths=lengths.ravel()),
+        "square indices": changed(lookups, indices=indices[:100].reshape(10, 10)),
+        "short offsets": changed(lookups, offsets=offsets[:-1]),
+        "lost indices": changed(lookups, indices=indices[:-1]),
+        "no tables": (indices[:0], offsets[:1], lengths[:0]),
+    }.get(kind, (indices, offsets, lengths))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("dict", "holds a dict instead of the tuple"),
+        ("two", "holds a tuple of 2 instead of the tuple"),
+        ("tensor", "holds a Tensor of torch.int64 instead of the tuple"),
+        ("floats", "indices must be a tensor of int32 or int64, not a Tensor of torch.float64"),
+        ("numbers", "lengths must be a tensor of int32 or int64, not a list of 2"),
+        ("flat lengths", "indices must have shape"),
+        ("square indices", "indices must have shape"),
+        ("short offsets", "offsets must have shape"),
+        ("lost indices", "offsets must run from 0 to"),
+        ("no tables", r"lengths \(tables, samples\)"),
+        ("swapped", "lengths and the offsets of table 0 contradict each other"),
+        ("backwards", "lengths and the offsets of table 0 contradict each other"),
+        ("beyond", "lengths and the offsets of table 0 contradict each other"),
+        ("negative length", "lengths and the offsets of table 1 contradict each other"),
+        ("negative", "indices of table 0 run from -1 to"),
+        ("enormous", "indices of table 0 run from 0 to 4611686018427387904"),
+    ],
+)
+def test_other_content_is_refused_with_the_reason(
+    kind: str, reason: str, lookups: tuple[Any, Any, Any], tmp_path: Path
+) -> None:
+    torch.save(wrong(kind, lookups), tmp_path / "wrong.pt")
+    gz = packed(tmp_path / "wrong.pt")
+    for path in (tmp_path / "wrong.pt", gz):
+        with pytest.raises(DamagedFileError, match=reason) as caught:
+            import_meta(path, "mine")
+        assert str(path) in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "wrong.pt", gz]
+
+
+def test_a_folder_that_cannot_be_written_is_an_option_error(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="tmp_dir"):
+        import_meta(packed(path), "mine", tmp_dir=tmp_path / "nowhere")
+
+
+def test_torch_is_asked_for_when_it_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"shard-gym\[torch\]"):
+        import_meta(path, "mine")
+
+
+def test_terminal_progress_is_silent_without_a_terminal(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from shard_gym.pools.progress import terminal_progress
+
+    with terminal_progress("Counting") as progress:
+        import_meta(path, "mine", progress=progress)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.strip() == ""

@@ -1,0 +1,219 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.errors import DamagedFileError, InvalidTablesError, UnknownNameError
+from shard_gym.pools import Pool, PoolCard, RequestLaw, load_pool, pool, pool_names, save_pool
+from shard_gym.tables import Tables, Workload
+
+CARD = PoolCard("two tables", "made up (no licence)", "by hand", ("a fact",), (), ("exact",))
+
+
+def small_pool(*, dims_known: bool = True, names: tuple[str, ...] = ("user", "Ünïcode item")) -> Pool:
+    histogram = np.zeros((2, 17))
+    histogram[0, :2] = 0.25, 0.75
+    tables = Tables(
+        num_embeddings=np.array([1000, 2**33]),
+        embedding_dim=np.array([16, 64]),
+        pooling_factor=np.array([1.5, 0.0]),
+        distinct_rows=np.array([7.123456789012345, 0.0]),
+        reuse_histogram=histogram,
+        access_histogram=histogram[:, ::-1],
+        workload=Workload(8, "fp32", "rowwise_adagrad"),
+        num_features=np.array([2, 1]),
+        names=names,
+    )
+    return Pool("small", tables, CARD, RequestLaw(np.array([0.1, 3.0]), np.array([1.05, 0.0])), dims_known)
+
+
+def saved(tmp_path: Path, **changes: Any) -> Path:
+    """The file of the small pool with some keys changed; a value of `...` removes the key."""
+    path = tmp_path / "small.json"
+    save_pool(small_pool(), path)
+    record = {**json.loads(path.read_bytes()), **changes}
+    path.write_text(json.dumps({key: value for key, value in record.items() if value is not ...}))
+    return path
+
+
+@pytest.mark.parametrize("name", pool_names())
+def test_shipped_pools_load_and_are_written_canonically(name: str, tmp_path: Path) -> None:
+    loaded = load_pool(name)
+    assert loaded.name == name
+    assert loaded.law is not None
+    assert len(loaded.law) == len(loaded)
+    assert loaded.card.source
+    assert loaded.card.published_facts
+    assert loaded.card.assumptions
+    assert loaded.card.how_close
+    save_pool(loaded, tmp_path / "copy.json")
+    shipped = (pool.DATA / f"{name}.json").read_bytes()
+    assert (tmp_path / "copy.json").read_bytes() == shipped
+    assert loaded.sha256 == json.loads(pool.INDEX.read_bytes())[name]
+    assert b"/work" not in shipped
+
+
+def test_the_data_folder_holds_the_indexed_pools_and_no_other() -> None:
+    files = {path.stem for path in pool.DATA.glob("*.json")} - {"index"}
+    assert files == set(pool_names())
+
+
+def test_saving_and_loading_changes_no_number(tmp_path: Path) -> None:
+    made = small_pool()
+    save_pool(made, tmp_path / "small.json")
+    read = load_pool(tmp_path / "small.json")
+    for column in (*pool._COLUMNS, "embedding_dim"):
+        np.testing.assert_array_equal(getattr(read.tables, column), getattr(made.tables, column))
+        assert getattr(read.tables, column).dtype == getattr(made.tables, column).dtype
+    assert read.law is not None
+    assert made.law is not None
+    np.testing.assert_array_equal(read.law.q, made.law.q)
+    np.testing.assert_array_equal(read.law.s, made.law.s)
+    assert (read.name, read.card, read.tables.names) == (made.name, made.card, made.tables.names)
+    assert read.tables.workload == made.tables.workload
+    assert read.sha256 == made.sha256
+
+
+def test_a_pool_without_dims_takes_those_asked_for(tmp_path: Path) -> None:
+    save_pool(small_pool(dims_known=False), tmp_path / "small.json")
+    path = str(tmp_path / "small.json")
+    assert load_pool(path).tables.embedding_dim.tolist() == [16, 16]
+    assert load_pool(path, embedding_dim=128).tables.embedding_dim.tolist() == [128, 128]
+    assert load_pool(path).sha256 == load_pool(path, embedding_dim=128).sha256
+    with pytest.raises(InvalidTablesError, match="multiple of 4"):
+        load_pool(path, embedding_dim=10)
+
+
+def test_a_pool_with_dims_keeps_them(tmp_path: Path) -> None:
+    save_pool(small_pool(), tmp_path / "small.json")
+    assert load_pool(tmp_path / "small.json", embedding_dim=128).tables.embedding_dim.tolist() == [16, 64]
+
+
+def test_default_names_are_not_stored(tmp_path: Path) -> None:
+    path = tmp_path / "small.json"
+    save_pool(small_pool(names=()), path)
+    assert json.loads(path.read_bytes())["names"] is None
+    assert load_pool(path).tables.names == ("table_0", "table_1")
+
+
+def test_a_pool_without_law_stays_without(tmp_path: Path) -> None:
+    path = saved(tmp_path, law=None)
+    assert load_pool(path).law is None
+
+
+def test_unknown_name_suggests_one() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'dlrm-2021'"):
+        load_pool("dlrm_2021")
+
+
+@pytest.mark.parametrize("name", ["../data/dlrm-2021", "index", "facts/mlperf_dlrm_dcnv2"])
+def test_a_name_is_not_a_path_into_the_data_folder(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        load_pool(name)
+
+
+def test_an_edited_or_missing_shipped_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (pool.DATA / "merlin-tiny.json").read_bytes()
+    monkeypatch.setattr(pool, "DATA", tmp_path)
+    with pytest.raises(DamagedFileError, match=r"merlin-tiny\.json cannot be read"):
+        load_pool("merlin-tiny")
+    (tmp_path / "merlin-tiny.json").write_bytes(data.replace(b"10000,", b"10001,", 1))
+    with pytest.raises(DamagedFileError, match=r"merlin-tiny\.json is not the file that was shipped.*SHA-256"):
+        load_pool("merlin-tiny")
+
+
+@pytest.mark.parametrize("index", [b"", b"[]", b'{"a": 1}'])
+def test_a_damaged_index_is_named(index: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "index.json").write_bytes(index)
+    monkeypatch.setattr(pool, "INDEX", tmp_path / "index.json")
+    with pytest.raises(DamagedFileError, match=r"index\.json"):
+        pool_names()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema": "shard-gym-pool/2"}, "has schema 'shard-gym-pool/2'.*reads 'shard-gym-pool/1'"),
+        ({"colour": "red"}, r"unknown keys \['colour'\]"),
+        ({"law": ...}, r"missing keys \['law'\]"),
+        ({"name": ""}, "has no name"),
+        ({"name": 3}, "has no name"),
+        ({"card": {"title": "x"}}, "missing keys .*source"),
+        ({"card": "text"}, "an object was expected, not str"),
+        ({"card": {**vars(CARD), "title": 1}}, "list of texts in card"),
+        ({"card": {**vars(CARD), "how_close": "near"}}, "list of texts in card.how_close"),
+        ({"names": ["a"]}, "2 tables but 1 names"),
+        ({"names": [1, 2]}, "list of texts in names"),
+        ({"num_embeddings": [1000]}, "1 tables but 2 names"),
+        ({"distinct_rows": [7]}, r"distinct_rows must have shape \(2,\)"),
+        ({"num_embeddings": 1000}, "num_embeddings is 1000, not a list"),
+        ({"num_embeddings": []}, "at least one table"),
+        ({"num_embeddings": ["1000", "2000"]}, "'1000' stands where a number was expected"),
+        ({"num_embeddings": [True, 2000]}, "True stands where a number was expected"),
+        ({"num_embeddings": [1000, 10**400]}, "usable tables"),
+        ({"num_embeddings": [1000.5, 2000]}, "must be an integer"),
+        ({"pooling_factor": [1.5, -1]}, "pooling_factor of table 1"),
+        ({"distinct_rows": [500, 0]}, "more than its 1000 rows or its 12 lookups"),
+        ({"reuse_histogram": [[1, 0], [0, 0]]}, r"must have shape \(2, 17\)"),
+        ({"reuse_histogram": [[1, 0], [0]]}, "usable tables"),
+        ({"access_histogram": [[0.5] + [0] * 16, [0] * 17]}, "sums to 0.5000 instead of 1"),
+        ({"embedding_dim": [16, 18]}, "not a multiple of 4"),
+        ({"workload": {"batch_size": 0, "weight_dtype": "fp16", "optimizer": "sgd"}}, "batch_size"),
+        ({"workload": {"batch_size": 8, "weight_dtype": [], "optimizer": "sgd"}}, "usable tables"),
+        ({"workload": {"batch_size": 8}}, "missing keys"),
+        ({"law": {"q": [1, 2]}}, r"missing keys \['s'\]"),
+        ({"law": {"q": [1], "s": [1]}}, "2 tables but a request law for 1"),
+        ({"law": {"q": [1, 2], "s": [1]}}, "2 values of q but 1 of s"),
+        ({"law": {"q": [1, -2], "s": [1, 1]}}, "q must be one number of at least 0"),
+    ],
+)
+def test_a_file_that_is_not_a_pool_is_refused_with_the_reason(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    path = saved(tmp_path, **changes)
+    with pytest.raises(DamagedFileError, match=reason) as caught:
+        load_pool(path)
+    assert "small.json" in str(caught.value)
+
+
+def test_nan_truncation_and_other_json_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    text = path.read_text()
+    for damaged in (text.replace("1.5", "NaN"), text[: len(text) // 2], "[]", "3", ""):
+        path.write_text(damaged)
+        with pytest.raises(DamagedFileError, match=r"small\.json"):
+            load_pool(path)
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        load_pool(tmp_path / "absent.json")
+
+
+def test_a_law_for_other_tables_is_refused() -> None:
+    made = small_pool()
+    with pytest.raises(InvalidTablesError, match="2 tables but a request law for 1"):
+        Pool("small", made.tables, CARD, RequestLaw(np.ones(1), np.ones(1)))
+
+
+@pytest.mark.parametrize("q", [[np.nan], [-0.1], [[1.0]], ["a"], [np.inf]])
+def test_an_impossible_law_is_refused(q: list[Any]) -> None:
+    with pytest.raises(InvalidTablesError, match="q must be"):
+        RequestLaw(np.array(q), np.ones(1))
+
+
+def test_law_select_follows_the_indices() -> None:
+    law = RequestLaw(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])).select([2, 0])
+    assert law.q.tolist() == [3.0, 1.0]
+    assert law.s.tolist() == [0.3, 0.1]
+
+
+def test_importing_the_pools_needs_numpy_alone() -> None:
+    code = (
+        "import sys, shard_gym.pools\n"
+        "heavy = {'torch', 'scipy', 'rich', 'matplotlib', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

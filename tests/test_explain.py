@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import MemoryExceededError
+from shard_gym.explain import Explanation, critical_devices, explain
+from shard_gym.placement import memory_used
+from shard_gym.suites import load_suite
+from shard_gym.tasks import Task
+
+MODEL = AnalyticalCostModel()
+CASES = [("dlrm-40x8", 3, "size-lookup-greedy"), ("dlrm-20x4", 0, "random"), ("generalize", 4, "size-greedy")]
+
+
+def explained(suite: str, number: int, agent: str) -> tuple[Task, Explanation]:
+    task = load_suite(suite).task(number)
+    return task, explain(task, make_agent(agent).place(task), MODEL)
+
+
+def cost_ms(task: Task, placement: np.ndarray) -> float:
+    return MODEL.estimate(placement, task.tables, task.topology).total_ms
+
+
+@pytest.mark.parametrize(("suite", "number", "agent"), CASES)
+def test_the_phases_and_the_total_are_those_of_the_cost_model(suite: str, number: int, agent: str) -> None:
+    task, explanation = explained(suite, number, agent)
+    estimate = MODEL.estimate(explanation.placement, task.tables, task.topology)
+    assert np.array_equal(explanation.phases_ms, estimate.phases_ms)
+    assert explanation.total_ms == estimate.total_ms
+    assert 0 < explanation.lower_bound_ms <= explanation.total_ms
+    assert np.array_equal(explanation.memory_used, memory_used(explanation.placement, task.tables, task.num_devices))
+    assert explanation.tables_per_device.sum() == task.num_tables
+
+
+@pytest.mark.parametrize(("suite", "number", "agent"), CASES)
+def test_every_phase_has_its_slowest_device_marked(suite: str, number: int, agent: str) -> None:
+    task, explanation = explained(suite, number, agent)
+    estimate = MODEL.estimate(explanation.placement, task.tables, task.topology)
+    assert explanation.critical[list(estimate.critical_devices), range(4)].all()
+    marked = np.where(explanation.critical, explanation.phases_ms, np.inf)
+    others = np.where(explanation.critical, -np.inf, explanation.phases_ms)
+    assert (marked.min(axis=0) > others.max(axis=0)).all()
+
+
+def test_equally_slow_devices_are_all_critical_and_an_idle_phase_has_none() -> None:
+    phases = np.array([[1.0, 0.0, 2.0, 3.0], [1.0 - 1e-12, 0.0, 2.1, 3.0], [0.9, 0.0, 2.0, 2.9]])
+    assert critical_devices(phases).tolist() == [
+        [True, False, False, True],
+        [True, False, True, True],
+        [False, False, False, False],
+    ]
+
+
+@pytest.mark.parametrize(("suite", "number", "agent"), CASES)
+def test_the_gain_of_a_move_is_the_difference_of_two_costs(suite: str, number: int, agent: str) -> None:
+    task, explanation = explained(suite, number, agent)
+    assert explanation.moves
+    for move in explanation.moves:
+        after = explanation.placement.copy()
+        assert after[move.table] == move.source != move.target
+        after[move.table] = move.target
+        assert move.gain_ms == pytest.approx(explanation.total_ms - cost_ms(task, after), abs=1e-9)
+    gains = [move.gain_ms for move in explanation.moves]
+    assert gains == sorted(gains, reverse=True)
+
+
+@pytest.mark.parametrize(("suite", "number", "agent"), CASES[:2])
+def test_no_other_target_of_a_moved_table_gains_more(suite: str, number: int, agent: str) -> None:
+    task, explanation = explained(suite, number, agent)
+    critical = np.flatnonzero(explanation.critical.any(axis=1))
+    best = {move.table: move.gain_ms for move in explanation.moves}
+    assert set(best) <= set(np.flatnonzero(np.isin(explanation.placement, critical)))
+    for table in np.flatnonzero(np.isin(explanation.placement, critical)):
+        gains = []
+        for target in set(range(task.num_devices)) - {int(explanation.placement[table])}:
+            after = explanation.placement.copy()
+            after[table] = target
+            if (memory_used(after, task.tables, task.num_devices) <= task.topology.memory_cap_bytes).all():
+                gains.append(explanation.total_ms - cost_ms(task, after))
+        assert (table in best) == bool(gains)
+        if gains:
+            assert best[table] == pytest.approx(max(gains), abs=1e-9)
+
+
+def test_the_tables_of_a_device_come_costliest_first() -> None:
+    task, explanation = explained(*CASES[0])
+    for device in range(task.num_devices):
+        tables = explanation.tables_on(device)
+        assert set(tables) == set(np.flatnonzero(explanation.placement == device))
+        assert (np.diff(explanation.single_table_ms[tables]) <= 0).all()
+    alone = Task("alone", task.tables.select([5]), task.topology)
+    assert explanation.single_table_ms[5] == pytest.approx(cost_ms(alone, np.zeros(1, np.int64)))
+
+
+def test_the_busiest_devices_hold_the_critical_ones() -> None:
+    task, explanation = explained(*CASES[0])
+    critical = np.flatnonzero(explanation.critical.any(axis=1))
+    shown = explanation.busiest(critical.size)
+    assert shown.tolist() == critical.tolist()
+    assert explanation.busiest(100).tolist() == list(range(task.num_devices))
+    assert explanation.busiest(0).size == 0
+
+
+def test_one_device_of_every_phase_is_shown_even_where_many_are_equally_slow() -> None:
+    task, explanation = explained(*CASES[0])
+    phases = np.array([[1.0, 0, 0, 9]] * 5 + [[1.0, 2, 2, 1], [3.0, 1, 1, 1], [1.0, 1, 1, 1]])
+    tied = replace(explanation, phases_ms=phases)
+    assert tied.busiest(3).tolist() == [0, 5, 6]
+    assert tied.busiest(5).tolist() == [0, 1, 2, 5, 6]
+    assert task.num_devices == len(phases)
+
+
+def test_on_one_device_there_is_nothing_to_move() -> None:
+    task = load_suite("dlrm-20x4").task(0)
+    single = Task("single", task.tables.select([0, 1]), load_suite("generalize").task(0).topology)
+    lonely = Task("lonely", single.tables, type(single.topology)(single.topology.device, single.topology.links, 1))
+    explanation = explain(lonely, [0, 0], MODEL)
+    assert explanation.moves == ()
+    assert explanation.critical.tolist() == [[True, False, False, True]]
+
+
+def test_a_placement_that_is_not_valid_is_refused() -> None:
+    task = load_suite("dlrm-20x4").task(0)
+    with pytest.raises(MemoryExceededError, match="Device 0"):
+        explain(task, np.zeros(task.num_tables, np.int64), MODEL)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from shard_gym.errors import UnknownNameError
+from shard_gym.hardware import PROFILES, HardwareProfile, hardware_profile
+
+EVERY_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+
+
+@EVERY_PROFILE
+def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None:
+    for part in (profile.device, profile.links):
+        numbers = {field.name for field in fields(part)} - {"name", "sources"}
+        assert set(part.sources) == numbers
+        for name, source in part.sources.items():
+            assert re.match(r"\[(measured|spec|assumed)\]", source), f"{name} of {profile.name}: {source}"
+            assert source.startswith("[spec]") or len(source) > len("[measured] ") + 5
+
+
+@EVERY_PROFILE
+def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
+    """A slip of a thousand, or of bits for bytes, leaves these ranges."""
+    device, links = profile.device, profile.links
+    assert 8 * 2**30 <= device.memory_bytes <= 256 * 2**30
+    assert 300 <= device.dram_gb_per_s <= 8000
+    assert 1000 <= device.l2_gb_per_s <= 12000
+    assert 2**20 <= device.l2_bytes <= 2**28
+    assert 0.5 <= device.clock_ghz <= 3
+    assert 1 <= device.kernel_launch_us <= 20
+    assert 1e6 <= device.ramp_bytes <= 1e8
+    assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
+    assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
+
+
+@EVERY_PROFILE
+def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> None:
+    """GB/s of DRAM, and of one direction of NVLink (PCIe for the RTX 2080 Ti)."""
+    dram, link = {
+        "rtx2080ti-pcie": (616, 15.75),
+        "v100-nvlink": (900, 150),
+        "a100-dgx": (2039, 300),
+        "h100-dgx": (3350, 450),
+        "h200-dgx": (4800, 450),
+    }[profile.name]
+    assert 0.85 * dram < profile.device.dram_gb_per_s < dram
+    assert 0.7 * link < profile.links.intra_host_gb_per_s < link
+
+
+def test_profiles_are_found_by_name() -> None:
+    assert [hardware_profile(name).name for name in PROFILES] == list(PROFILES)
+    with pytest.raises(UnknownNameError, match=r"no hardware profile named 'a100'.* Known: .*a100-dgx"):
+        hardware_profile("a100")
+
+
+def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> None:
+    profile = hardware_profile("a100-dgx")
+    plain = profile.topology(12)
+    assert (plain.device, plain.links) == (profile.device, profile.links)
+    assert plain.host_of_device.tolist() == [0] * 8 + [1] * 4
+    assert plain.memory_cap_bytes.tolist() == [80 * 2**30] * 12
+    given = profile.topology(2, devices_per_host=1, memory_cap_bytes=np.array([5, 7]))
+    assert given.host_of_device.tolist() == [0, 1]
+    assert given.memory_cap_bytes.tolist() == [5, 7]
+    assert profile.topology(3, memory_cap_bytes=9).memory_cap_bytes.tolist() == [9, 9, 9]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.errors import InvalidTopologyError
+from shard_gym.hardware import hardware_profile
+from shard_gym.topology import Cluster, DeviceSpec, LinkSpec, Topology
+
+PROFILE = hardware_profile("a100-dgx")
+DEVICE, LINKS = PROFILE.device, PROFILE.links
+BAD_NUMBERS = [0, -1, -0.5, float("nan"), float("inf"), None, "80", True, np.array([1.0])]
+
+
+def numbers_of(spec: type) -> list[str]:
+    return [field.name for field in fields(spec) if field.name not in ("name", "sources")]
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
+@pytest.mark.parametrize("name", numbers_of(DeviceSpec))
+def test_impossible_numbers_of_a_device_are_refused(name: str, bad: Any) -> None:
+    with pytest.raises(InvalidTopologyError, match=f"{name} of DeviceSpec must be a positive number"):
+        replace(DEVICE, **{name: bad})
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
+@pytest.mark.parametrize("name", numbers_of(LinkSpec))
+def test_impossible_numbers_of_a_link_are_refused(name: str, bad: Any) -> None:
+    with pytest.raises(InvalidTopologyError, match=f"{name} of LinkSpec must be a positive number"):
+        replace(LINKS, **{name: bad})
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, 1.5, True, None, "4", float("nan")], ids=repr)
+@pytest.mark.parametrize("name", ["num_devices", "devices_per_host"])
+def test_counts_must_be_whole_and_positive(name: str, bad: Any) -> None:
+    with pytest.raises(InvalidTopologyError, match=f"{name} must be an integer of at least 1"):
+        Topology(DEVICE, LINKS, **{"num_devices": 4, "devices_per_host": 4, name: bad})
+
+
+@pytest.mark.parametrize(
+    ("caps", "message"),
+    [
+        (np.array([1, 2, 3]), r"one for each of the 4 devices, not an array of shape \(3,\)"),
+        (np.ones((4, 1), int), r"not an array of shape \(4, 1\)"),
+        (np.array([1.0, 2.0, 3.0, 4.0]), "must be positive int"),
+        (np.array([1, 2, 0, 4]), "must be positive int"),
+        (np.array([True, True, True, True]), "must be positive int"),
+        (-5, "must be positive int"),
+        (np.nan, "must be positive int"),
+        (np.array(2**63, np.uint64), "must be positive int"),
+    ],
+)
+def test_impossible_memory_caps_are_refused(caps: Any, message: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=message):
+        Topology(DEVICE, LINKS, 4, memory_cap_bytes=caps)
+
+
+def test_caps_default_to_the_devices_memory_and_cannot_be_changed() -> None:
+    given = np.array([3, 2**62])
+    topology = Topology(DEVICE, LINKS, 2, memory_cap_bytes=given)
+    given[0] = 99
+    assert topology.memory_cap_bytes.tolist() == [3, 2**62]
+    assert topology.memory_cap_bytes.dtype == np.int64
+    with pytest.raises(ValueError, match="read-only"):
+        topology.memory_cap_bytes[0] = 1
+    assert Topology(DEVICE, LINKS, 2).memory_cap_bytes.tolist() == [DEVICE.memory_bytes] * 2
+
+
+def test_hosts_are_filled_in_order_and_the_last_one_in_part() -> None:
+    assert Topology(DEVICE, LINKS, 7, 3).host_of_device.tolist() == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_a_cluster_says_who_shares_a_host() -> None:
+    cluster = Topology(DEVICE, LINKS, 5, 2).cluster(max_devices=6)
+    assert cluster.device_mask.tolist() == [True] * 5 + [False]
+    peers = [(int(a), int(b)) for a, b in np.argwhere(cluster.host_peers)]
+    assert peers == [(0, 1), (1, 0), (2, 3), (3, 2)]  # 4 is alone, and 5 is padding
+    assert cluster.num_peers.tolist() == [1, 1, 1, 1, 0, 0]
+    assert cluster.num_devices == 5
+    assert cluster.crosses_hosts
+    assert cluster.intra_bytes_per_ms == LINKS.intra_host_gb_per_s * 1e9 / 1e3
+    assert cluster.inter_bytes_per_ms == LINKS.inter_host_gb_per_s * 1e9 / 1e3
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "latency_us", "crosses"),
+    [(1, 0.0, False), (2, LINKS.intra_host_latency_us, False), (3, LINKS.inter_host_latency_us, True)],
+)
+def test_the_latency_is_that_of_the_farthest_link_and_none_for_one_device(
+    num_devices: int, latency_us: float, crosses: bool
+) -> None:
+    cluster = Topology(DEVICE, LINKS, num_devices, 2).cluster()
+    assert cluster.latency_ms == pytest.approx(latency_us / 1000)
+    assert cluster.crosses_hosts == crosses
+
+
+def test_padding_below_the_number_of_devices_is_refused() -> None:
+    with pytest.raises(InvalidTopologyError, match="4 devices do not fit into max_devices=3"):
+        Topology(DEVICE, LINKS, 4).cluster(3)
+
+
+def test_clusters_stack_along_a_new_first_axis() -> None:
+    clusters = [Topology(DEVICE, LINKS, size, 2).cluster(4) for size in (1, 3, 4)]
+    stacked = Cluster.stack(clusters)
+    assert stacked.device_mask.shape == (3, 4)
+    assert stacked.host_peers.shape == (3, 4, 4)
+    for index, cluster in enumerate(clusters):
+        for field in fields(Cluster):
+            assert np.array_equal(getattr(stacked, field.name)[index], getattr(cluster, field.name))
