@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel, all_to_all_ms
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, NoPlacementFoundError
 from shard_gym.files import read_json, write_atomically
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
@@ -176,7 +176,7 @@ def longest_first(tables: Tables, topology: Topology, model: AdditiveCostModel) 
     Costs are those of each table alone, so this is a plain placement and not the best one.
 
     Raises:
-        ValueError: a table finds no device with room.
+        NoPlacementFoundError: a table finds no device with room.
     """
     costs = model.single_table_costs(model.table_loads(tables, topology), topology)
     busy = np.zeros(topology.num_devices)
@@ -185,7 +185,7 @@ def longest_first(tables: Tables, topology: Topology, model: AdditiveCostModel) 
     for table in np.argsort(-costs, kind="stable"):
         needed = tables.memory_bytes[table]
         if needed > free.max():
-            raise ValueError(
+            raise NoPlacementFoundError(
                 f"Table {table} ({tables.names[table]}) needs {needed} bytes, and no device has them left."
             )
         device = int(np.where(free >= needed, busy, np.inf).argmin())

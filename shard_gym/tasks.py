@@ -195,7 +195,7 @@ class TaskSampler:
     num_devices: tuple[int, int]
     profile: HardwareProfile | str = "a100-dgx"
     embedding_dims: Sequence[int] = ()
-    memory_slack: float = 1.4
+    memory_slack: float = 1.5
     name: str = "sampled"
 
     def __post_init__(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.progress import Progress
 
 from shard_gym.agents import AGENTS, make_agent
-from shard_gym.agents.sb3 import train_maskable_ppo
 from shard_gym.cli.console import (
     FAILED,
     NONE,
@@ -27,6 +27,9 @@ from shard_gym.evaluation import Evaluation, Placer, evaluate
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SUITES = ("dlrm-20x4", "dlrm-50x4", "mlperf-x8")
 TRAINED_ON = "dlrm-20x4"
@@ -52,7 +55,7 @@ def demo(out: Path = Path("demo"), timesteps: int = 150_000, seed: int = 0) -> N
         results[TRAINED_ON][trained.name] = evaluate(trained, TRAINED_ON, model)
     _print_table(results, timesteps)
     picture = out / "placement.png"
-    _draw(results[PICTURED[0]], model, picture)
+    save_picture(draw_extremes(results[PICTURED[0]], model), picture)
     output().print(f"\nA bad and a good placement of task {PICTURED[1]} of {PICTURED[0]}: {picture}")
     output().print("Next: shard-gym suites, shard-gym evaluate --help, shard-gym show --help")
 
@@ -70,6 +73,8 @@ def _score(suite: str, model: AdditiveCostModel, seed: int, progress: Progress) 
 
 def _train(timesteps: int, seed: int, progress: Progress) -> Placer:
     """MaskablePPO, trained on the training tasks of `TRAINED_ON`."""
+    from shard_gym.agents.sb3 import train_maskable_ppo  # brings torch, which `--help` need not load
+
     bar = progress.add_task(f"{TRAINED_ON}: training MaskablePPO", total=timesteps)
     return train_maskable_ppo(
         TRAINED_ON,
@@ -80,7 +85,7 @@ def _train(timesteps: int, seed: int, progress: Progress) -> Placer:
 
 
 def _print_table(results: Results, timesteps: int) -> None:
-    """One row for each agent, two columns for each suite; the best of the first suite last."""
+    """One row for each agent, the best last; two columns for each suite."""
     console = output()
     heading(console, "Mean cost of the test tasks, ms for each training iteration, and change against random\n")
     table = new_table()
@@ -114,14 +119,15 @@ def _cells(evaluation: Evaluation | None, reference: Evaluation) -> tuple[str, s
     return format_ms(evaluation.mean_cost_ms), format_change(change)
 
 
-def _draw(evaluations: dict[str, Evaluation], model: AdditiveCostModel, path: Path) -> None:
-    """The dearest and the cheapest of the agents' placements of one task, side by side."""
+def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:
+    """The dearest and the cheapest placement of task `PICTURED` among those of several agents, side by side."""
     suite, number = PICTURED
     task = load_suite(suite)[number]
-    valid = {name: evaluation.tasks[number] for name, evaluation in evaluations.items()}
-    by_cost = sorted((name for name in valid if valid[name].valid), key=lambda name: valid[name].cost_ms)
-    views = [(name, _view(task, np.array(valid[name].placement), model)) for name in (by_cost[-1], by_cost[0])]
-    save_picture(draw_comparison(views), path)
+    placed = {name: evaluation.tasks[number] for name, evaluation in evaluations.items()}
+    by_cost = sorted((name for name in placed if placed[name].valid), key=lambda name: placed[name].cost_ms)
+    return draw_comparison(
+        [(name, _view(task, np.array(placed[name].placement), model)) for name in (by_cost[-1], by_cost[0])]
+    )
 
 
 def _view(task: Task, placement: Placement, model: AdditiveCostModel) -> PlacementView:

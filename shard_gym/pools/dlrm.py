@@ -258,6 +258,8 @@ def _card(name: str, goal: Target, shape: Shape, draw: Draw, stats: ReuseStatist
         published_facts=(
             f"{goal.num_tables} tables, batch {goal.batch_size}",
             f"{goal.lookups} lookups, {goal.distinct_rows} distinct rows in a batch, all tables",
+            "the published lookups are synthetic themselves: Meta made them from de-identified production traffic "
+            "(README of the data set)",
             "unique_hist " + " ".join(f"{x:.4g}" for x in goal.unique_hist),
             "access_hist " + " ".join(f"{x:.4g}" for x in goal.access_hist),
         ),

@@ -41,7 +41,7 @@ class Recipe:
     num_tables: tuple[int, int] = (0, 0)
     num_devices: tuple[int, int] = (0, 0)
     embedding_dims: tuple[int, ...] = ()
-    memory_slack: float = 1.4
+    memory_slack: float = 1.5
     splits: tuple[str, ...] = SPLITS
     version: int = 1
 

@@ -21,7 +21,7 @@ from shard_gym.cost_models.card import (
     render,
     tables_of,
 )
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, NoPlacementFoundError
 from shard_gym.files import read_json
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
@@ -127,7 +127,7 @@ def test_the_placement_is_valid_balanced_and_refused_when_memory_does_not_suffic
     placement = check_placement(longest_first(tables, tight, MODEL), tables, tight)
     assert np.bincount(placement).tolist() == [5, 1, 1, 1]
     assert np.bincount(longest_first(tables, profile.topology(4), MODEL)).tolist() == [2, 2, 2, 2]
-    with pytest.raises(ValueError, match="no device has them left"):
+    with pytest.raises(NoPlacementFoundError, match="no device has them left"):
         longest_first(tables, profile.topology(4, memory_cap_bytes=size), MODEL)
 
 

@@ -1,0 +1,238 @@
+"""Evaluation: every task once and in order, failures charged and never dropped, and the judge apart from the agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.agents import AGENTS, make_agent
+from shard_gym.cost_models import CountedCostModel, make_cost_model
+from shard_gym.errors import NoPlacementFoundError, UnknownNameError
+from shard_gym.evaluation import bootstrap_interval, evaluate, penalty_ms
+from shard_gym.placement import check_placement
+from shard_gym.suites import load_suite
+from shard_gym.tasks import Task, TaskSuite
+
+MODEL = make_cost_model("analytical")
+
+
+class Answers:
+    """An agent that says what it is told to."""
+
+    name = "answers"
+
+    def __init__(self, answer: Callable[[Task], Any]) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def place(self, task: Task) -> Any:
+        self.asked.append(task.name)
+        return self.answer(task)
+
+    def true_cost_queries(self, fingerprint: str) -> int:
+        return 0
+
+
+@pytest.fixture
+def suite(random_task: Any) -> TaskSuite:
+    rng = np.random.default_rng(0)
+    return TaskSuite("own", [random_task(rng, 4 + i, 3, slack=1.5, name=f"own/{i}") for i in range(5)])
+
+
+def known(task: Task) -> Any:
+    return task.known_placement
+
+
+def test_every_task_is_asked_once_in_order_and_costed_from_scratch(suite: TaskSuite) -> None:
+    agent, progress = Answers(known), []
+    result = evaluate(agent, suite, progress=lambda done, of: progress.append((done, of)))
+    names = [task.name for task in suite]
+    assert agent.asked == names == [each.task for each in result.tasks]
+    assert progress == [(i + 1, 5) for i in range(5)]
+    for each, task in zip(result.tasks, suite, strict=True):
+        assert each.valid
+        assert each.failure == ""
+        assert each.placement == known(task).tolist()
+        assert each.cost_ms == MODEL.estimate(known(task), task.tables, task.topology).total_ms
+        assert each.seconds >= 0
+    assert result.mean_cost_ms == pytest.approx(result.costs_ms.mean())
+    assert result.failures == 0
+    assert (result.suite, result.split, result.agent, result.cost_model) == ("own", "custom", "answers", "analytical-v1")
+
+
+def raises(error: Exception) -> Callable[[Task], Any]:
+    def answer(task: Task) -> Any:
+        raise error
+
+    return answer
+
+
+FAILURES = [
+    (lambda task: known(task)[:-1], "shape"),
+    (lambda task: np.append(known(task), 0), "shape"),
+    (lambda task: None, "shape"),
+    (lambda task: [0, [1, 2]], "one list"),
+    (lambda task: np.zeros(task.num_tables, int), "Device 0 is given"),
+    (lambda task: known(task).astype(float), "float64"),
+    (lambda task: known(task) == 0, "bool"),
+    (lambda task: known(task) + 3, "device"),
+    (lambda task: known(task) - 3, "device"),
+    (raises(NoPlacementFoundError("it is a dead end")), "it is a dead end"),
+    (raises(NoPlacementFoundError()), "NoPlacementFoundError"),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason"), FAILURES)
+def test_an_answer_that_is_no_placement_is_a_failure_with_a_reason(
+    suite: TaskSuite, answer: Callable[[Task], Any], reason: str
+) -> None:
+    """It is wrong on two tasks, and those are charged their penalty in the mean."""
+    result = evaluate(Answers(lambda task: answer(task) if task.name in ("own/1", "own/3") else known(task)), suite)
+    assert len(result.tasks) == 5
+    assert [each.valid for each in result.tasks] == [True, False, True, False, True]
+    assert result.failures == 2
+    for row in (1, 3):
+        assert result.tasks[row].cost_ms == penalty_ms(suite[row], MODEL)
+        assert result.tasks[row].placement is None
+        assert reason in result.tasks[row].failure
+    assert result.mean_cost_ms == pytest.approx(np.mean([each.cost_ms for each in result.tasks]))
+    assert result.mean_cost_ms > evaluate(Answers(known), suite).mean_cost_ms
+
+
+def test_a_bug_in_an_agent_is_not_hidden(suite: TaskSuite) -> None:
+    with pytest.raises(ZeroDivisionError):
+        evaluate(Answers(lambda task: 1 // 0), suite)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_failing_is_never_cheaper_than_any_placement(random_task: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5)), devices_per_host=int(rng.integers(1, 4)))
+    worst = max(
+        MODEL.estimate(placement, task.tables, task.topology).total_ms
+        for placement in [np.zeros(task.num_tables, int), *rng.integers(task.num_devices, size=(5, task.num_tables))]
+    )
+    assert worst < penalty_ms(task, MODEL) < np.inf
+
+
+def test_a_named_suite_is_loaded_with_its_split() -> None:
+    for split in ("train", "test"):
+        result = evaluate(make_agent("dim-greedy"), "dlrm-20x4", split=split)
+        assert [each.task for each in result.tasks] == [task.name for task in load_suite("dlrm-20x4", split)]
+        assert (result.split, result.sha256) == (split, load_suite("dlrm-20x4", split).sha256)
+    with pytest.raises(UnknownNameError):
+        evaluate(make_agent("dim-greedy"), "dlrm-20x4", "analytic")
+
+
+def test_results_repeat(suite: TaskSuite) -> None:
+    one, other = (evaluate(make_agent("random", seed=3), suite).to_json() for _ in range(2))
+    for result in (one, other):
+        for each in result["tasks"]:
+            del each["seconds"]
+    assert one == other
+
+
+# The interval
+
+
+def test_the_interval_is_that_of_the_mean() -> None:
+    """Of many normal samples: mean +- 1.96 standard errors."""
+    values = np.random.default_rng(1).normal(10, 2, 400)
+    low, high = bootstrap_interval(values)
+    error = values.std() / 20
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
+    narrow = bootstrap_interval(values, confidence=0.5)
+    assert low < narrow[0] < values.mean() < narrow[1] < high
+
+
+def test_the_interval_repeats_and_scales() -> None:
+    values = np.random.default_rng(2).exponential(1, 30)
+    assert bootstrap_interval(values) == bootstrap_interval(values)
+    assert bootstrap_interval(values * 8) == pytest.approx(np.multiply(bootstrap_interval(values), 8))
+    assert bootstrap_interval(np.full(7, 3.5)) == (3.5, 3.5)
+    assert bootstrap_interval(np.array([4.0])) == (4.0, 4.0)
+
+
+@given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=40))
+def test_the_interval_holds_the_mean_and_stays_within_the_values(numbers: list[float]) -> None:
+    values = np.array(numbers)
+    low, high = bootstrap_interval(values)
+    assert type(low) is type(high) is float
+    assert values.min() * (1 - 1e-12) <= low <= high <= values.max() * (1 + 1e-12)
+
+
+# JSON
+
+
+def test_the_json_form_has_every_field(suite: TaskSuite) -> None:
+    result = evaluate(Answers(lambda task: None if task.name == "own/2" else known(task)), suite)
+    record = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert set(record) == {
+        "suite",
+        "sha256",
+        "split",
+        "agent",
+        "cost_model",
+        "mean_cost_ms",
+        "interval_ms",
+        "failures",
+        "tasks",
+    }
+    assert record["interval_ms"] == list(result.interval_ms)
+    assert len(record["tasks"]) == 5
+    for each, task in zip(record["tasks"], suite, strict=True):
+        assert set(each) == {"task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure"}
+        if each["valid"]:
+            placement = check_placement(each["placement"], task.tables, task.topology)
+            assert each["cost_ms"] == MODEL.estimate(placement, task.tables, task.topology).total_ms
+        else:
+            assert each["placement"] is None
+
+
+# Queries
+
+
+@pytest.mark.parametrize("name", ["random", "size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy"])
+def test_agents_that_ask_nothing_are_charged_no_queries(suite: TaskSuite, name: str) -> None:
+    assert [each.true_cost_queries for each in evaluate(make_agent(name), suite).tasks] == [0] * 5
+
+
+@pytest.mark.parametrize("name", ["cost-greedy", "local-search"])
+def test_agents_that_ask_are_charged_for_each_task(suite: TaskSuite, name: str) -> None:
+    options = {"max_queries": 50} if name == "local-search" else {}
+    agent = make_agent(name, **options)
+    queries = [each.true_cost_queries for each in evaluate(agent, suite).tasks]
+    assert all(count >= task.num_tables for count, task in zip(queries, suite, strict=True))
+    assert [each.true_cost_queries for each in evaluate(agent, suite).tasks] == queries  # not summed over runs
+
+
+def test_questions_to_another_model_are_no_true_cost_queries(suite: TaskSuite) -> None:
+    class Scaled(type(MODEL)):  # type: ignore[misc]
+        name = "scaled"
+
+        def device_costs(self, loads: Any, cluster: Any) -> Any:
+            return 2 * super().device_costs(loads, cluster)
+
+    agent = make_agent("cost-greedy", cost_model=Scaled())
+    assert [each.true_cost_queries for each in evaluate(agent, suite, MODEL).tasks] == [0] * 5
+    assert all(each.true_cost_queries for each in evaluate(agent, suite, Scaled()).tasks)
+
+
+def test_the_judge_does_not_count_as_a_question(suite: TaskSuite) -> None:
+    judge = CountedCostModel(MODEL)
+    result = evaluate(make_agent("dim-greedy"), suite, judge)
+    assert judge.queries >= 5
+    assert sum(each.true_cost_queries for each in result.tasks) == 0
+
+
+def test_every_agent_of_the_table_that_needs_no_training_can_be_evaluated(suite: TaskSuite) -> None:
+    for name in ("random", "size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy", "cost-greedy"):
+        assert name in AGENTS
+        assert evaluate(make_agent(name), suite).agent == name

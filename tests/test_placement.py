@@ -1,0 +1,139 @@
+"""Placements: checked from tables and topology alone, counted to the byte, and the same in every form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.errors import InvalidPlacementError, MemoryExceededError, ShardGymError
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import (
+    check_placement,
+    format_bytes,
+    from_plan,
+    memory_used,
+    placement_from_json,
+    placement_to_json,
+    to_plan,
+)
+from shard_gym.tables import Tables, Workload
+from shard_gym.topology import Topology
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def huge_tables(count: int) -> Tables:
+    """Tables whose bytes are odd multiples of 4 above 2**56, where a float holds only multiples of 16."""
+    bins = np.zeros((count, 17))
+    bins[:, 0] = 1.0
+    return Tables(
+        num_embeddings=2**38 + 1 + 2 * np.arange(count),
+        embedding_dim=np.full(count, 2**16),
+        pooling_factor=np.ones(count),
+        distinct_rows=np.ones(count),
+        reuse_histogram=bins,
+        access_histogram=bins,
+        workload=Workload(64, "fp32", "rowwise_adagrad"),
+    )
+
+
+def devices(caps: Any) -> Topology:
+    return hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=np.asarray(caps, np.int64))
+
+
+@given(seed=SEEDS)
+def test_a_placement_is_valid_if_and_only_if_every_device_holds_its_tables(random_tables: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables, count = random_tables(rng, 6), int(rng.integers(1, 5))
+    placement = rng.integers(count, size=6)
+    needed = [
+        sum(int(b) for b, device in zip(tables.memory_bytes, placement, strict=True) if device == d)
+        for d in range(count)
+    ]
+    assert memory_used(placement, tables, count).tolist() == needed
+    exact = np.maximum(needed, 1)
+    assert np.array_equal(check_placement(placement.tolist(), tables, devices(exact)), placement)
+    full = int(rng.choice(np.flatnonzero(needed)))
+    exact[full] -= 1  # one byte less on one device
+    with pytest.raises(MemoryExceededError, match=f"Device {full} is given .*{needed[full]} bytes.*{exact[full]} bytes"):
+        check_placement(placement, tables, devices(exact))
+
+
+def test_memory_is_exact_beyond_what_floats_hold() -> None:
+    tables = huge_tables(3)
+    exact = [sum(tables.memory_bytes.tolist()[:2]), tables.memory_bytes.tolist()[2]]
+    assert int(float(exact[1])) != exact[1], "these numbers would survive a float, and the test shows nothing"
+    assert memory_used(np.array([0, 0, 1]), tables, 2).tolist() == exact
+    check_placement([0, 0, 1], tables, devices(exact))
+    for device in range(2):
+        short = list(exact)
+        short[device] -= 1
+        with pytest.raises(MemoryExceededError, match=str(exact[device])):
+            check_placement([0, 0, 1], tables, devices(short))
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ([0, 1], r"3 tables needs shape \(3,\).*got \(2,\)"),
+        ([0, 1, 0, 1], r"got \(4,\)"),
+        ([[0, 1, 0]], r"got \(1, 3\)"),
+        (None, r"got \(\)"),
+        ([0, [1, 1], 0], "one list of device numbers"),
+        ([0.0, 1.0, 0.0], "integers.*not float64"),
+        ([True, False, True], "integers.*not bool"),
+        (["0", "1", "0"], "integers"),
+        ([0, 1, 2], r"Table 2 \(table_2\) is on device 2, but the devices are 0 to 1"),
+        ([0, -1, 1], r"Table 1 \(table_1\) is on device -1"),
+        (np.array([0, 1, 2**63], np.uint64), f"device {2**63}"),
+    ],
+)
+def test_what_is_no_placement_is_a_named_error(random_tables: Any, placement: Any, message: str) -> None:
+    tables = random_tables(np.random.default_rng(0), 3)
+    with pytest.raises(InvalidPlacementError, match=message):
+        check_placement(placement, tables, devices([2**40, 2**40]))
+
+
+def test_a_checked_placement_is_an_array_of_its_own(random_tables: Any) -> None:
+    tables, given_ = random_tables(np.random.default_rng(0), 3), np.array([0, 1, 0])
+    checked = check_placement(given_, tables, devices([2**40, 2**40]))
+    assert checked.dtype == np.int64
+    assert not np.shares_memory(checked, given_)
+    assert check_placement(given_.astype(np.uint8), tables, devices([2**40, 2**40])).dtype == np.int64
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=30))
+def test_plans_and_json_say_the_same(placement: list[int]) -> None:
+    array = np.array(placement)
+    plan = to_plan(array, 7)
+    assert [sorted(tables) for tables in plan] == plan
+    assert all(placement[table] == device for device, tables in enumerate(plan) for table in tables)
+    assert from_plan(plan).tolist() == placement
+    assert json.loads(json.dumps(placement_to_json(array))) == placement
+
+
+@pytest.mark.parametrize("plan", [[[0, 1], [1]], [[0, 2]], [[1]], [[0], [-1]]])
+def test_a_plan_that_misses_or_repeats_a_table_is_a_named_error(plan: list[list[int]]) -> None:
+    with pytest.raises(InvalidPlacementError, match="each table from 0 to T-1 once"):
+        from_plan(plan)
+
+
+@pytest.mark.parametrize("value", [None, "010", {"0": 1}, [0, 1.0, 0], [0, True, 0], [0, "1", 0], [0, 1], [0, 1, 9]])
+def test_json_that_is_no_placement_is_a_named_error(random_tables: Any, value: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 3)
+    with pytest.raises(ShardGymError) as error:
+        placement_from_json(value, tables, devices([2**40, 2**40]))
+    assert isinstance(error.value, InvalidPlacementError)
+    assert placement_from_json([0, 1, 0], tables, devices([2**40, 2**40])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0.00 MiB"), (2**20, "1.00 MiB"), (2**30 - 2**20, "1023.00 MiB"), (3 * 2**29, "1.50 GiB")]
+)
+def test_bytes_are_written_as_a_person_reads_them(count: int, text: str) -> None:
+    assert format_bytes(count) == text

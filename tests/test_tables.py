@@ -1,0 +1,240 @@
+"""Tables: memory to the byte, features that mean the same everywhere, and a named error for every bad value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.errors import InvalidTablesError
+from shard_gym.tables import BIN_UPPER_EDGES, FEATURE_NAMES, REFERENCE_SCALE, FeatureScale, Tables, Workload
+
+
+def simple(**changes: Any) -> Tables:
+    """Three plain tables, with some arguments replaced."""
+    bins = np.zeros((3, 17))
+    bins[:, 2] = 1.0
+    arguments: dict[str, Any] = {
+        "num_embeddings": [1000, 2000, 3000],
+        "embedding_dim": [16, 32, 64],
+        "pooling_factor": [1.0, 2.5, 10.0],
+        "distinct_rows": [500.0, 900.0, 3000.0],
+        "reuse_histogram": bins,
+        "access_histogram": bins.copy(),
+        "workload": Workload(1024),
+        "names": ("users", "items", "ads"),
+    }
+    return Tables(**{**arguments, **changes})
+
+
+# Values
+
+
+def test_arrays_have_the_dtypes_promised_and_cannot_be_written() -> None:
+    tables = simple()
+    for name in ("num_embeddings", "embedding_dim", "num_features"):
+        assert getattr(tables, name).dtype == np.int64
+    for name in ("pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram"):
+        assert getattr(tables, name).dtype == np.float64
+    for name in ("num_embeddings", "embedding_dim", "num_features", "pooling_factor", "reuse_histogram"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(tables, name)[0] = 4
+
+
+def test_the_arrays_given_stay_the_callers_own() -> None:
+    rows = np.array([1000, 2000, 3000])
+    tables = simple(num_embeddings=rows)
+    rows[0] = 1
+    assert tables.num_embeddings.tolist() == [1000, 2000, 3000]
+
+
+def test_defaults_are_one_feature_each_and_numbered_names() -> None:
+    tables = simple(names=())
+    assert tables.num_features.tolist() == [1, 1, 1]
+    assert tables.names == ("table_0", "table_1", "table_2")
+    assert len(tables) == 3
+
+
+@pytest.mark.parametrize(
+    ("weight_dtype", "optimizer", "bytes_of_the_second"),
+    [
+        ("fp16", "sgd", 2000 * 64),
+        ("fp32", "sgd", 2000 * 128),
+        ("fp16", "rowwise_adagrad", 2000 * 68),
+        ("fp32", "rowwise_adagrad", 2000 * 132),
+    ],
+)
+def test_memory_is_weights_and_optimizer_state(weight_dtype: str, optimizer: str, bytes_of_the_second: int) -> None:
+    tables = simple().with_training(weight_dtype=weight_dtype, optimizer=optimizer)
+    assert tables.memory_bytes[1] == bytes_of_the_second
+    assert tables.memory_bytes.dtype == np.int64
+    assert tables.workload == Workload(1024, weight_dtype, optimizer)
+    assert simple(workload=Workload(1024, weight_dtype, optimizer)).memory_bytes[1] == bytes_of_the_second
+
+
+def test_memory_is_exact_beyond_what_floats_hold() -> None:
+    rows = 2**40 - 1
+    tables = simple(
+        num_embeddings=[rows, rows - 1, 1],
+        embedding_dim=[65536, 65532, 4],
+        distinct_rows=[1.0, 1.0, 1.0],
+        workload=Workload(1024, "fp32", "rowwise_adagrad"),
+    )
+    exact = [rows * (65536 * 4 + 4), (rows - 1) * (65532 * 4 + 4), 20]
+    assert exact[0] > 2**53
+    assert int(float(exact[0])) != exact[0], "this number would survive a float, and the test shows nothing"
+    assert tables.memory_bytes.tolist() == exact
+
+
+def test_lookups_are_of_one_batch() -> None:
+    assert simple().lookups_per_batch.tolist() == [1024.0, 2560.0, 10240.0]
+
+
+# Features
+
+
+def test_features_are_standardised_logarithms_and_the_reuse_bins() -> None:
+    scale = FeatureScale(mean=(1.0, 2.0, 3.0, 0.5), std=(2.0, 4.0, 0.5, 0.25))
+    tables = simple(num_embeddings=[2**30 - 1, 2000, 3000])
+    row = tables.features(scale)[0]
+    assert row.dtype == np.float32
+    gib = (2**30 - 1) * 32 / 2**30
+    expected = [(np.log2(17) - 1) / 2, (30 - 2) / 4, (1 - 3) / 0.5, (np.log2(1 + gib) - 0.5) / 0.25]
+    assert row[:4] == pytest.approx(expected, rel=1e-6)
+    assert row[4:].tolist() == [0.0, 0.0, 1.0] + [0.0] * 14
+    assert tables.features().shape == (3, len(FEATURE_NAMES)) == (3, 21)
+
+
+def test_equal_tables_give_no_nan() -> None:
+    """Standardising within a task, as DreamShard does, divides by zero here."""
+    features = simple().select([1, 1, 1]).features()
+    assert np.isfinite(features).all()
+    assert (features == features[0]).all()
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_table_has_the_same_features_in_every_company(random_tables: Callable[..., Tables], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, 9)
+    chosen = rng.choice(9, size=4, replace=False)
+    assert np.array_equal(tables.select(chosen).features(), tables.features()[chosen])
+    assert np.isfinite(tables.features(REFERENCE_SCALE)).all()
+
+
+def test_there_are_seventeen_bins_with_doubling_edges() -> None:
+    assert BIN_UPPER_EDGES.tolist() == [2.0**k for k in range(16)] + [np.inf]
+
+
+# Other tables from these
+
+
+def test_selecting_keeps_everything_of_a_table() -> None:
+    tables = simple(num_features=[1, 2, 3])
+    chosen = tables.select([2, 0, 2])
+    assert chosen.names == ("ads", "users", "ads")
+    for name in ("num_embeddings", "embedding_dim", "pooling_factor", "distinct_rows", "num_features"):
+        assert getattr(chosen, name).tolist() == getattr(tables, name)[[2, 0, 2]].tolist()
+    assert np.array_equal(chosen.reuse_histogram, tables.reuse_histogram[[2, 0, 2]])
+    assert chosen.workload == tables.workload
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([0, 3], "no table 3; the tables are 0 to 2"),
+        ([-1], "no table -1"),
+        ([0.0], "list of integers"),
+        ([True, False, True], "list of integers"),
+        ([[0, 1]], "list of integers"),
+    ],
+)
+def test_selecting_what_is_not_there_is_a_named_error(indices: Any, message: str) -> None:
+    with pytest.raises(InvalidTablesError, match=message):
+        simple().select(indices)
+
+
+def test_other_widths_are_one_for_all_or_one_each() -> None:
+    assert simple().with_dims(8).embedding_dim.tolist() == [8, 8, 8]
+    assert simple().with_dims([4, 8, 128]).embedding_dim.tolist() == [4, 8, 128]
+    assert simple().embedding_dim.tolist() == [16, 32, 64]
+    with pytest.raises(InvalidTablesError, match="embedding_dim 6"):
+        simple().with_dims([4, 6, 8])
+
+
+# Bad values
+
+
+@pytest.mark.parametrize("name", ["num_embeddings", "embedding_dim", "pooling_factor", "distinct_rows", "num_features"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_impossible_numbers_are_named_with_their_table(name: str, value: float) -> None:
+    values = [16.0, value, 16.0]
+    with pytest.raises(InvalidTablesError, match=rf"{name} of table 1 \(items\) is .*{value}.*must be"):
+        simple(**{name: values})
+
+
+@pytest.mark.parametrize("name", ["reuse_histogram", "access_histogram"])
+@pytest.mark.parametrize("value", [np.nan, -0.5, 1.5])
+def test_impossible_shares_are_named_with_their_table(name: str, value: float) -> None:
+    bins = np.zeros((3, 17))
+    bins[:, 2] = 1.0
+    bins[2, 5] = value
+    with pytest.raises(InvalidTablesError, match=rf"{name} of table 2 \(ads\)"):
+        simple(**{name: bins})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_embeddings": [0, 1, 1]}, "num_embeddings of table 0"),
+        ({"num_embeddings": [10.5, 1, 1]}, "must be an integer"),
+        ({"num_embeddings": [2**40 + 1, 1, 1]}, "num_embeddings of table 0"),
+        ({"num_features": [1, 0, 1]}, "num_features of table 1"),
+        ({"embedding_dim": [16, 18, 64]}, r"Table 1 \(items\) has embedding_dim 18.*multiple of 4"),
+        ({"embedding_dim": [16, 32]}, r"embedding_dim must have shape \(3,\), not \(2,\)"),
+        ({"embedding_dim": 16}, r"embedding_dim must have shape \(3,\), not \(\)"),
+        ({"pooling_factor": [[1.0, 2.0, 3.0]]}, r"pooling_factor must have shape \(3,\), not \(1, 3\)"),
+        ({"pooling_factor": ["a", 1, 1]}, "pooling_factor must be numbers, not"),
+        ({"pooling_factor": None}, "pooling_factor"),
+        ({"reuse_histogram": np.ones((3, 16)) / 16}, r"reuse_histogram must have shape \(3, 17\), not \(3, 16\)"),
+        ({"access_histogram": np.ones((3, 17)) / 20}, r"Table 0 \(users\) has a access_histogram that sums to 0.85"),
+        ({"reuse_histogram": np.zeros((3, 17))}, r"reuse_histogram that sums to 0.0000 instead of 1"),
+        ({"pooling_factor": [0.0, 1.0, 1.0], "distinct_rows": [0.0, 1.0, 1.0]}, "sums to 1.0000 instead of 0"),
+        ({"distinct_rows": [1001.0, 1.0, 1.0]}, r"Table 0 \(users\) reads 1001 distinct rows, more than its 1000 rows"),
+        ({"pooling_factor": [0.1, 1.0, 1.0]}, r"reads 500 distinct rows.*its 102.4 lookups"),
+        ({"names": ("a", "b")}, "3 tables but 2 names"),
+        ({"num_embeddings": []}, "at least one table"),
+    ],
+)
+def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTablesError, match=message):
+        simple(**changes)
+
+
+def test_a_table_that_is_never_read_is_fine() -> None:
+    bins = np.zeros((3, 17))
+    bins[1:, 0] = 1.0
+    tables = simple(
+        pooling_factor=[0.0, 1.0, 1.0],
+        distinct_rows=[0.0, 1.0, 1.0],
+        reuse_histogram=bins,
+        access_histogram=bins,
+    )
+    assert np.isfinite(tables.features()).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, not 0"),
+        ({"batch_size": 1.5}, "not 1.5"),
+        ({"batch_size": 8, "weight_dtype": "int8"}, "weight_dtype must be one of .*fp16.*fp32.*not 'int8'"),
+        ({"batch_size": 8, "optimizer": "adam"}, "optimizer must be one of .*sgd.*not 'adam'"),
+    ],
+)
+def test_a_workload_that_makes_no_sense_is_a_named_error(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTablesError, match=message):
+        Workload(**arguments)

@@ -1,0 +1,246 @@
+"""Tasks, suites and samplers: what cannot be solved is refused by name, and what is drawn can be solved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidPlacementError,
+    InvalidTablesError,
+    InvalidTaskError,
+    MemoryExceededError,
+    TableTooLargeError,
+    UnknownNameError,
+)
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement, memory_used
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task, pack_by_memory
+
+PROFILE = hardware_profile("a100-dgx")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture
+def tables(random_tables: Any) -> Tables:
+    return random_tables(np.random.default_rng(0), 5)
+
+
+@pytest.fixture(scope="module")
+def pool(random_tables: Any) -> Tables:
+    return random_tables(np.random.default_rng(1), 80)
+
+
+# Task
+
+
+def test_a_table_that_fits_no_device_is_named(tables: Tables) -> None:
+    largest = int(tables.memory_bytes.argmax())
+    needed = int(tables.memory_bytes[largest])
+    caps = np.array([needed - 1, 10])
+    with pytest.raises(TableTooLargeError, match=rf"Table {largest} \(table_{largest}\) of task 'x' needs {needed} bytes"):
+        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=caps))
+    with pytest.raises(TableTooLargeError, match=f"{needed - 1} bytes.*Raise memory_cap_bytes"):
+        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=caps))
+
+
+def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables) -> None:
+    largest, total = int(tables.memory_bytes.max()), int(tables.memory_bytes.sum())
+    fits = np.array([largest, total - largest])
+    assert Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits)).num_tables == 5
+    with pytest.raises(InvalidTaskError, match="The 5 tables of task 'x' need .*2 devices have .*Add devices") as error:
+        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits - np.array([0, 1])))
+    assert not isinstance(error.value, TableTooLargeError)
+
+
+@pytest.mark.parametrize("cap", [2**62, 2**63 - 1])
+def test_a_cap_that_means_no_cap_does_not_overflow(tables: Tables, cap: int) -> None:
+    task = Task("x", tables, PROFILE.topology(4, memory_cap_bytes=cap))
+    assert check_placement(np.zeros(5, int), task.tables, task.topology).tolist() == [0] * 5
+
+
+def test_totals_are_exact_beyond_what_floats_hold() -> None:
+    bins = np.zeros((2, 17))
+    bins[:, 0] = 1.0
+    tables = Tables(
+        num_embeddings=[2**40 - 1, 2**40 - 3],
+        embedding_dim=[4096, 4096],
+        pooling_factor=np.ones(2),
+        distinct_rows=np.ones(2),
+        reuse_histogram=bins,
+        access_histogram=bins,
+        workload=Workload(64, "fp32", "rowwise_adagrad"),
+    )
+    needed = tables.memory_bytes.tolist()
+    assert sum(needed) > 2**53
+    Task("x", tables, PROFILE.topology(2, memory_cap_bytes=np.array(needed)))
+    with pytest.raises(InvalidTaskError):
+        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=np.array(needed) - np.array([0, 1])))
+
+
+def test_a_known_placement_is_checked_and_kept_read_only(tables: Tables) -> None:
+    with pytest.raises(InvalidPlacementError, match=r"shape \(5,\)"):
+        Task("x", tables, PROFILE.topology(2), np.zeros(4, int))
+    with pytest.raises(MemoryExceededError, match="Device 0"):
+        caps = tables.memory_bytes.sum() - 1
+        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=int(caps)), np.zeros(5, int))
+    known = np.array([0, 1, 0, 1, 0])
+    task = Task("x", tables, PROFILE.topology(2), known)
+    known[0] = 1
+    assert task.known_placement is not None
+    assert task.known_placement.tolist() == [0, 1, 0, 1, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        task.known_placement[0] = 1
+
+
+def test_a_task_counts_its_tables_and_devices(tables: Tables) -> None:
+    task = Task("x", tables, PROFILE.topology(3))
+    assert (task.num_tables, task.num_devices) == (5, 3)
+    assert repr(task) == "Task('x', 5 tables, 3 devices)"
+
+
+# TaskSuite
+
+
+@pytest.fixture
+def suite(tables: Tables) -> TaskSuite:
+    return TaskSuite("s", [Task(f"s/{i}", tables.select(np.arange(i + 1)), PROFILE.topology(4 - i)) for i in range(4)])
+
+
+def test_a_suite_is_an_ordered_list_with_names(suite: TaskSuite) -> None:
+    assert len(suite) == 4
+    assert [task.name for task in suite] == ["s/0", "s/1", "s/2", "s/3"]
+    assert suite[2] is suite.task(2) is suite.task("s/2") is suite.task(np.int64(2))
+    assert (suite.max_tables, suite.max_devices) == (4, 4)
+    assert isinstance(suite, TaskSource)
+
+
+@pytest.mark.parametrize("key", [4, -1, 1.0, True, None, ()])
+def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="tasks 0 to 3, not "):
+        suite.task(key)
+
+
+def test_an_unknown_task_suggests_the_closest(suite: TaskSuite) -> None:
+    with pytest.raises(UnknownNameError, match="no task in 's' .*named 's/22'. Did you mean 's/2'"):
+        suite.task("s/22")
+
+
+def test_suites_without_tasks_or_with_equal_names_are_refused(suite: TaskSuite) -> None:
+    with pytest.raises(InvalidTaskError, match="'empty' has no tasks"):
+        TaskSuite("empty", ())
+    with pytest.raises(InvalidTaskError, match="two tasks of the same name"):
+        TaskSuite("twice", (suite[0], suite[0]))
+
+
+def test_a_suite_draws_every_task_equally_often(suite: TaskSuite) -> None:
+    rng = np.random.default_rng(0)
+    names = [suite.sample(rng).name for _ in range(4000)]
+    assert all(names.count(f"s/{i}") == pytest.approx(1000, abs=120) for i in range(4))
+
+
+# Packing and caps
+
+
+def test_packing_puts_the_largest_table_on_the_emptiest_device(tables: Tables) -> None:
+    packed = pack_by_memory(tables, 3)
+    used, needed = [0, 0, 0], tables.memory_bytes.tolist()
+    for table in sorted(range(5), key=lambda t: -needed[t]):
+        assert packed[table] == used.index(min(used))
+        used[packed[table]] += needed[table]
+
+
+@given(seed=SEEDS, slack=st.floats(1.01, 3.0))
+def test_caps_follow_the_tables(random_tables: Any, seed: int, slack: float) -> None:
+    rng = np.random.default_rng(seed)
+    tables, count = random_tables(rng, int(rng.integers(3, 20))), int(rng.integers(1, 4))
+    task = capped_task("x", tables, count, PROFILE, slack)
+    packed = int(memory_used(pack_by_memory(tables, count), tables, count).max())
+    (cap,) = set(task.topology.memory_cap_bytes.tolist())
+    assert cap % MIB == 0
+    assert slack * packed - 1 <= cap < slack * packed + MIB
+    assert task.known_placement is not None
+
+
+def test_caps_never_exceed_the_devices_memory(tables: Tables) -> None:
+    task = capped_task("x", tables, 2, PROFILE, 1e6)
+    assert set(task.topology.memory_cap_bytes.tolist()) == {PROFILE.device.memory_bytes}
+
+
+def test_tables_the_devices_cannot_hold_are_refused(tables: Tables) -> None:
+    bins = np.eye(17)[[0]]
+    big = Tables([2**28], [64], [1.0], [1.0], bins, bins, tables.workload).select([0, 0, 0])  # 32 GiB each
+    with pytest.raises(InvalidTaskError, match="No placement was found for task 'x': 3 tables with 96.00 GiB on 1 x A1"):
+        capped_task("x", big, 1, PROFILE, 1.4)
+    assert capped_task("x", big, 2, PROFILE, 1.4).topology.memory_cap_bytes.tolist() == [80 * 2**30] * 2
+
+
+# TaskSampler
+
+
+@given(seed=SEEDS)
+def test_every_drawn_task_lies_in_the_ranges_and_can_be_solved(pool: Tables, seed: int) -> None:
+    sampler = TaskSampler(pool, (4, 30), (2, 6), embedding_dims=(8, 128), memory_slack=1.3, name="mine")
+    task = sampler.sample(np.random.default_rng(seed))
+    assert 4 <= task.num_tables <= 30 == sampler.max_tables
+    assert 2 <= task.num_devices <= min(6, task.num_tables)
+    assert sampler.max_devices == 6
+    assert set(task.tables.embedding_dim.tolist()) <= {8, 128}
+    assert len(set(task.tables.names)) == task.num_tables  # without replacement
+    assert task.name.startswith("mine-")
+    assert task.known_placement is not None
+    check_placement(task.known_placement, task.tables, task.topology)
+
+
+def test_draws_repeat_with_their_generator_and_differ_otherwise(pool: Tables) -> None:
+    sampler = TaskSampler(pool, (5, 9), (2, 3))
+
+    def drawn(seed: int) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        return [(t.name, t.tables.names, t.num_devices) for t in (sampler.sample(rng) for _ in range(20))]
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+    assert len({name for name, *_ in drawn(0)}) == 20
+    assert {len(names) for _, names, _ in drawn(0)} == {5, 6, 7, 8, 9}
+    kept = sampler.sample(np.random.default_rng(0)).tables
+    assert set(kept.embedding_dim.tolist()) <= set(pool.embedding_dim.tolist())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_tables": (0, 5)}, InvalidTaskError, r"num_tables.*1 <= smallest.*got \(0, 5\)"),
+        ({"num_tables": (6, 5)}, InvalidTaskError, r"got \(6, 5\)"),
+        ({"num_tables": (5, 81)}, InvalidTaskError, r"<= 80, the tables of the pool; got \(5, 81\)"),
+        ({"num_devices": (3, 2)}, InvalidTaskError, r"num_devices of a TaskSampler.*got \(3, 2\)"),
+        ({"num_devices": (0, 2)}, InvalidTaskError, r"got \(0, 2\)"),
+        ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be above 1, not 1.0"),
+        ({"memory_slack": float("nan")}, InvalidTaskError, "not nan"),
+    ],
+)
+def test_a_sampler_that_makes_no_sense_is_refused(
+    pool: Tables, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        TaskSampler(pool, **{"num_tables": (5, 9), "num_devices": (2, 3), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"profile": "a100"}, UnknownNameError, "Did you mean 'a100-dgx'"),
+        ({"embedding_dims": (6,)}, InvalidTablesError, "embedding_dim 6.*multiple of 4"),
+    ],
+)
+def test_what_a_sampler_cannot_draw_with_is_named(
+    pool: Tables, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        TaskSampler(pool, (5, 9), (2, 3), **arguments).sample(np.random.default_rng(0))
