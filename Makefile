@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format bench check-gymnasium clean
+.PHONY: help install demo test lint format bench results check-gymnasium clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: $(INSTALLED) ## Format the code and repair what ruff can repair
 
 bench: $(INSTALLED) ## Measure the speed of environments and cost models
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+results: $(INSTALLED) ## Score every agent on every suite and make the tables of the documentation anew
+	$(BIN)/python benchmarks/results.py $(ARGS)
 
 check-gymnasium: $(GYMNASIUM_VERSIONS:%=check-gymnasium-%) ## Run the contract tests on the oldest, RLlib's and the newest Gymnasium
 

@@ -9,22 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
-from shard_gym.agents.heuristics import (
-    CostGreedyAgent,
-    GreedyAgent,
-    RandomAgent,
-    TableScore,
-    dim_score,
-    lookup_score,
-    size_lookup_score,
-    size_score,
-)
+from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAgent, RandomAgent, TableScore
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 
-PAPER_HEURISTICS = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
-"""The four greedy heuristics DreamShard compares with."""
+PAPER_HEURISTICS = tuple(PAPER_SCORES)
+"""Names of the four greedy heuristics DreamShard compares with."""
 
 AgentFactory = Callable[..., Agent]
 """Called with the cost model an agent may plan with, a seed, and the agent's own options by keyword."""
@@ -36,10 +27,7 @@ def _greedy(name: str, score: TableScore) -> AgentFactory:
 
 AGENTS: dict[str, AgentFactory] = {
     "random": lambda cost_model, seed: RandomAgent(seed),
-    "size-greedy": _greedy("size-greedy", size_score),
-    "dim-greedy": _greedy("dim-greedy", dim_score),
-    "lookup-greedy": _greedy("lookup-greedy", lookup_score),
-    "size-lookup-greedy": _greedy("size-lookup-greedy", size_lookup_score),
+    **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
     "cost-greedy": lambda cost_model, seed: CostGreedyAgent(cost_model),
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
 }

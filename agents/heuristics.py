@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -96,6 +96,20 @@ class GreedyAgent(Agent):
             load[device] += scores[table]
             free[device] -= task.tables.memory_bytes[table]
         return placement
+
+
+PAPER_SCORES: Mapping[str, TableScore] = {
+    "size-greedy": size_score,
+    "dim-greedy": dim_score,
+    "lookup-greedy": lookup_score,
+    "size-lookup-greedy": size_lookup_score,
+}
+"""The four greedy heuristics DreamShard compares with, by name."""
+
+
+def paper_heuristics() -> list[GreedyAgent]:
+    """One agent for each of `PAPER_SCORES`."""
+    return [GreedyAgent(name, score) for name, score in PAPER_SCORES.items()]
 
 
 class CostGreedyAgent(CostGuidedAgent):

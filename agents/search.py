@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
 
 import numpy as np
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.agents.heuristics import CostGreedyAgent
-from shard_gym.agents.neighbourhood import Changes, Neighbourhood
-from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
+from shard_gym.agents.neighbourhood import Changes, Costs, Neighbourhood
+from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
@@ -20,18 +18,21 @@ from shard_gym.tasks import Task, pack_by_memory
 MIN_GAIN_MS = 1e-9
 """A change that gains less is rounding error."""
 
-BATCH = 8192
-"""Candidates costed at once; bounds the memory."""
+BATCH = 512
+"""Candidates costed at once: enough to make the arrays worth their while, few enough to move on early."""
 
 
 class LocalSearchAgent(CostGuidedAgent):
-    """Steepest descent over moves and swaps from the cost-greedy placement, again and again from random kicks.
+    """Descent over moves and swaps from the best greedy placement, again and again from random kicks.
+
+    The descent follows the smoothed cost (see `neighbourhood.Costs`) and keeps the placement with the lowest exact one.
 
     Args:
         cost_model: the model to search under, or its name.
-        max_queries: placements to ask the model about, for each task.
+        max_queries: placements to ask the model about, for each task; overrun by one batch at most.
         max_seconds: wall-clock limit for each task; None for none. With a limit, results depend on the machine.
-        seed: of the kicks. Equal seeds, equal placements (without `max_seconds`).
+        seed: of the order in which changes are tried, and of the kicks. Equal seeds, equal placements (without
+            `max_seconds`).
     """
 
     name = "local-search"
@@ -51,60 +52,100 @@ class LocalSearchAgent(CostGuidedAgent):
         self.max_queries = max_queries
         self.max_seconds = max_seconds
         self.seed = seed
-        self._start = CostGreedyAgent(self.cost_model)
-        self._start.cost_model = self.cost_model  # one counter for both
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        self._last_query = self.cost_model.queries + self.max_queries
-        self._deadline = time.perf_counter() + self.max_seconds if self.max_seconds else float("inf")
+        budget = _Budget(self.cost_model, self.max_queries, self.max_seconds)
         rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-        around = Neighbourhood(task, self.cost_model, self._first_placement(task))
-        self._descend(around)
-        best, best_cost = around.placement, around.cost_ms
-        while not self._exhausted() and task.num_devices > 1:
-            self._kick(around, rng)
-            self._descend(around)
-            if around.cost_ms < best_cost - MIN_GAIN_MS:
-                best, best_cost = around.placement, around.cost_ms
-            else:
-                around.set_placement(best)
-        return best
+        starts = [Neighbourhood(task, self.cost_model, placement) for placement in self._starts(task)]
+        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget)
+        search.run()
+        return search.best
 
-    def _first_placement(self, task: Task) -> Placement:
-        try:
-            return self._start.place(task)
-        except NoPlacementFoundError as stranded:  # the order by cost can strand a large table, by size seldom does
+    def _starts(self, task: Task) -> list[Placement]:
+        """The placements of all greedy agents that find one, and the one packed by memory if it fits.
+
+        Raises:
+            NoPlacementFoundError: none of them does.
+        """
+        starts = []
+        for agent in (CostGreedyAgent(self.cost_model), *paper_heuristics()):
             try:
-                return check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology)
-            except InvalidPlacementError:
-                raise stranded from None
+                starts.append(agent.place(task))
+            except NoPlacementFoundError as stranded:
+                failure = stranded
+        try:
+            starts.append(check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology))
+        except InvalidPlacementError:
+            if not starts:
+                raise failure from None
+        return starts
 
-    def _exhausted(self) -> bool:
-        return self.cost_model.queries >= self._last_query or time.perf_counter() >= self._deadline
 
-    def _descend(self, around: Neighbourhood) -> None:
-        """Apply the best change until none gains."""
-        while not self._exhausted():
-            changes = around.around(around.critical_tables())
-            if not len(changes):
-                return
-            costs = np.concatenate(list(self._costs_in_batches(around, changes)))
-            best = int(costs.argmin())
-            if costs[best] >= around.cost_ms - MIN_GAIN_MS:
-                return
-            around.apply(changes, best)
+class _Budget:
+    """How long one search may go on."""
 
-    def _costs_in_batches(self, around: Neighbourhood, changes: Changes) -> Iterator[FloatArray]:
-        """The cost after each change, in order, up to the batch in which the queries or the time run out."""
+    def __init__(self, model: CountedCostModel, max_queries: int, max_seconds: float | None) -> None:
+        self._model = model
+        self._last_query = model.queries + max_queries
+        self._deadline = time.perf_counter() + max_seconds if max_seconds else float("inf")
+
+    def spent(self) -> bool:
+        return self._model.queries >= self._last_query or time.perf_counter() >= self._deadline
+
+
+class _Search:
+    """One search over the placements of one task; `best` is the cheapest placement met."""
+
+    def __init__(self, around: Neighbourhood, rng: np.random.Generator, budget: _Budget) -> None:
+        self._around = around
+        self._rng = rng
+        self._budget = budget
+        self.best = around.placement
+        self._best_cost = float(around.costs.exact)
+
+    def run(self) -> None:
+        """Descend, kick, and go back if the kick led nowhere, until the budget is spent."""
+        self._descend()
+        while not self._budget.spent() and self._around.task.num_devices > 1:
+            home, home_cost = self._around.placement, self._around.costs.smoothed
+            self._kick()
+            self._descend()
+            if self._around.costs.smoothed > home_cost:
+                self._around.set_placement(home)
+
+    def _descend(self) -> None:
+        """Apply changes that gain until none does."""
+        while not self._budget.spent() and self._improve():
+            pass
+
+    def _improve(self) -> bool:
+        """Apply the best change of the first batch, in random order, that has one that gains; False if none has."""
+        changes = self._around.around(self._around.critical_tables())
+        shuffled = self._rng.permutation(len(changes))
         for start in range(0, len(changes), BATCH):
-            yield around.costs(changes.take(np.arange(start, min(start + BATCH, len(changes)))))
-            if self._exhausted():
-                return
+            batch = changes.take(shuffled[start : start + BATCH])
+            costs = self._around.costs_after(batch)
+            self._remember(batch, costs)
+            best = int(costs.smoothed.argmin())
+            if costs.smoothed[best] < self._around.costs.smoothed - MIN_GAIN_MS:
+                self._around.set_placement(self._around.placement_after(batch, best))
+                return True
+            if self._budget.spent():
+                return False
+        return False
 
-    def _kick(self, around: Neighbourhood, rng: np.random.Generator) -> None:
+    def _remember(self, batch: Changes, costs: Costs) -> None:
+        """Keep the cheapest placement met, also where the smoothed cost leads elsewhere."""
+        cheapest = int(costs.exact.argmin())
+        if costs.exact[cheapest] < self._best_cost - MIN_GAIN_MS:
+            self.best = self._around.placement_after(batch, cheapest)
+            self._best_cost = float(costs.exact[cheapest])
+
+    def _kick(self) -> None:
         """A few random changes, good or bad, to leave the local optimum."""
-        for _ in range(int(rng.integers(2, 5))):
-            changes = around.around(rng.integers(around.task.num_tables, size=1))
+        for _ in range(int(self._rng.integers(2, 5))):
+            changes = self._around.around(self._rng.integers(self._around.task.num_tables, size=1))
             if len(changes):
-                around.apply(changes, int(rng.integers(len(changes))))
+                which = int(self._rng.integers(len(changes)))
+                self._around.set_placement(self._around.placement_after(changes, which))

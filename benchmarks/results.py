@@ -45,6 +45,14 @@ README_SUITES = (
 )
 BEGIN, END = "<!-- generated: results -->", "<!-- end -->"
 
+INTRODUCTION = """# Results
+
+Test split of every suite, cost model `analytical`; made by `make results`. Costs are ms for each training iteration,
+means over the tasks with a 95% bootstrap interval; failed tasks are charged their penalty. `vs random` and `gap to best`
+are means over the tasks of the cost relative to the random agent and to the best known placement. `plan time` is the
+median for one task on one core of the machine that ran it; `queries` are placements the agent asked the scoring model
+about, for each task. A suite with one task has no interval."""
+
 Results = dict[str, dict[str, dict[str, Any]]]
 """By suite and agent: what the tables show."""
 
@@ -101,14 +109,7 @@ def readme_table(results: Results) -> str:
 
 def page(results: Results) -> str:
     """One table for each suite, every column."""
-    parts = [
-        "# Results\n",
-        "Test split of every suite, cost model `analytical`; made by `make results`. Costs are ms for each training",
-        "iteration, means over the tasks with a 95% bootstrap interval; failed tasks are charged their penalty. `vs random`",
-        "and `gap to best` are means over the tasks of the cost relative to the random agent and to the best known placement.",
-        "`plan time` is the median for one task on one core of the machine that ran it; `queries` are placements the agent",
-        "asked the scoring model about. A suite with one task has no interval.",
-    ]
+    parts = [INTRODUCTION]
     header = ("agent", "mean ms", "95% interval", "vs random", "gap to best", "failed", "plan time", "queries")
     for suite, agents in results.items():
         tasks = len(load_suite(suite))

@@ -6,8 +6,8 @@ Forward, per device: the slowest of three limits, plus a fixed cost of the fused
 - L2: every row read passes it.
 - Lanes: a lookup occupies a group of 8, 16 or 32 threads, chosen for the widest table of the whole fused op
   (FBGEMM forward template), so a wide table makes narrow ones in its op idle lanes.
-Backward, per device (FBGEMM exact backward template): sort of the indices, gradient rows through the L2, one
-read-modify-write of every distinct row at random, optimizer state, again with lanes and a fixed cost.
+Backward, per device (FBGEMM exact backward template): a sort of the indices; after it the slowest of gradient rows through
+the L2, one read-modify-write of every distinct row at random with its optimizer state, and lanes; and a fixed cost.
 All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host
 and across hosts, plus a latency. Gradients come back the same way.
 """
@@ -61,13 +61,14 @@ FULL_WARP_DIM = 128
     FORWARD_DRAM_MS,
     FORWARD_L2_MS,
     LANE_MS,
+    SORT_MS,
     BACKWARD_DRAM_MS,
     BACKWARD_L2_MS,
     OUTPUT_BYTES_SENT,
     LANE_SHARE,
     FORWARD_FIXED_MS,
     BACKWARD_FIXED_MS,
-) = range(9)
+) = range(10)
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
@@ -90,11 +91,11 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     name = "analytical"
     version = 1
-    num_loads = 9
-    num_sum_loads = 6
+    num_loads = 10
+    num_sum_loads = 7
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 9) float64, in the order of the constants above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        """(T, 10) float64, in the order of the constants above; ms, but OUTPUT_BYTES_SENT in bytes."""
         device = topology.device
         dram, l2 = device.dram_gb_per_s * 1e6, device.l2_gb_per_s * 1e6  # bytes per ms
         lookups = tables.lookups_per_batch
@@ -105,6 +106,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         loads[:, FORWARD_DRAM_MS] = self._forward_dram_bytes(tables, device, row, output) / dram
         loads[:, FORWARD_L2_MS] = lookups * row / l2
         loads[:, LANE_MS] = lookups * np.ceil(tables.embedding_dim / FULL_WARP_DIM) / warp_rows_per_ms
+        loads[:, SORT_MS] = lookups * (LINEARIZE_BYTES + SORT_BYTES / SORT_EFFICIENCY + RUN_LENGTH_BYTES) / dram
         loads[:, BACKWARD_DRAM_MS] = self._backward_dram_bytes(tables, device, row, output) / dram
         loads[:, BACKWARD_L2_MS] = lookups * to_sectors(OUTPUT_BYTES * tables.embedding_dim) / l2
         loads[:, OUTPUT_BYTES_SENT] = output
@@ -125,7 +127,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     def _backward_dram_bytes(
         tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
     ) -> FloatArray:
-        """Sort, gradients and row updates, each weighted by how far it stays behind a plain copy."""
+        """Gradients and row updates; the updates are weighted by how far random access stays behind a plain copy."""
         lookups = tables.lookups_per_batch
         bags = tables.workload.batch_size * tables.num_features
         gradient = to_sectors(OUTPUT_BYTES * tables.embedding_dim)
@@ -133,11 +135,10 @@ class AnalyticalCostModel(AdditiveCostModel):
         gradients = output + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
         state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
         updates = tables.distinct_rows * (2 * row + state) / RANDOM_UPDATE_EFFICIENCY
-        sort = lookups * (LINEARIZE_BYTES + SORT_BYTES / SORT_EFFICIENCY + RUN_LENGTH_BYTES)
-        return sort + gradients + updates
+        return gradients + updates
 
     def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
-        """(..., D, 4) ms from (..., D, 9) device loads."""
+        """(..., D, 4) ms from (..., D, 10) device loads."""
         lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
         phases = np.empty((*loads.shape[:-1], 4))
         np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS], out=phases[..., 0])
@@ -145,6 +146,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         phases[..., 0] += loads[..., FORWARD_FIXED_MS]
         np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS], out=phases[..., 3])
         np.maximum(phases[..., 3], lanes, out=phases[..., 3])
+        phases[..., 3] += loads[..., SORT_MS]
         phases[..., 3] += loads[..., BACKWARD_FIXED_MS]
         phases[..., 1] = all_to_all_ms(loads[..., OUTPUT_BYTES_SENT], cluster)
         phases[..., 2] = phases[..., 1]

@@ -80,7 +80,7 @@ def _random_task(
 
 
 def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -> tuple[Task, NDArray[np.int64]]:
-    """A task of `num_devices` copies of the same `per_device` tables of one width, shuffled, and a best placement of it.
+    """A task of `num_devices` copies of the same `per_device` tables of one width, shuffled, and its best placement.
 
     One copy of each table on every device spreads all loads evenly, and nothing is cheaper than that.
     """

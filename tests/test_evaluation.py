@@ -63,7 +63,12 @@ def test_every_task_is_asked_once_in_order_and_costed_from_scratch(suite: TaskSu
         assert each.seconds >= 0
     assert result.mean_cost_ms == pytest.approx(result.costs_ms.mean())
     assert result.failures == 0
-    assert (result.suite, result.split, result.agent, result.cost_model) == ("own", "custom", "answers", "analytical-v1")
+    assert (result.suite, result.split, result.agent, result.cost_model) == (
+        "own",
+        "custom",
+        "answers",
+        "analytical-v1",
+    )
 
 
 def raises(error: Exception) -> Callable[[Task], Any]:

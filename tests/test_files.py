@@ -51,7 +51,9 @@ def test_a_fault_at_any_point_leaves_the_old_file_and_nothing_else(
             handle = honest(*args, **kwargs)
             handle.write(b'{"ne')  # half of the new content reaches the disk
             handle.flush()
-            wrapper = type("Torn", (), {"__enter__": lambda s: s, "__exit__": lambda s, *a: handle.close(), "write": fail})
+            wrapper = type(
+                "Torn", (), {"__enter__": lambda s: s, "__exit__": lambda s, *a: handle.close(), "write": fail}
+            )
             return wrapper()
 
         monkeypatch.setattr(os, "fdopen", opened)

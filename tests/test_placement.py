@@ -60,7 +60,9 @@ def test_a_placement_is_valid_if_and_only_if_every_device_holds_its_tables(rando
     assert np.array_equal(check_placement(placement.tolist(), tables, devices(exact)), placement)
     full = int(rng.choice(np.flatnonzero(needed)))
     exact[full] -= 1  # one byte less on one device
-    with pytest.raises(MemoryExceededError, match=f"Device {full} is given .*{needed[full]} bytes.*{exact[full]} bytes"):
+    with pytest.raises(
+        MemoryExceededError, match=f"Device {full} is given .*{needed[full]} bytes.*{exact[full]} bytes"
+    ):
         check_placement(placement, tables, devices(exact))
 
 

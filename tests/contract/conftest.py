@@ -1,6 +1,6 @@
 """The contract tests walk over every registered environment, with every observation and every reward.
 
-They need nothing but the public interface and run on every Gymnasium version that is supported (`make check-gymnasium`).
+They run on every version of Gymnasium that is supported (`make check-gymnasium`).
 """
 
 from __future__ import annotations

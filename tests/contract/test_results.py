@@ -92,8 +92,9 @@ def test_flags_and_rewards_are_plain_python(make: Make, rollout: Any) -> None:
 
 def test_one_mask_stands_in_every_place_and_is_never_empty(make: Make, rollout: Any) -> None:
     env = make()
-    obs, info = env.reset(seed=9)
-    for obs, _, _, _, info in [(obs, None, False, False, info), *rollout(env, np.random.default_rng(9), 60)]:
+    first = env.reset(seed=9)
+    results = rollout(env, np.random.default_rng(9), 60)
+    for obs, info in [first, *((result[0], result[-1]) for result in results)]:
         assert info["action_mask"].dtype == np.int8
         assert np.array_equal(info["action_mask"], obs["action_mask"])
         assert info["action_mask"].any()

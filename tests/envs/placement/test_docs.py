@@ -13,6 +13,7 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.placement.reward import REWARDS
+from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.tables import FEATURE_NAMES
 
 DOC = inspect.cleandoc(EmbeddingPlacementEnv.__doc__ or "")
@@ -49,9 +50,7 @@ def test_the_headings_are_those_of_gymnasiums_own_pages_in_their_order() -> None
 @pytest.mark.parametrize(("max_tables", "max_devices"), [(20, 4), (31, 7)])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 def test_the_table_of_arrays_is_the_observation_space(max_tables: int, max_devices: int, observation: str) -> None:
-    env = EmbeddingPlacementEnv(
-        "dlrm-20x4", max_tables=max_tables, max_devices=max_devices, observation=observation
-    )
+    env = EmbeddingPlacementEnv("dlrm-20x4", max_tables=max_tables, max_devices=max_devices, observation=observation)
     documented = {
         key: ((int(eval(shape.rstrip(","), {"T": max_tables, "D": max_devices})),), dtype)
         for key, (starred, shape, dtype) in documented_arrays().items()
@@ -115,7 +114,5 @@ def test_the_penalty_is_the_multiple_named(random_task: Any) -> None:
 
 
 def test_the_version_history_ends_with_the_registered_version() -> None:
-    from shard_gym.envs.registration import ENVIRONMENTS
-
     versions = re.findall(r"^\* (v\d+):", section("Version History"), re.MULTILINE)
     assert f"EmbeddingPlacement-{versions[0]}" in ENVIRONMENTS

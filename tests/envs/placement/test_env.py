@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def crowded(random_tables: Any) -> Task:
-    """Tables of 600, 200, 400 and 400 thousand rows, placed in this order, on two devices that hold 800 thousand each."""
+    """Tables of 600, 200, 400 and 400 thousand rows, placed in this order, on two devices that hold 800 each."""
     base = random_tables(np.random.default_rng(0), 4, dims=(16,))
     tables = Tables(
         num_embeddings=np.array([400, 600, 400, 200]) * 1000,
@@ -81,7 +81,7 @@ def test_tables_come_in_descending_cost_and_go_where_the_actions_say(
 def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
     random_task: Any, valid_placements: Any, env_of: Any, seed: int
 ) -> None:
-    """Every sequence of actions is tried, and compared with every placement that fits, found without environment or mask."""
+    """Every sequence of actions against every placement that fits, found without environment or mask."""
     rng = np.random.default_rng(seed)
     task = random_task(rng, int(rng.integers(2, 6)), int(rng.integers(2, 4)), slack=None if seed % 3 == 0 else 1.05)
     env = env_of(task)
@@ -162,12 +162,15 @@ def test_a_table_on_a_full_device_ends_the_episode(random_tables: Any, env_of: A
     total, info = play(env, [0, 0, 0])
     assert total == pytest.approx(-penalty_ms(task, MODEL))
     assert "placement" not in info
-    assert info["failure"].items() >= {
-        "reason": "illegal_action",
-        "table": "third",
-        "bytes_needed": 400_000 * 32,
-        "bytes_free": 800_000 * 32,
-    }.items()
+    assert (
+        info["failure"].items()
+        >= {
+            "reason": "illegal_action",
+            "table": "third",
+            "bytes_needed": 400_000 * 32,
+            "bytes_free": 800_000 * 32,
+        }.items()
+    )
     assert "third" in info["failure"]["message"]
     assert str(400_000 * 32) in info["failure"]["message"]
     assert env.state.status[0] == Status.ILLEGAL_ACTION
@@ -192,12 +195,15 @@ def test_a_dead_end_ends_the_episode_with_the_table_that_fits_nowhere(
     env.reset(seed=0)
     total, info = play(env, [0, 1, 1])
     assert total == pytest.approx(-penalty_ms(task, MODEL))
-    assert info["failure"].items() >= {
-        "reason": "dead_end",
-        "table": "fourth",
-        "bytes_needed": 400_000 * 32,
-        "bytes_free": 200_000 * 32,
-    }.items()
+    assert (
+        info["failure"].items()
+        >= {
+            "reason": "dead_end",
+            "table": "fourth",
+            "bytes_needed": 400_000 * 32,
+            "bytes_free": 200_000 * 32,
+        }.items()
+    )
     assert env.state.step[0] == 3
     env.reset(seed=0)
     assert play(env, [0, 0, 1, 1])[1]["placement"].tolist() == [1, 0, 1, 0]
@@ -226,6 +232,17 @@ def test_only_the_last_info_says_how_it_ended(random_tables: Any, env_of: Any) -
     env.step(1)
     assert set(env.step(1)[4]) == running | {"failure"}
     assert type(info["task"]) is str
+
+
+def test_what_the_last_info_says_is_not_the_environments_own_memory(random_tables: Any, env_of: Any, play: Any) -> None:
+    env = env_of(crowded(random_tables))
+    env.reset(seed=0)
+    _, info = play(env, [0, 0, 1, 1])
+    before = env.state.copy()
+    info["phase_costs_ms"][:] = -1
+    info["placement"][:] = -1
+    assert np.array_equal(env.state.phases_ms, before.phases_ms)
+    assert np.array_equal(env.view().placement, [1, 0, 1, 0])
 
 
 def test_devices_with_caps_of_their_own_are_masked_apart(random_tables: Any, env_of: Any) -> None:

@@ -11,23 +11,21 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.failure import describe_failure
 from shard_gym.envs.placement.problem import Problem, prepare
 from shard_gym.envs.placement.state import PlacementState, initial_state, step
+from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
+PROFILE = hardware_profile("a100-dgx")
 
 
 @pytest.fixture
 def tasks(random_tables: Any) -> list[Task]:
-    """Two tasks; in the second, the two largest of three equal tables fill the devices."""
-    from shard_gym.hardware import hardware_profile
-
-    profile = hardware_profile("a100-dgx")
+    """Two tasks of equal tables; in the second, the devices hold one and two of them and no more."""
     one = random_tables(np.random.default_rng(0), 1)
     bytes_each = int(one.memory_bytes[0])
-    easy = Task("easy", one.select([0, 0]), profile.topology(2))
-    tight = Task(
-        "tight", one.select([0, 0, 0]), profile.topology(2, memory_cap_bytes=np.array([bytes_each, 2 * bytes_each + 7]))
-    )
+    caps = np.array([bytes_each, 2 * bytes_each + 7])
+    easy = Task("easy", one.select([0, 0]), PROFILE.topology(2))
+    tight = Task("tight", one.select([0, 0, 0]), PROFILE.topology(2, memory_cap_bytes=caps))
     return [easy, tight]
 
 
@@ -61,16 +59,14 @@ def test_each_row_has_a_failure_of_its_own(tasks: list[Task]) -> None:
 
 
 def test_a_dead_end_is_told_apart(random_tables: Any) -> None:
-    from shard_gym.hardware import hardware_profile
-
     tables = random_tables(np.random.default_rng(3), 3, dims=(16,))
-    order = MODEL.single_table_costs(
-        MODEL.table_loads(tables, hardware_profile("a100-dgx").topology(2)), hardware_profile("a100-dgx").topology(2)
-    ).argsort()[::-1]
+    order = MODEL.single_table_costs(MODEL.table_loads(tables, PROFILE.topology(2)), PROFILE.topology(2)).argsort()[
+        ::-1
+    ]
     needed = tables.memory_bytes[order]
-    caps = np.array([needed[:2].sum(), needed[1:].sum()])  # the first and the second on device 0, the third on 1
-    caps[1] = max(needed[1], needed[2]) + 3
-    task = Task("dead end", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps))
+    # The first on device 0 and the second on 1 leave too little on both; the first two on device 0 would do.
+    caps = np.array([needed[:2].sum(), max(needed[1:]) + 3])
+    task = Task("dead end", tables, PROFILE.topology(2, memory_cap_bytes=caps))
     problem, state = stepped([task], [0], [1])
     failure = describe_failure(task, problem, state)
     assert failure is not None

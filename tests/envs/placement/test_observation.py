@@ -119,5 +119,5 @@ def test_an_observation_of_ones_own_plugs_in(random_task: Any, env_of: Any) -> N
 
 
 def test_an_unknown_observation_lists_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'full'.*compact, full"):
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'full'.*compact, full"):
         make_observation("ful")

@@ -103,5 +103,5 @@ def test_rewards_of_many_rows_are_those_of_each(name: str) -> None:
 
 
 def test_an_unknown_reward_lists_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'terminal'.*dense, normalized, terminal"):
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'terminal'.*dense, normalized, terminal"):
         make_reward("terminl")

@@ -1,0 +1,218 @@
+"""The heuristics against independent re-implementations, on tasks small enough to follow by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.agents import PAPER_HEURISTICS, make_agent
+from shard_gym.agents.heuristics import (
+    CostGreedyAgent,
+    GreedyAgent,
+    RandomAgent,
+    dim_score,
+    lookup_score,
+    size_lookup_score,
+    size_score,
+)
+from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
+
+MODEL = make_cost_model("analytical")
+SEEDS = st.integers(0, 2**32 - 1)
+NAMES = ("random", *PAPER_HEURISTICS, "cost-greedy")
+
+
+def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
+    bins = np.tile(np.eye(17)[3], (len(rows), 1))
+    return Tables(
+        rows, dims, pooling, np.minimum(rows, 100), bins, bins, Workload(1024), names=tuple("abcdefgh"[: len(rows)])
+    )
+
+
+def dead_end() -> Task:
+    """Three tables of 60, 50 and 50 MiB on devices of 100 MiB and 60 MiB: only 50 + 50 and 60 fit.
+
+    The largest comes first in every order, and the emptiest (or first) device is the wrong one.
+    """
+    tables = plain([60 * 2**15, 50 * 2**15, 50 * 2**15], [16, 16, 16], [30.0, 20.0, 20.0])
+    caps = np.array([100, 60]) * 2**20
+    return Task("stuck", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps))
+
+
+# All of them
+
+
+@given(seed=SEEDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_placements_are_valid_even_with_little_memory(random_task: Any, name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 15)), int(rng.integers(1, 6)), slack=2.0)
+    try:
+        placement = make_agent(name).place(task)
+    except NoPlacementFoundError:
+        return
+    assert placement.dtype == np.int64
+    assert np.array_equal(check_placement(placement, task.tables, task.topology), placement)
+    assert np.array_equal(make_agent(name).place(task), placement)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_most_tasks_are_solved(random_task: Any, name: str) -> None:
+    """The test above allows dead ends; here they must be rare."""
+    solved = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        try:
+            make_agent(name).place(random_task(rng, 12, 3, slack=2.0))
+            solved += 1
+        except NoPlacementFoundError:
+            pass
+    assert solved >= 25
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "random"])
+def test_a_dead_end_names_the_table_and_the_bytes(name: str) -> None:
+    """Both 60 and 50 fit the first device's 100 alone; after 60 went there, one 50 is left over."""
+    with pytest.raises(
+        NoPlacementFoundError, match=r"Table [bc] of task 'stuck' needs 50.00 MiB, .* has 40.00 MiB free"
+    ):
+        make_agent(name).place(dead_end())
+
+
+def test_random_meets_the_dead_end_too_but_not_always() -> None:
+    outcomes = set()
+    for seed in range(30):
+        try:
+            outcomes.add(tuple(RandomAgent(seed).place(dead_end()).tolist()))
+        except NoPlacementFoundError as error:
+            outcomes.add(str(error).split()[0])
+    assert outcomes == {(1, 0, 0), "Table"}
+
+
+# Random
+
+
+def test_random_repeats_for_equal_seed_and_task_and_differs_otherwise(random_task: Any) -> None:
+    rng = np.random.default_rng(0)
+    tasks = [random_task(np.random.default_rng(0), 20, 4, name=f"task {i}") for i in range(4)]
+    assert len({tuple(RandomAgent(0).place(task)) for task in tasks}) == 4
+    assert len({tuple(RandomAgent(seed).place(tasks[0])) for seed in range(10)}) == 10
+    agent = RandomAgent(7)
+    first = agent.place(tasks[0])
+    agent.place(random_task(rng, 5, 2, name="another"))
+    assert np.array_equal(agent.place(tasks[0]), first)  # whatever was asked in between
+
+
+def test_random_uses_all_devices_equally(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 50, 4)
+    counts = np.bincount(np.concatenate([RandomAgent(seed).place(task) for seed in range(40)]), minlength=4)
+    assert counts == pytest.approx(np.full(4, 500), abs=75)
+
+
+# Greedy
+
+
+def test_scores_are_those_of_the_paper_by_hand() -> None:
+    tables = plain([1000, 100, 10], [4, 16, 64], [2.0, 0.5, 3.25])
+    assert size_score(tables).tolist() == [1000 * 8, 100 * 32, 10 * 128]
+    assert size_score(tables.with_training(weight_dtype="fp32")).tolist() == [1000 * 16, 100 * 64, 10 * 256]
+    assert dim_score(tables).tolist() == [4, 16, 64]
+    assert lookup_score(tables).tolist() == [8.0, 8.0, 208.0]
+    assert size_lookup_score(tables) == pytest.approx([24.0, 16.0, 208.0])
+
+
+def test_greedy_balances_by_hand() -> None:
+    """Dims 64 32 32 16 16 on two devices: 64 | 32 32, then 16 on the first (a tie), and the last on the second."""
+    tables = plain([100] * 5, [16, 64, 32, 16, 32], [1.0] * 5)
+    task = Task("hand", tables, hardware_profile("a100-dgx").topology(2))
+    assert make_agent("dim-greedy").place(task).tolist() == [0, 0, 1, 1, 1]
+
+
+def greedy_by_definition(task: Task, scores: list[float]) -> list[int] | None:
+    """Lists and loops; None in a dead end."""
+    order = sorted(range(task.num_tables), key=lambda table: (-scores[table], table))
+    held: list[list[int]] = [[] for _ in range(task.num_devices)]
+    for table in order:
+        fitting = [
+            d
+            for d in range(task.num_devices)
+            if sum(int(task.tables.memory_bytes[t]) for t in [*held[d], table]) <= task.topology.memory_cap_bytes[d]
+        ]
+        if not fitting:
+            return None
+        held[min(fitting, key=lambda d: (sum(scores[t] for t in held[d]), d))].append(table)
+    return [next(d for d, tables in enumerate(held) if t in tables) for t in range(task.num_tables)]
+
+
+@given(seed=SEEDS, slack=st.sampled_from([None, 1.2, 2.0]))
+@pytest.mark.parametrize("score", [size_score, dim_score, lookup_score, size_lookup_score])
+def test_greedy_balances_as_it_is_defined(random_task: Any, score: Any, seed: int, slack: float | None) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 4)), slack=slack)
+    expected = greedy_by_definition(task, score(task.tables).tolist())
+    agent = GreedyAgent("greedy", score)
+    if expected is None:
+        with pytest.raises(NoPlacementFoundError):
+            agent.place(task)
+    else:
+        assert agent.place(task).tolist() == expected
+
+
+def test_a_greedy_agent_takes_any_score(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 6, 2)
+    agent = GreedyAgent("by pooling", lambda tables: tables.pooling_factor)
+    assert agent.place(task).tolist() == greedy_by_definition(task, task.tables.pooling_factor.tolist())
+    assert agent.name == "by pooling"
+
+
+# Cost-greedy
+
+
+@given(seed=SEEDS)
+def test_cost_greedy_takes_the_cheapest_device_at_every_step(random_task: Any, seed: int) -> None:
+    """Its placement is replayed table by table; every other device that fits is tried from scratch."""
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5)), slack=3.0, devices_per_host=2)
+    try:
+        placement = CostGreedyAgent("analytical").place(task)
+    except NoPlacementFoundError:
+        return
+    alone = [MODEL.estimate(np.zeros(1, int), task.tables.select([t]), task.topology) for t in range(task.num_tables)]
+    order = sorted(range(task.num_tables), key=lambda table: (-alone[table].total_ms, table))
+    for step, table in enumerate(order):
+        before, tables = placement[order[:step]], task.tables.select(order[: step + 1])
+        tried = {}
+        for device in range(task.num_devices):
+            used = sum(int(b) for b, d in zip(tables.memory_bytes, before, strict=False) if d == device)
+            if used + task.tables.memory_bytes[table] <= task.topology.memory_cap_bytes[device]:
+                tried[device] = MODEL.estimate(np.append(before, device), tables, task.topology)
+        taken = tried[placement[table]]
+        least = min(each.total_ms for each in tried.values())
+        assert taken.total_ms == pytest.approx(least, rel=1e-9)
+        equal = [d for d, each in tried.items() if each.total_ms < least * (1 - 1e-9) + 1e-12]
+        assert all(taken.phases_ms[placement[table]].sum() <= tried[d].phases_ms[d].sum() * (1 + 1e-9) for d in equal)
+
+
+def test_cost_greedy_spreads_what_does_not_change_the_cost() -> None:
+    """Small tables beside one large one cost nothing extra on any device; they must not pile up."""
+    tables = plain([10_000_000, *[1000] * 7], [64, *[16] * 7], [200.0, *[1.0] * 7])
+    task = Task("one large", tables, hardware_profile("a100-dgx").topology(4))
+    counts = np.bincount(CostGreedyAgent("analytical").place(task), minlength=4)
+    assert sorted(counts.tolist()) == [1, 2, 2, 3]
+
+
+def test_cost_greedy_counts_what_it_asks(random_task: Any) -> None:
+    """Every table alone, for the order; then every table on every device."""
+    agent = CostGreedyAgent("analytical")
+    agent.place(random_task(np.random.default_rng(0), 10, 4))
+    assert agent.true_cost_queries("analytical-v1") == 10 + 10 * 4
+    assert agent.true_cost_queries("other-v1") == 0

@@ -1,0 +1,56 @@
+"""The table of agents: made by name, with named errors for what is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, make_agent
+from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import InvalidOptionError, UnknownNameError
+
+
+def test_every_name_makes_an_agent_of_that_name() -> None:
+    for name in ("random", *PAPER_HEURISTICS, "cost-greedy", "local-search"):
+        agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3)
+        assert isinstance(agent, Agent)
+        assert agent.name == name
+        assert agent.true_cost_queries("analytical-v1") == 0
+
+
+def test_options_reach_the_agent(random_task: Any) -> None:
+    agent: Any = make_agent("local-search", max_queries=77, max_seconds=5.0, seed=3)
+    assert (agent.max_queries, agent.max_seconds, agent.seed) == (77, 5.0, 3)
+    task = random_task(np.random.default_rng(0), 30, 4)
+    assert not np.array_equal(make_agent("random", seed=1).place(task), make_agent("random", seed=2).place(task))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "dim-gredy"}, UnknownNameError, "no agent named 'dim-gredy'. Did you mean 'dim-greedy'.*cost-greedy"),
+        ({"name": "random", "max_queries": 3}, InvalidOptionError, "'random' cannot be made .*max_queries"),
+        ({"name": "dim-greedy", "score": 3}, InvalidOptionError, "'dim-greedy' cannot be made .*score"),
+        ({"name": "local-search", "max_query": 3}, InvalidOptionError, "'local-search' cannot be made .*max_query"),
+        ({"name": "local-search", "max_queries": 0}, InvalidOptionError, "max_queries must be at least 1.*got 0"),
+        ({"name": "local-search", "max_seconds": 0}, InvalidOptionError, "max_seconds above 0.*and 0"),
+        ({"name": "local-search", "max_queries": "many"}, InvalidOptionError, "'local-search' cannot be made"),
+        ({"name": "cost-greedy", "cost_model": "analytic"}, UnknownNameError, "Did you mean 'analytical'"),
+    ],
+)
+def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_agent(**arguments)
+
+
+def test_an_agent_of_ones_own_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
+    class Zeros(Agent):
+        name = "zeros"
+
+        def place(self, task: Any) -> Any:
+            return np.zeros(task.num_tables, np.int64)
+
+    monkeypatch.setitem(AGENTS, "zeros", lambda cost_model, seed: Zeros())
+    assert make_agent("zeros").place(random_task(np.random.default_rng(0), 3, 2)).tolist() == [0, 0, 0]

@@ -1,0 +1,129 @@
+"""Loading suites: every byte is checked, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError
+from shard_gym.files import sha256_of
+from shard_gym.suites import load, load_suite, suite_info, suite_names
+
+NAME = "dlrm-20x4"
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the data folder that the loader now reads."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in (load.INDEX, load.DATA / f"{NAME}.json", load.DATA / "dlrm-40x4.json"):
+        shutil.copy(path, folder)
+    monkeypatch.setattr(load, "DATA", folder)
+    monkeypatch.setattr(load, "INDEX", folder / "index.json")
+    load_suite.cache_clear()
+    yield folder
+    load_suite.cache_clear()
+
+
+def publish(folder: Path, data: bytes) -> None:
+    """Put `data` in place of the suite, with its checksum in the index."""
+    (folder / f"{NAME}.json").write_bytes(data)
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**index, NAME: sha256_of(data)}))
+
+
+def changed(folder: Path, **changes: Any) -> bytes:
+    record = json.loads((folder / f"{NAME}.json").read_text())
+    return json.dumps({**record, **changes}).encode()
+
+
+def test_a_copy_loads(copied: Path) -> None:
+    """The other tests would pass with any folder that cannot be loaded."""
+    assert len(load_suite(NAME)) == 50
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_a_single_flipped_bit_is_found(copied: Path, share: float) -> None:
+    path = copied / f"{NAME}.json"
+    data = bytearray(path.read_bytes())
+    data[int(share * (len(data) - 1))] ^= 1
+    path.write_bytes(data)
+    for read in (load_suite, suite_info):
+        with pytest.raises(DamagedFileError, match=rf"suite '{NAME}' .*{NAME}\.json.*SHA-256.*reinstall"):
+            read(NAME)
+    assert len(load_suite("dlrm-40x4")) == 50  # the others stand
+
+
+def test_a_missing_file_is_named(copied: Path) -> None:
+    (copied / f"{NAME}.json").unlink()
+    with pytest.raises(DamagedFileError, match=f"'{NAME}' cannot be read.*Reinstall"):
+        load_suite(NAME)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"dlrm-20x4": 3}', "{"])
+def test_a_damaged_index_is_named(copied: Path, content: str) -> None:
+    (copied / "index.json").write_text(content)
+    for read in (suite_names, lambda: load_suite(NAME)):
+        with pytest.raises(DamagedFileError, match=r"index\.json"):
+            read()
+
+
+@pytest.mark.parametrize("changes", [{"schema": 2}, {"extra": 1}])
+def test_a_suite_of_another_schema_is_refused(copied: Path, changes: dict[str, Any]) -> None:
+    publish(copied, changed(copied, **changes))
+    with pytest.raises(DamagedFileError, match=rf"{NAME}\.json is not a suite file of schema 1"):
+        load_suite(NAME)
+
+
+def test_a_suite_made_for_another_pool_is_refused(copied: Path) -> None:
+    publish(copied, changed(copied, pool_sha256="0" * 64))
+    with pytest.raises(DamagedFileError, match=f"'{NAME}' was made for pool 'dlrm-2021' with SHA-256 0000"):
+        load_suite(NAME)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tables": [0, 10**6]},
+        {"tables": ["a"]},
+        {"embedding_dim": 6},
+        {"num_devices": 0},
+        {"memory_cap_bytes": 1},
+        {"known_placement": [9] * 20},
+        {"known_placement": [0]},
+    ],
+)
+def test_a_task_that_makes_no_sense_is_named(copied: Path, changes: dict[str, Any]) -> None:
+    record = json.loads((copied / f"{NAME}.json").read_text())
+    record["splits"]["test"][3].update(changes)
+    publish(copied, json.dumps(record).encode())
+    with pytest.raises(DamagedFileError, match=f"'{NAME}/test/3' in suite '{NAME}' is not usable"):
+        load_suite(NAME)
+    assert len(load_suite(NAME, "train")) == 50
+
+
+@pytest.mark.parametrize("missing", ["tables", "name", "known_placement"])
+def test_a_task_without_a_key_is_refused(copied: Path, missing: str) -> None:
+    record = json.loads((copied / f"{NAME}.json").read_text())
+    del record["splits"]["test"][0][missing]
+    publish(copied, json.dumps(record).encode())
+    with pytest.raises(DamagedFileError, match=f"A task in suite '{NAME}' must have exactly the keys"):
+        load_suite(NAME)
+
+
+def test_an_unknown_name_suggests_the_closest() -> None:
+    for read in (load_suite, suite_info):
+        with pytest.raises(UnknownNameError, match=r"no suite named 'dlrm-20x5'. Did you mean 'dlrm-20x4'.*mixdim-4"):
+            read("dlrm-20x5")
+
+
+@pytest.mark.parametrize(("name", "split", "there"), [(NAME, "val", "test.*train"), ("mlperf-x8", "train", "'test'")])
+def test_a_split_that_is_not_there_is_named(name: str, split: str, there: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"Suite '{name}' has the splits .*{there}.*, not '{split}'"):
+        load_suite(name, split)

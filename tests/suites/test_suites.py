@@ -1,0 +1,198 @@
+"""The shipped suites: what their names promise, disjoint splits, solvable tasks, memory that matters."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.files import parse_json, read_json, sha256_of
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement, memory_used
+from shard_gym.pools import load_pool
+from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
+from shard_gym.suites.load import DATA, INDEX
+from shard_gym.tasks import Task, TaskSuite
+
+NAMES = suite_names()
+DLRM = {
+    name: tuple(int(number) for number in match.groups())
+    for name in NAMES
+    if (match := re.fullmatch(r"dlrm-(\d+)x(\d+)", name))
+}
+SAMPLED = [*DLRM, *(name for name in NAMES if name.startswith("mixdim-") or name == "generalize")]
+WHOLE = [name for name in NAMES if name not in SAMPLED]
+
+
+def splits(name: str) -> dict[str, TaskSuite]:
+    return {split: load_suite(name, split) for split in suite_info(name).tasks}
+
+
+def tasks_of(name: str) -> list[Task]:
+    return [task for suite in splits(name).values() for task in suite]
+
+
+def record(name: str) -> dict[str, Any]:
+    return parse_json((DATA / f"{name}.json").read_bytes(), name)
+
+
+def test_the_suites_are_those_of_the_papers_and_models() -> None:
+    assert set(DLRM.values()) == {
+        *((tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
+        *((tables, 8) for tables in (40, 80, 120, 160, 200)),
+    }
+    assert {"mixdim-4", "mixdim-8", "generalize", "mlperf-x8"} <= set(NAMES)
+    assert sum(name.startswith("merlin-") for name in NAMES) == 14
+
+
+def test_names_are_sorted_as_a_person_would() -> None:
+    fours = [name for name in NAMES if name.endswith("x4") and name.startswith("dlrm")]
+    assert fours == [f"dlrm-{tables}x4" for tables in (20, 40, 50, 60, 80, 100)]
+
+
+# Every suite
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_and_says_what_it_is(name: str) -> None:
+    info, parts = suite_info(name), splits(name)
+    assert isinstance(info, SuiteInfo)
+    for split, suite in parts.items():
+        assert (suite.name, suite.split, suite.version) == (name, split, info.version)
+        assert suite.sha256 == info.sha256 == read_json(INDEX)[name] == sha256_of((DATA / f"{name}.json").read_bytes())
+        assert len(suite) == info.tasks[split]
+        assert suite.description == info.description != ""
+        assert [task.name for task in suite] == [f"{name}/{split}/{number}" for number in range(len(suite))]
+    tables = [task.num_tables for task in tasks_of(name)]
+    devices = [task.num_devices for task in tasks_of(name)]
+    assert info.num_tables == (min(tables), max(tables))
+    assert info.num_devices == (min(devices), max(devices))
+    assert load_suite(name).split == "test"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_tables_are_those_of_its_pool(name: str) -> None:
+    info, pool = suite_info(name), load_pool(suite_info(name).pool).tables
+    device = hardware_profile(info.hardware).device
+    position = {table: index for index, table in enumerate(pool.names)}
+    for task in tasks_of(name)[::7]:
+        chosen = [position[table] for table in task.tables.names]
+        assert np.array_equal(task.tables.num_embeddings, pool.num_embeddings[chosen])
+        assert np.array_equal(task.tables.pooling_factor, pool.pooling_factor[chosen])
+        assert np.array_equal(task.tables.reuse_histogram, pool.reuse_histogram[chosen])
+        assert task.tables.workload.batch_size == pool.workload.batch_size
+        assert task.topology.device == device
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_has_a_valid_known_placement(name: str) -> None:
+    for task in tasks_of(name):
+        assert task.known_placement is not None
+        check_placement(task.known_placement, task.tables, task.topology)
+        assert task.topology.memory_cap_bytes.max() <= task.topology.device.memory_bytes
+
+
+# By kind
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sampled_suite_has_fifty_different_tasks_in_each_split(name: str) -> None:
+    assert {split: len(suite) for split, suite in splits(name).items()} == dict.fromkeys(SPLITS, 50)
+    for task in tasks_of(name):
+        assert len(set(task.tables.names)) == task.num_tables  # drawn without replacement
+    assert len({task.tables.names for task in tasks_of(name)}) == 100
+
+
+@pytest.mark.parametrize("name", DLRM)
+def test_dlrm_suites_are_dreamshards_setting(name: str) -> None:
+    for task in tasks_of(name):
+        assert (task.num_tables, task.num_devices) == DLRM[name]
+        assert set(task.tables.embedding_dim.tolist()) == {16}
+        workload = task.tables.workload
+        assert (workload.batch_size, workload.weight_dtype, workload.optimizer) == (65536, "fp16", "sgd")
+        assert task.topology.device.name == "GeForce RTX 2080 Ti"
+        assert len(set(task.topology.memory_cap_bytes.tolist())) == 1
+
+
+@pytest.mark.parametrize(("name", "low", "high", "devices"), [("mixdim-4", 10, 60, 4), ("mixdim-8", 20, 120, 8)])
+def test_mixdim_suites_are_neuroshards_setting(name: str, low: int, high: int, devices: int) -> None:
+    tasks = tasks_of(name)
+    assert {task.num_devices for task in tasks} == {devices}
+    sizes = [task.num_tables for task in tasks]
+    assert low <= min(sizes) < low + (high - low) / 5
+    assert high - (high - low) / 5 < max(sizes) <= high
+    dims = np.concatenate([task.tables.embedding_dim for task in tasks])
+    assert set(dims.tolist()) == {4, 8, 16, 32, 64, 128}
+    assert np.unique(dims, return_counts=True)[1] == pytest.approx(np.full(6, len(dims) / 6), rel=0.15)
+    assert {task.tables.workload.weight_dtype for task in tasks} == {"fp32"}
+
+
+def test_generalize_has_all_sizes() -> None:
+    tasks = tasks_of("generalize")
+    tables, devices = [task.num_tables for task in tasks], [task.num_devices for task in tasks]
+    assert 10 <= min(tables) < 30
+    assert 180 < max(tables) <= 200
+    assert min(devices) == 2
+    assert max(devices) == 16
+    assert len(set(devices)) > 10
+    assert any(task.topology.host_of_device.max() > 0 for task in tasks)  # more than one host
+    assert {dim for task in tasks for dim in task.tables.embedding_dim.tolist()} == {4, 8, 16, 32, 64, 128}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_model_is_one_task_with_all_tables_of_its_pool(name: str) -> None:
+    """Wide tables may be there in parts; the parts of each have its columns together."""
+    (task,) = tasks_of(name)
+    assert list(suite_info(name).tasks) == ["test"]
+    assert task.num_devices == int(name.rpartition("-x")[2])
+    pool = load_pool(suite_info(name).pool).tables
+    widths: dict[str, int] = {}
+    for table, dim in zip(task.tables.names, task.tables.embedding_dim.tolist(), strict=True):
+        widths[table] = widths.get(table, 0) + dim
+    assert widths == dict(zip(pool.names, pool.embedding_dim.tolist(), strict=True))
+
+
+# Splits
+
+
+def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
+    """Across suites too: whoever trains on one and is tested on another meets no known table."""
+    seen: dict[str, dict[str, set[int]]] = {}
+    for name in SAMPLED:
+        pool = seen.setdefault(suite_info(name).pool, {split: set() for split in SPLITS})
+        for split, tasks in record(name)["splits"].items():
+            pool[split].update(index for task in tasks for index in task["tables"])
+    assert set(seen) == {"dlrm-2021", "dlrm-2022"}
+    for pool_name, used in seen.items():
+        assert used["train"] & used["test"] == set(), pool_name
+        size = len(load_pool(pool_name).tables)
+        assert all(len(used[split]) > 0.45 * size for split in SPLITS)  # nearly all of each half is used
+
+
+def test_pools_that_are_tested_on_whole_are_not_trained_on() -> None:
+    assert {suite_info(name).pool for name in WHOLE} & {suite_info(name).pool for name in SAMPLED} == set()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_no_two_suites_share_a_task(split: str) -> None:
+    drawn = {name: {task.tables.names for task in load_suite(name, split)} for name in SAMPLED}
+    assert not any(drawn[one] & drawn[other] for one, other in combinations(SAMPLED, 2))
+
+
+# Memory
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_memory_matters(name: str) -> None:
+    """A placement that ignores the caps often breaks them, and still most of the memory is not needed."""
+    rng = np.random.default_rng(0)
+    broken = []
+    for task in load_suite(name):
+        placements = rng.integers(task.num_devices, size=(20, task.num_tables))
+        caps = task.topology.memory_cap_bytes
+        broken += [(memory_used(placement, task.tables, task.num_devices) > caps).any() for placement in placements]
+        assert caps.sum() > task.tables.memory_bytes.sum()
+    assert 0.05 < np.mean(broken) < 1.0
