@@ -9,7 +9,7 @@ import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.placement import Placement, format_bytes
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -31,13 +31,24 @@ def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
     return fitting
 
 
+def checked_seed(seed: int) -> int:
+    """`seed`, if a generator takes it.
+
+    Raises:
+        InvalidOptionError: it is not an integer of at least 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InvalidOptionError(f"A seed is an integer of at least 0, not {seed!r}.")
+    return int(seed)
+
+
 class RandomAgent(Agent):
     """A random device among those where the table fits, tables in random order. Equal seeds, equal placements."""
 
     name = "random"
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        self.seed = checked_seed(seed)
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""

@@ -16,6 +16,9 @@ IntArray = NDArray[np.int64]
 
 NOBODY = -1
 
+TIE = 1e-9
+"""Devices whose times differ by this share are equally slow; the rest is rounding."""
+
 SMOOTHING = 16
 """Of 4, 8, 16 and 64 the exponent that served all suites best."""
 
@@ -164,6 +167,11 @@ class Neighbourhood:
         return placement
 
     def critical_tables(self) -> IntArray:
-        """(M,) int64, the tables on the slowest device of any phase: only changing these can lower the cost."""
+        """(M,) int64, the tables on the slowest device of any phase, ties included.
+
+        Within one host only changing these can lower a cost that is a sum of maxima. Across hosts a device also waits
+        for what its neighbours receive; such changes are left to the kicks of a search.
+        """
         phases = self._model.device_costs(self._device_loads, self._cluster)
-        return np.flatnonzero(np.isin(self.placement, phases.argmax(axis=0)))
+        slowest = (phases >= phases.max(axis=0) * (1.0 - TIE)).any(axis=1)
+        return np.flatnonzero(slowest[self.placement])

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
+from shard_gym.agents.heuristics import CostGreedyAgent, checked_seed, paper_heuristics
 from shard_gym.agents.neighbourhood import Changes, Costs, Neighbourhood
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
@@ -51,7 +51,7 @@ class LocalSearchAgent(CostGuidedAgent):
             )
         self.max_queries = max_queries
         self.max_seconds = max_seconds
-        self.seed = seed
+        self.seed = checked_seed(seed)
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""

@@ -9,7 +9,6 @@ Only the planning times depend on the machine. `--render` makes the tables anew 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,10 @@ BEGIN, END = "<!-- generated: results -->", "<!-- end -->"
 INTRODUCTION = """# Results
 
 Test split of every suite, cost model `analytical`; made by `make results`. Costs are ms for each training iteration,
-means over the tasks with a 95% bootstrap interval; failed tasks are charged their penalty. `vs random` and `gap to best`
-are means over the tasks of the cost relative to the random agent and to the best known placement. `plan time` is the
-median for one task on one core of the machine that ran it; `queries` are placements the agent asked the scoring model
-about, for each task. A suite with one task has no interval."""
+means over the tasks with a 95% bootstrap interval; failed tasks are charged their penalty. `vs random` and `gap to
+best` are means over the tasks of the cost relative to the random agent and to the best known placement. `plan time` is
+the median for one task on one core of the machine that ran it; `queries` are placements the agent asked the scoring
+model about, for each task. A suite with one task has no interval."""
 
 Results = dict[str, dict[str, dict[str, Any]]]
 """By suite and agent: what the tables show."""
@@ -147,7 +146,7 @@ def main() -> None:
     results = read_json(RESULTS)
     write_atomically(PAGE, page(results).encode())
     write_atomically(README, with_table(README.read_text(), readme_table(results)).encode())
-    print(json.dumps({suite: min(rows, key=lambda a: rows[a]["mean_cost_ms"]) for suite, rows in results.items()}))
+    print(f"Written: {RESULTS}, {PAGE}, {README}{'' if args.render else f', {PICTURE}'}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ Forward, per device: the slowest of three limits, plus a fixed cost of the fused
 - L2: every row read passes it.
 - Lanes: a lookup occupies a group of 8, 16 or 32 threads, chosen for the widest table of the whole fused op
   (FBGEMM forward template), so a wide table makes narrow ones in its op idle lanes.
-Backward, per device (FBGEMM exact backward template): a sort of the indices; after it the slowest of gradient rows through
-the L2, one read-modify-write of every distinct row at random with its optimizer state, and lanes; and a fixed cost.
+Backward, per device (FBGEMM exact backward template): a sort of the indices; after it the slowest of gradient rows
+through the L2, one read-modify-write of every distinct row at random with its optimizer state, and lanes; and a fixed
+cost.
 All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host
 and across hosts, plus a latency. Gradients come back the same way.
 """

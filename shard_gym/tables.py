@@ -48,10 +48,11 @@ class Workload:
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, (int, np.integer)) or self.batch_size < 1:
+        whole = isinstance(self.batch_size, (int, np.integer)) and not isinstance(self.batch_size, bool)
+        if not whole or self.batch_size < 1:
             raise InvalidTablesError(f"batch_size must be an integer of at least 1, not {self.batch_size!r}.")
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
-            if getattr(self, name) not in known:
+            if getattr(self, name) not in list(known):
                 raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")
 
     @property
@@ -114,8 +115,8 @@ class Tables:
         count = len(np.atleast_1d(np.asarray(self.num_embeddings)))
         if count == 0:
             raise InvalidTablesError("Tables needs at least one table, and none was given.")
-        if not self.names:
-            object.__setattr__(self, "names", tuple(f"table_{i}" for i in range(count)))
+        names = tuple(self.names) or tuple(f"table_{i}" for i in range(count))
+        object.__setattr__(self, "names", names)
         if np.size(self.num_features) == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
         if len(self.names) != count:
@@ -238,7 +239,8 @@ class Tables:
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
         """The same tables with other widths: one for all, or one each ((T,) ints)."""
-        return replace(self, embedding_dim=np.broadcast_to(np.asarray(embedding_dim), (len(self),)))
+        dims = np.asarray(embedding_dim)
+        return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
         """The same tables with another weight dtype or optimizer. The batch size stays: the statistics belong to it."""

@@ -145,7 +145,7 @@ class TaskSuite:
             return by_name[key]
         if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or not 0 <= key < len(self.tasks):
             raise InvalidOptionError(
-                f"The {self.split} split of {self.name!r} has tasks 0 to {len(self.tasks) - 1}, not {key!r}."
+                f"{self.name!r} ({self.split}) has tasks 0 to {len(self.tasks) - 1}; there is no task {key!r}."
             )
         return self.tasks[int(key)]
 
@@ -200,14 +200,23 @@ class TaskSampler:
 
     def __post_init__(self) -> None:
         for field, most in (("num_tables", len(self.pool)), ("num_devices", self.num_tables[0])):
-            low, high = getattr(self, field)
+            low, high = self._range(field)
             if not 1 <= low <= high or (field == "num_tables" and high > most):
                 raise InvalidTaskError(
                     f"{field} of a TaskSampler must be (smallest, largest) with 1 <= smallest <= largest"
                     f"{f' <= {most}, the tables of the pool' if field == 'num_tables' else ''}; got {(low, high)}."
                 )
-        if not self.memory_slack > 1.0:
-            raise InvalidTaskError(f"memory_slack must be above 1, not {self.memory_slack!r}.")
+        if not 1.0 < self.memory_slack < np.inf:
+            raise InvalidTaskError(f"memory_slack must be a number above 1, not {self.memory_slack!r}.")
+
+    def _range(self, field: str) -> tuple[int, int]:
+        given = getattr(self, field)
+        pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else ()
+        if not pair or any(isinstance(end, bool) or not isinstance(end, (int, np.integer)) for end in pair):
+            raise InvalidTaskError(
+                f"{field} of a TaskSampler must be two integers, (smallest, largest), not {given!r}."
+            )
+        return pair[0], pair[1]
 
     @property
     def max_tables(self) -> int:

@@ -127,7 +127,7 @@ def test_a_suite_is_an_ordered_list_with_names(suite: TaskSuite) -> None:
 
 @pytest.mark.parametrize("key", [4, -1, 1.0, True, None, ()])
 def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="tasks 0 to 3, not "):
+    with pytest.raises(InvalidOptionError, match="tasks 0 to 3; there is no task "):
         suite.task(key)
 
 
@@ -225,7 +225,7 @@ def test_draws_repeat_with_their_generator_and_differ_otherwise(pool: Tables) ->
         ({"num_tables": (5, 81)}, InvalidTaskError, r"<= 80, the tables of the pool; got \(5, 81\)"),
         ({"num_devices": (3, 2)}, InvalidTaskError, r"num_devices of a TaskSampler.*got \(3, 2\)"),
         ({"num_devices": (0, 2)}, InvalidTaskError, r"got \(0, 2\)"),
-        ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be above 1, not 1.0"),
+        ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be a number above 1, not 1.0"),
         ({"memory_slack": float("nan")}, InvalidTaskError, "not nan"),
     ],
 )

@@ -87,12 +87,12 @@ def _train(timesteps: int, seed: int, progress: Progress) -> Placer:
 def _print_table(results: Results, timesteps: int) -> None:
     """One row for each agent, the best last; two columns for each suite."""
     console = output()
-    heading(console, "Mean cost of the test tasks, ms for each training iteration, and change against random\n")
+    heading(console, "Mean cost of the test tasks in ms per training iteration\n")
     table = new_table()
     table.add_column("\nagent")
     for suite in results:
         table.add_column(f"{suite}\nms", justify="right", no_wrap=True)
-        table.add_column("\nvs random", justify="right", no_wrap=True)
+        table.add_column("vs\nrandom", justify="right", no_wrap=True)
     first = results[TRAINED_ON]
     for agent in sorted(first, key=lambda name: -first[name].mean_cost_ms):
         cells = [cell for suite in results.values() for cell in _cells(suite.get(agent), suite["random"])]

@@ -88,7 +88,6 @@ def suite_info(name: str) -> SuiteInfo:
     )
 
 
-@lru_cache(maxsize=64)
 def load_suite(name: str, split: str = "test") -> TaskSuite:
     """One split of the suite named `name`.
 
@@ -97,6 +96,11 @@ def load_suite(name: str, split: str = "test") -> TaskSuite:
         InvalidOptionError: the suite has no such split.
         DamagedFileError: the suite's file, or its pool's, is not the one that was published.
     """
+    return _load(name, split)
+
+
+@lru_cache(maxsize=64)
+def _load(name: str, split: str) -> TaskSuite:
     record, sha256 = _record(name)
     if split not in record["splits"]:
         raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(record['splits'])}, not {split!r}.")

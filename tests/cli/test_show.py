@@ -11,9 +11,9 @@ from shard_gym.explain import explain
 from shard_gym.suites import best_known, load_suite
 
 MODEL = AnalyticalCostModel()
-ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-lookup-greedy")
+ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-greedy")
 TASK = load_suite("dlrm-40x8").task(3)
-EXPLANATION = explain(TASK, make_agent("size-lookup-greedy").place(TASK), MODEL)
+EXPLANATION = explain(TASK, make_agent("size-greedy").place(TASK), MODEL)
 
 
 def rows(out: str) -> dict[str, list[str]]:

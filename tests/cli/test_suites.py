@@ -38,7 +38,7 @@ def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypa
         (tmp_path / f"{name}.json").write_bytes(data.replace(b"DreamShard", b"Dreamshard", name == "dlrm-20x4"))
     monkeypatch.setattr(load, "DATA", tmp_path)
     monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "dlrm-40x4"])
-    load.load_suite.cache_clear()
+    load._load.cache_clear()
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
     assert "The file of suite 'dlrm-20x4'" in out

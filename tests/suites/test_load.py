@@ -26,9 +26,9 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.copy(path, folder)
     monkeypatch.setattr(load, "DATA", folder)
     monkeypatch.setattr(load, "INDEX", folder / "index.json")
-    load_suite.cache_clear()
+    load._load.cache_clear()
     yield folder
-    load_suite.cache_clear()
+    load._load.cache_clear()
 
 
 def publish(folder: Path, data: bytes) -> None:

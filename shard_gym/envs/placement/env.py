@@ -262,6 +262,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         twin = copy.copy(self)
         twin._prepared = dict(self._prepared)
         twin._np_random = copy.deepcopy(self.np_random)
+        twin.action_space = copy.deepcopy(self.action_space)  # it holds a generator too
         if self._task is not None:
             twin.state = self.state.copy()
         return twin
