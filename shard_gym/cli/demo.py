@@ -108,7 +108,8 @@ def _print_table(results: Results, timesteps: int) -> None:
         console.print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
     console.print(
         f"\nmaskable-ppo is stock Stable-Baselines3, trained for {timesteps:,} steps on the training tasks of "
-        f"{TRAINED_ON};\nlocal-search and cost-greedy ask the cost model that scores them while they plan."
+        f"{TRAINED_ON}. cost-greedy and local-search ask the cost model that scores them while they plan, and "
+        "maskable-ppo sees its estimate of the tables placed so far; the others ask nothing."
     )
 
 
