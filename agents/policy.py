@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +73,7 @@ class PolicyAgent(CostGuidedAgent):
         while not over:
             action = self.policy(observation, env.action_masks())
             observation, _, over, _, info = env.step(action)
-        return _placement_of(info)
-
-
-def _placement_of(info: dict[str, Any]) -> Placement:
-    if "failure" in info:
-        raise NoPlacementFoundError(info["failure"]["message"])
-    placement: Placement = info["placement"]
-    return placement
+        if "failure" in info:
+            raise NoPlacementFoundError(info["failure"]["message"])
+        placement: Placement = info["placement"][: task.num_tables]
+        return placement

@@ -18,7 +18,7 @@ from shard_gym.envs.placement.failure import describe_failure
 from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
 from shard_gym.envs.placement.problem import Problem, prepare
 from shard_gym.envs.placement.reward import Reward, Transition, make_reward
-from shard_gym.envs.placement.state import PlacementState, Status, action_mask, initial_state, step
+from shard_gym.envs.placement.state import UNPLACED, PlacementState, Status, action_mask, initial_state, step
 from shard_gym.envs.placement.viewer import RENDER_MODES, PlacementView, render_ansi, render_rgb
 from shard_gym.errors import InvalidActionError, InvalidOptionError
 from shard_gym.suites import load_suite
@@ -103,10 +103,10 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
       episode it shows all devices of the task. `env.unwrapped.action_masks()` returns it as bool, as MaskablePPO asks;
     - `task`: name of the task.
 
-    The last step of a complete placement adds `placement` ((num_tables,) int64, in the task's own order of tables),
-    `cost_ms` (float) and `phase_costs_ms` ((num_devices, 4) float64). The last step of a failed one adds `failure`: a
-    dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device)
-    and a `message`.
+    The last step of a complete placement adds `placement` ((max_tables,) int64, in the task's own order of tables, -1
+    beyond them), `cost_ms` (float) and `phase_costs_ms` ((max_devices, 4) float64). The last step of a failed one adds
+    `failure`: a dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on
+    any device) and a `message`.
 
     ## Arguments
 
@@ -307,9 +307,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"action_mask": self.action_masks().astype(np.int8), "task": self.task.name}
         if self.state.status[0] == Status.COMPLETE:
-            info["placement"] = self.problem.placement_of(self.state.assignment)
+            # Padded like the observations: vector environments stack infos, and tasks differ in size.
+            info["placement"] = np.full(self.max_tables, UNPLACED, np.int64)
+            info["placement"][: self.task.num_tables] = self.problem.placement_of(self.state.assignment)
             info["cost_ms"] = float(self.state.cost_ms[0])
-            info["phase_costs_ms"] = self.state.phases_ms[0, : self.task.num_devices].copy()
+            info["phase_costs_ms"] = self.state.phases_ms[0].copy()
         failure = describe_failure(self.task, self.problem, self.state)
         if failure:
             info["failure"] = failure
