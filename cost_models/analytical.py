@@ -138,20 +138,20 @@ class AnalyticalCostModel(AdditiveCostModel):
         updates = tables.distinct_rows * (2 * row + state) / RANDOM_UPDATE_EFFICIENCY
         return gradients + updates
 
-    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
-        """(..., D, 4) ms from (..., D, 10) device loads."""
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) ms from (..., 10) device loads; the all-to-alls are 0."""
         lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
-        phases = np.empty((*loads.shape[:-1], 4))
-        np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS], out=phases[..., 0])
-        np.maximum(phases[..., 0], lanes, out=phases[..., 0])
-        phases[..., 0] += loads[..., FORWARD_FIXED_MS]
-        np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS], out=phases[..., 3])
-        np.maximum(phases[..., 3], lanes, out=phases[..., 3])
-        phases[..., 3] += loads[..., SORT_MS]
-        phases[..., 3] += loads[..., BACKWARD_FIXED_MS]
+        forward = np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS])
+        backward = np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS])
+        phases = np.zeros((*loads.shape[:-1], 4))
+        phases[..., 0] = np.maximum(forward, lanes) + loads[..., FORWARD_FIXED_MS]
+        phases[..., 3] = np.maximum(backward, lanes) + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        return phases
+
+    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
+        """The two all-to-alls, which take equally long."""
         phases[..., 1] = all_to_all_ms(loads[..., OUTPUT_BYTES_SENT], cluster)
         phases[..., 2] = phases[..., 1]
-        return phases
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms. Above: all tables on one device. Below: the sums spread evenly, the narrowest lanes for all."""
@@ -197,17 +197,20 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 where there is no device.
         cluster: the topology; broadcasts against the leading shape.
     """
+    # Bytes are whole numbers, so these sums are exact: the order of the devices cannot change a bit of the result.
+    total = output_bytes.sum(axis=-1, keepdims=True)
     devices = _column(cluster.num_devices)
-    chunk = output_bytes / devices
-    total = chunk.sum(axis=-1, keepdims=True)
-    from_peers = (cluster.host_peers @ chunk[..., None])[..., 0]
-    busy = np.maximum(chunk * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
     if crosses.any():
+        from_peers = (cluster.host_peers @ output_bytes[..., None])[..., 0]
         others = devices - 1.0 - cluster.num_peers
-        inter = np.maximum(chunk * others, total - chunk - from_peers) / _column(cluster.inter_bytes_per_ms)
-        busy = np.maximum(busy, np.where(crosses, inter, 0.0))
-    return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
+        inter = np.maximum(output_bytes * others, total - output_bytes - from_peers)
+        inter = np.where(crosses, inter / _column(cluster.inter_bytes_per_ms), 0.0)
+    else:
+        from_peers, inter = total - output_bytes, 0.0
+    intra = np.maximum(output_bytes * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
+    busy = np.maximum(intra, inter) / devices + _column(cluster.latency_ms)
+    return np.where((total > 0) & cluster.device_mask, busy, 0.0)
 
 
 def _column(numbers: FloatArray | np.float64) -> FloatArray:

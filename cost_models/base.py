@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -80,8 +81,17 @@ class AdditiveCostModel(CostModel):
         """(T, K) float64 loads, none negative; computed once per task."""
 
     @abstractmethod
-    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
-        """(..., D, 4) ms from (..., D, K) device loads; `cluster` broadcasts against the leading shape."""
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) ms that a device with (..., K) loads takes by itself; 0 for a phase that depends on the others."""
+
+    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
+        """Fill in, in place, the phases that depend on all devices of a topology; by default there are none.
+
+        Args:
+            phases: (..., D, 4) float64, ms; what `device_phases` says of each device.
+            loads: (..., D, K) float64.
+            cluster: the topologies; broadcasts against the leading shape.
+        """
 
     @abstractmethod
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
@@ -96,18 +106,21 @@ class AdditiveCostModel(CostModel):
 
         A learned model may override this with its own head over the (..., D, K) `loads`.
         """
-        return np.asarray(phases.max(axis=-2).sum(axis=-1))
+        slowest = phases.max(axis=-2)
+        return np.asarray(slowest[..., 0] + slowest[..., 1] + slowest[..., 2] + slowest[..., 3])
 
     def add(self, device_loads: FloatArray, table_loads: FloatArray) -> FloatArray:
         """Device loads (..., K) after a table with loads (..., K) joins."""
         split = self.num_sum_loads
-        return np.concatenate(
-            [
-                device_loads[..., :split] + table_loads[..., :split],
-                np.maximum(device_loads[..., split:], table_loads[..., split:]),
-            ],
-            axis=-1,
-        )
+        joined = device_loads + table_loads
+        np.maximum(device_loads[..., split:], table_loads[..., split:], out=joined[..., split:])
+        return joined
+
+    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
+        """(..., D, 4) ms from (..., D, K) device loads; `cluster` broadcasts against the leading shape."""
+        phases = self.device_phases(loads)
+        self.couple(phases, loads, cluster)
+        return phases
 
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
         """(D, K) device loads of a whole placement, from (T, K) table loads and a (T,) placement."""
@@ -165,10 +178,14 @@ class CountedCostModel(AdditiveCostModel):
         """See the counted model."""
         return self.model.table_loads(tables, topology)
 
-    def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """See the counted model."""
+        return self.model.device_phases(loads)
+
+    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
         """See the counted model; counts one query for each placement in the leading shape."""
-        self.queries += int(np.prod(loads.shape[:-2]))
-        return self.model.device_costs(loads, cluster)
+        self.queries += math.prod(loads.shape[:-2])
+        self.model.couple(phases, loads, cluster)
 
     def iteration_cost(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> FloatArray:
         """See the counted model."""

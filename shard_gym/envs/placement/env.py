@@ -14,9 +14,10 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.envs.placement.bank import TaskBank
 from shard_gym.envs.placement.failure import describe_failure
 from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
-from shard_gym.envs.placement.problem import Problem, prepare
+from shard_gym.envs.placement.problem import Problem
 from shard_gym.envs.placement.reward import Reward, Transition, make_reward
 from shard_gym.envs.placement.state import UNPLACED, PlacementState, Status, action_mask, initial_state, step
 from shard_gym.envs.placement.viewer import RENDER_MODES, PlacementView, render_ansi, render_rgb
@@ -135,9 +136,6 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     * v0: initial version
     """
 
-    problem: Problem
-    """The task of this episode as arrays; there from the first reset on."""
-
     state: PlacementState
     """The placement so far; there from the first reset on."""
 
@@ -168,7 +166,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self._observe = make_observation(observation)
         self.observation_space = self._observe.space(self.max_tables, self.max_devices)
         self.action_space = spaces.Discrete(self.max_devices)
-        self._prepared: dict[str, Problem] = {}
+        self._bank = TaskBank(self.tasks, self.cost_model, self.max_tables, self.max_devices, num_envs=1)
         self._task: Task | None = None
 
     @staticmethod
@@ -224,6 +222,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     # Beyond it
 
     @property
+    def problem(self) -> Problem:
+        """The task of this episode as arrays (N = 1); changed in place by a reset."""
+        return self._bank.problem
+
+    @property
     def task(self) -> Task:
         """The task of this episode."""
         return self._require_episode("There is no task yet")
@@ -260,7 +263,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     def clone(self) -> EmbeddingPlacementEnv:
         """An independent environment in the same state. The tasks, which never change, are shared."""
         twin = copy.copy(self)
-        twin._prepared = dict(self._prepared)
+        twin._bank = copy.deepcopy(self._bank)
         twin._np_random = copy.deepcopy(self.np_random)
         twin.action_space = copy.deepcopy(self.action_space)  # it holds a generator too
         if self._task is not None:
@@ -288,18 +291,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         raise InvalidOptionError(f"{self.tasks!r} has no numbered tasks; pass a Task as options['task'], not {key!r}.")
 
     def _begin(self, task: Task) -> None:
-        self.problem = self._prepare(task)
+        self._bank.begin(np.zeros(1, np.int64), [task])
         self.state = initial_state(self.problem, self.cost_model)
         self._task = task
-
-    def _prepare(self, task: Task) -> Problem:
-        """The prepared task; those of a fixed suite are kept, for they come again."""
-        known = isinstance(self.tasks, TaskSuite) and any(task is each for each in self.tasks)
-        if not known:
-            return prepare(task, self.cost_model, self.max_tables, self.max_devices)
-        if task.name not in self._prepared:
-            self._prepared[task.name] = prepare(task, self.cost_model, self.max_tables, self.max_devices)
-        return self._prepared[task.name]
 
     def _observation(self) -> ObservationDict:
         return {key: batch[0] for key, batch in self._observe(self.problem, self.state).items()}

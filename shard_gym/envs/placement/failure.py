@@ -21,8 +21,9 @@ def describe_failure(task: Task, problem: Problem, state: PlacementState, row: i
     if status not in (Status.ILLEGAL_ACTION, Status.DEAD_END):
         return None
     step = int(state.step[row])
-    name = task.tables.names[int(problem.order[row, step])]
-    needed = int(problem.table_memory[row, step])
+    table = (problem.row[row], step)
+    name = task.tables.names[int(problem.tables.order[table])]
+    needed = int(problem.tables.memory[table])
     free = int((problem.memory_cap[row] - state.memory_used[row]).max())
     if status is Status.DEAD_END:
         said = "fits no device"

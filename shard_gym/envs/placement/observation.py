@@ -56,34 +56,27 @@ class CompactObservation:
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        rows = np.arange(problem.num_envs)
-        current = np.minimum(state.step, problem.order.shape[1] - 1)
-        waiting = (state.step < problem.num_tables).astype(np.float32)[:, None]
+        count, tables = problem.num_envs, problem.tables
+        current = problem.current(state.step)
+        waiting = (state.step < problem.num_tables)[:, None]
         return {
-            "current_table": problem.table_features[rows, current] * waiting,
-            "current_table_costs": problem.table_costs[rows, current] * waiting,
-            "device_costs": state.phases_ms.astype(np.float32).reshape(len(rows), -1),
-            "device_memory": self._memory(problem, state, rows, current, waiting),
-            "device_mask": problem.cluster.device_mask.astype(np.int8),
-            "action_mask": action_mask(problem, state).astype(np.int8),
+            "current_table": tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0) * waiting,
+            "current_table_costs": tables.costs.reshape(-1, 4).take(current, axis=0) * waiting,
+            "device_costs": state.phases_ms.astype(np.float32, order="C").reshape(count, -1),
+            "device_memory": self._memory(problem, state, tables.memory.reshape(-1).take(current)[:, None] * waiting),
+            "device_mask": problem.cluster.device_mask.astype(np.int8, order="C"),
+            "action_mask": action_mask(problem, state).astype(np.int8, order="C"),
             "progress": (state.step / problem.num_tables).astype(np.float32)[:, None],
         }
 
     @staticmethod
-    def _memory(
-        problem: Problem,
-        state: PlacementState,
-        rows: NDArray[np.int64],
-        current: NDArray[np.int64],
-        waiting: NDArray[np.float32],
-    ) -> NDArray[np.float32]:
+    def _memory(problem: Problem, state: PlacementState, needed: NDArray[np.int64]) -> NDArray[np.float32]:
         """(N, D * 2): for each device the share of its cap in use, and the current table's share of it (at most 1)."""
         cap = np.maximum(problem.memory_cap, 1)
         memory = np.empty((*cap.shape, 2), np.float32)
         memory[..., 0] = state.memory_used / cap
-        needed = problem.table_memory[rows, current][:, None] * waiting
         memory[..., 1] = np.minimum(needed / cap, 1.0) * problem.cluster.device_mask
-        return memory.reshape(len(rows), -1)
+        return memory.reshape(len(cap), -1)
 
 
 class FullObservation(CompactObservation):
@@ -101,11 +94,11 @@ class FullObservation(CompactObservation):
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        index = np.arange(problem.order.shape[1])
+        index = np.arange(problem.max_tables)
         tables = {
-            "table_features": problem.table_features.reshape(problem.num_envs, -1).copy(),
+            "table_features": problem.tables.features[problem.row].reshape(problem.num_envs, -1),
             "table_mask": (index < problem.num_tables[:, None]).astype(np.int8),
-            "assignment": state.assignment.copy(),
+            "assignment": state.assignment.astype(np.int64),
         }
         return {**super().__call__(problem, state), **tables}
 

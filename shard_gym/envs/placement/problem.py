@@ -1,32 +1,60 @@
-"""A task made ready for stepping: everything that stays the same during an episode, as padded arrays."""
+"""Tasks made ready for stepping: everything that stays the same during an episode, as padded arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import InvalidTaskError
+from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+IntArray = NDArray[np.int64]
+
+
+def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Zeros of shape (N, D, *rest) that lie in memory device after device.
+
+    Maxima and sums over the devices then run over whole rows of environments: 36 times faster at N=4096, D=4 than with
+    the devices of an environment side by side.
+    """
+    return np.zeros((num_devices, num_envs, *rest), dtype).swapaxes(0, 1)
+
+
+@dataclass
+class TableRows:
+    """The tables of S prepared tasks, in placement order; axis T is padded with zeros.
+
+    Attributes:
+        order: (S, T) int64, the task's table that is placed at each step.
+        loads: (S, T, K) float64, loads of the cost model.
+        memory: (S, T) int64, bytes.
+        features: (S, T, 21) float32, see `Tables.features`.
+        costs: (S, T, 4) float32, ms of each phase with the table alone on a device.
+    """
+
+    order: IntArray
+    loads: FloatArray
+    memory: IntArray
+    features: NDArray[np.float32]
+    costs: NDArray[np.float32]
 
 
 @dataclass
 class Problem:
-    """N tasks as arrays. Axis T is padded to max_tables and runs in placement order; axis D is padded to max_devices.
+    """What N environments are solving. Many may solve one task: its tables are kept once.
+
+    Axis T is padded to max_tables, axis D to max_devices.
 
     Attributes:
-        order: (N, T) int64, the task's table that is placed at each step; 0 in the padding.
-        table_loads: (N, T, K) float64, loads of the cost model; 0 in the padding.
-        table_memory: (N, T) int64, bytes.
-        table_features: (N, T, 21) float32, see `Tables.features`; 0 in the padding.
-        table_costs: (N, T, 4) float32, ms of each phase with the table alone on a device.
+        tables: the tables of S tasks.
+        row: (N,) int64, which of the S tasks each environment solves.
         num_tables: (N,) int64, the true T.
         memory_cap: (N, D) int64, bytes; 0 where there is no device.
         cluster: the topologies, leading shape (N,).
@@ -34,13 +62,10 @@ class Problem:
         lower_bound_ms: (N,) float64, no placement costs less.
     """
 
-    order: NDArray[np.int64]
-    table_loads: FloatArray
-    table_memory: NDArray[np.int64]
-    table_features: NDArray[np.float32]
-    table_costs: NDArray[np.float32]
-    num_tables: NDArray[np.int64]
-    memory_cap: NDArray[np.int64]
+    tables: TableRows
+    row: IntArray
+    num_tables: IntArray
+    memory_cap: IntArray
     cluster: Cluster
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
@@ -48,29 +73,92 @@ class Problem:
     @property
     def num_envs(self) -> int:
         """N."""
-        return len(self.num_tables)
+        return len(self.row)
+
+    @property
+    def max_tables(self) -> int:
+        """The padded T."""
+        return int(self.tables.order.shape[1])
+
+    @property
+    def max_devices(self) -> int:
+        """The padded D."""
+        return int(self.memory_cap.shape[1])
+
+    @property
+    def order(self) -> IntArray:
+        """(N, T) int64, a copy of each environment's placement order."""
+        return self.tables.order[self.row]
+
+    def current(self, step: IntArray) -> IntArray:
+        """(N,) int64, where the table that is placed after `step` tables stands in the flattened table rows.
+
+        Past the end of the padding it is the last table.
+        """
+        return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
+
+    def placement_of(self, assignment: NDArray[np.integer[Any]], env: int = 0) -> IntArray:
+        """(T,) int64, an environment's (max_tables,) assignment in the task's own order of tables, without padding."""
+        count = int(self.num_tables[env])
+        placement = np.empty(count, np.int64)
+        placement[self.tables.order[self.row[env], :count]] = assignment[env, :count]
+        return placement
+
+    def take(self, envs: IntArray, source: Problem, rows: IntArray) -> None:
+        """From now on environment `envs[i]` solves task `rows[i]` of `source`, whose tables this problem shares."""
+        self.row[envs] = rows
+        for target, given in zip(_per_env(self), _per_env(source), strict=True):
+            target[envs] = given[rows]
+
+    def put(self, row: int, prepared: Problem) -> None:
+        """Make `prepared` (N = 1) the task at `row`, of the tables and of this problem."""
+        for f in fields(TableRows):
+            getattr(self.tables, f.name)[row] = getattr(prepared.tables, f.name)[0]
+        self.take(np.array([row]), prepared, np.zeros(1, np.int64))
+        self.row[row] = row
 
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
-        """Several problems of equal padding as one."""
-        arrays = {
-            f.name: np.concatenate([getattr(p, f.name) for p in problems])
-            for f in fields(Problem)
-            if f.name != "cluster"
-        }
-        clusters = [
-            Cluster(**{f.name: getattr(p.cluster, f.name)[i] for f in fields(Cluster)})
-            for p in problems
-            for i in range(p.num_envs)
-        ]
-        return Problem(**arrays, cluster=Cluster.stack(clusters))
+        """Prepared tasks (N = 1 each) of equal padding as one problem, each environment with its own."""
+        first = problems[0]
+        stacked = empty_problem(len(problems), first.max_tables, first.max_devices, first.tables.loads.shape[2])
+        for row, problem in enumerate(problems):
+            stacked.put(row, problem)
+        return stacked
 
-    def placement_of(self, assignment: NDArray[np.int64], row: int = 0) -> NDArray[np.int64]:
-        """(T,) int64, row `row`'s assignment (in placement order) in the task's own order of tables."""
-        count = int(self.num_tables[row])
-        placement = np.empty(count, np.int64)
-        placement[self.order[row, :count]] = assignment[row, :count]
-        return placement
+
+def _per_env(problem: Problem) -> list[NDArray[Any]]:
+    """All arrays of a problem with a leading axis of environments, but `row`."""
+    own = [problem.num_tables, problem.memory_cap, problem.penalty_ms, problem.lower_bound_ms]
+    return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
+
+
+def empty_problem(size: int, max_tables: int, max_devices: int, num_loads: int) -> Problem:
+    """A problem with room for `size` tasks, and as many environments; all zeros."""
+    return Problem(
+        tables=TableRows(
+            order=np.zeros((size, max_tables), np.int64),
+            loads=np.zeros((size, max_tables, num_loads)),
+            memory=np.zeros((size, max_tables), np.int64),
+            features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
+            costs=np.zeros((size, max_tables, 4), np.float32),
+        ),
+        row=np.zeros(size, np.int64),
+        num_tables=np.zeros(size, np.int64),
+        memory_cap=by_device(size, max_devices, dtype=np.int64),
+        cluster=Cluster(
+            device_mask=by_device(size, max_devices, dtype=np.bool_),
+            host_peers=by_device(size, max_devices, max_devices),
+            num_peers=by_device(size, max_devices),
+            num_devices=np.ones(size),
+            intra_bytes_per_ms=np.ones(size),
+            inter_bytes_per_ms=np.ones(size),
+            latency_ms=np.zeros(size),
+            crosses_hosts=np.zeros(size, np.bool_),
+        ),
+        penalty_ms=np.zeros(size),
+        lower_bound_ms=np.zeros(size),
+    )
 
 
 def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int) -> Problem:
@@ -88,17 +176,23 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
     order = placement_order(loads, task.topology, model)
     alone = model.single_table_phases(loads, task.topology)
     return Problem(
-        order=_padded(order, max_tables),
-        table_loads=_padded(loads[order], max_tables),
-        table_memory=_padded(task.tables.memory_bytes[order], max_tables),
-        table_features=_padded(task.tables.features()[order], max_tables),
-        table_costs=_padded(alone[order].astype(np.float32), max_tables),
+        tables=TableRows(
+            order=_padded(order, max_tables),
+            loads=_padded(loads[order], max_tables),
+            memory=_padded(task.tables.memory_bytes[order], max_tables),
+            features=_padded(task.tables.features()[order], max_tables),
+            costs=_padded(alone[order].astype(np.float32), max_tables),
+        ),
+        row=np.zeros(1, np.int64),
         num_tables=np.array([task.num_tables]),
         memory_cap=_padded(task.topology.memory_cap_bytes, max_devices),
         cluster=Cluster.stack([task.topology.cluster(max_devices)]),
         penalty_ms=np.array([model.penalty(loads, task.topology)]),
         lower_bound_ms=np.array([model.cost_bounds(loads, task.topology)[0]]),
     )
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def _padded(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
