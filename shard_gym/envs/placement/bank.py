@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,6 +47,13 @@ class TaskBank:
         """
         rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
         self.problem.take(envs, self._all, rows)
+
+    def copy(self) -> TaskBank:
+        """A bank that shares no memory with this one."""
+        twin = copy.copy(self)
+        twin._prepared, twin._all = self._prepared.copy(), copy.deepcopy(self._all)
+        twin.problem = replace(copy.deepcopy(self.problem), tables=twin._all.tables)
+        return twin
 
     def _row(self, env: int, task: Task) -> int:
         row = self._row_of.get(task.name, -1)

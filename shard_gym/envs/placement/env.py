@@ -13,17 +13,18 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.envs.placement.bank import TaskBank
-from shard_gym.envs.placement.failure import describe_failure
-from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.placement.episodes import Episodes
+from shard_gym.envs.placement.observation import Observation, ObservationDict
 from shard_gym.envs.placement.problem import Problem
-from shard_gym.envs.placement.reward import Reward, Transition, make_reward
-from shard_gym.envs.placement.state import UNPLACED, PlacementState, Status, action_mask, initial_state, step
+from shard_gym.envs.placement.reward import Reward
+from shard_gym.envs.placement.state import RUNNING, PlacementState
 from shard_gym.envs.placement.viewer import RENDER_MODES, PlacementView, render_ansi, render_rgb
 from shard_gym.errors import InvalidActionError, InvalidOptionError
-from shard_gym.suites import load_suite
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import Task, TaskSource
+
+_SELF = np.zeros(1, np.int64)
+"""The only environment of a batch of one."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,6 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     * v0: initial version
     """
 
-    state: PlacementState
-    """The placement so far; there from the first reset on."""
-
     metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 4}  # type: ignore[misc]
 
     def __init__(
@@ -152,30 +150,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         max_devices: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise InvalidOptionError(
-                f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
-                f"rgb_array needs matplotlib: pip install 'shard-gym[viz]'."
-            )
-        self.tasks: TaskSource = load_suite(suite, split) if isinstance(suite, str) else suite
-        self.cost_model = make_cost_model(cost_model)
-        self.max_tables = self._padding("max_tables", max_tables, self.tasks.max_tables)
-        self.max_devices = self._padding("max_devices", max_devices, self.tasks.max_devices)
+        check_render_mode(render_mode)
         self.render_mode = render_mode
-        self._reward = make_reward(reward)
-        self._observe = make_observation(observation)
-        self.observation_space = self._observe.space(self.max_tables, self.max_devices)
+        self._episodes = Episodes(1, suite, split, cost_model, reward, observation, max_tables, max_devices)
+        self.observation_space = self._episodes.observe.space(self.max_tables, self.max_devices)
         self.action_space = spaces.Discrete(self.max_devices)
-        self._bank = TaskBank(self.tasks, self.cost_model, self.max_tables, self.max_devices, num_envs=1)
-        self._task: Task | None = None
-
-    @staticmethod
-    def _padding(name: str, given: int | None, needed: int) -> int:
-        if given is None:
-            return int(needed)
-        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < needed:
-            raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
-        return int(given)
 
     # The Gymnasium interface
 
@@ -190,7 +169,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             InvalidTaskError: a task with more tables or devices than this environment holds.
         """
         super().reset(seed=seed)
-        self._begin(self._choose_task(dict(options or {})))
+        options = dict(options or {})
+        task = self._episodes.choose(self.np_random, options.pop("task", None))
+        if options:
+            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, options))}.")
+        self._episodes.begin(_SELF, [task])
         return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
@@ -201,15 +184,12 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             ResetNeeded: the episode is over, or none has begun.
         """
         self._require_episode("No episode has begun")
-        if self.state.status[0] != Status.RUNNING:
+        if self.state.status[0] != RUNNING:
             raise ResetNeeded("This episode is over: call reset() before the next step().")
         if not self.action_space.contains(action):
             raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
-        before = self.state
-        self.state = step(self.problem, before, np.array([action], np.int64), self.cost_model)
-        reward = self._reward(Transition.between(self.problem, before, self.state))
-        over = bool(self.state.status[0] != Status.RUNNING)
-        return self._observation(), float(reward[0]), over, False, self._info()
+        rewards, over = self._episodes.step(np.array([action], np.int64))
+        return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
 
     def render(self) -> Any:
         """A str ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"); None without a render mode."""
@@ -222,33 +202,52 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     # Beyond it
 
     @property
-    def problem(self) -> Problem:
-        """The task of this episode as arrays (N = 1); changed in place by a reset."""
-        return self._bank.problem
+    def max_tables(self) -> int:
+        """Padding of the tables."""
+        return self._episodes.max_tables
+
+    @property
+    def max_devices(self) -> int:
+        """Padding of the devices."""
+        return self._episodes.max_devices
+
+    @property
+    def tasks(self) -> TaskSource:
+        """Where the tasks come from."""
+        return self._episodes.source
+
+    @property
+    def cost_model(self) -> AdditiveCostModel:
+        """The model that estimates the costs."""
+        return self._episodes.cost_model
 
     @property
     def task(self) -> Task:
         """The task of this episode."""
         return self._require_episode("There is no task yet")
 
+    @property
+    def problem(self) -> Problem:
+        """The task of this episode as arrays (N = 1); changed in place by a reset."""
+        self._require_episode("There is no problem yet")
+        return self._episodes.problem
+
+    @property
+    def state(self) -> PlacementState:
+        """The placement so far (N = 1); changed in place."""
+        self._require_episode("There is no state yet")
+        return self._episodes.state
+
     def action_masks(self) -> NDArray[np.bool_]:
         """(max_devices,) bool: the devices where the current table fits; the name is MaskablePPO's."""
         self._require_episode("There is no mask yet")
-        mask: NDArray[np.bool_] = action_mask(self.problem, self.state)[0]
+        mask: NDArray[np.bool_] = self._episodes.masks()[0]
         return mask
 
     def view(self) -> PlacementView:
         """The placement so far, for rendering and explaining."""
-        failure = describe_failure(self.task, self.problem, self.state)
-        placed = int(self.state.step[0])
-        return PlacementView(
-            task=self.task,
-            placement=self.problem.placement_of(self.state.assignment),
-            phases_ms=self.state.phases_ms[0, : self.task.num_devices],
-            cost_ms=float(self.state.cost_ms[0]),
-            note=failure["message"] if failure else "",
-            next_table=int(self.problem.order[0, placed]) if placed < self.task.num_tables else -1,
-        )
+        self._require_episode("There is nothing to see yet")
+        return self._episodes.view(0)
 
     def get_state(self) -> Snapshot:
         """A snapshot of the episode and the random generator; later steps do not change it."""
@@ -256,57 +255,42 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     def set_state(self, snapshot: Snapshot) -> None:
         """Go on from `snapshot`, taken from this environment or an equal one."""
-        self._begin(snapshot.task)
-        self.state = snapshot.state.copy()
+        self._episodes.restore(0, snapshot.task, snapshot.state)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
     def clone(self) -> EmbeddingPlacementEnv:
         """An independent environment in the same state. The tasks, which never change, are shared."""
         twin = copy.copy(self)
-        twin._bank = copy.deepcopy(self._bank)
+        twin._episodes = self._episodes.copy()
         twin._np_random = copy.deepcopy(self.np_random)
         twin.action_space = copy.deepcopy(self.action_space)  # it holds a generator too
-        if self._task is not None:
-            twin.state = self.state.copy()
         return twin
 
     # Inside
 
     def _require_episode(self, sentence: str) -> Task:
         """The task of the episode under way or just ended."""
-        if self._task is None:
+        task = self._episodes.tasks[0]
+        if task is None:
             raise ResetNeeded(f"{sentence}: call reset() first.")
-        return self._task
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        key = options.pop("task", None)
-        if options:
-            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, options))}.")
-        if isinstance(key, Task):
-            return key
-        if key is None:
-            return self.tasks.sample(self.np_random)
-        if isinstance(self.tasks, TaskSuite):
-            return self.tasks.task(key)
-        raise InvalidOptionError(f"{self.tasks!r} has no numbered tasks; pass a Task as options['task'], not {key!r}.")
-
-    def _begin(self, task: Task) -> None:
-        self._bank.begin(np.zeros(1, np.int64), [task])
-        self.state = initial_state(self.problem, self.cost_model)
-        self._task = task
+        return task
 
     def _observation(self) -> ObservationDict:
-        return {key: batch[0] for key, batch in self._observe(self.problem, self.state).items()}
+        return {key: batch[0] for key, batch in self._episodes.observations().items()}
 
     def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {"action_mask": self.action_masks().astype(np.int8), "task": self.task.name}
-        if self.state.status[0] == Status.COMPLETE:
-            # Padded like the observations: vector environments stack infos, and tasks differ in size.
-            info["placement"] = np.full(self.max_tables, UNPLACED, np.int64)
-            info["placement"][: self.task.num_tables] = self.problem.placement_of(self.state.assignment)
-            info["cost_ms"] = float(self.state.cost_ms[0])
-            info["phase_costs_ms"] = self.state.phases_ms[0].copy()
-        failure = describe_failure(self.task, self.problem, self.state)
-        if failure:
-            info["failure"] = failure
-        return info
+        mask = self._episodes.masks()[0].astype(np.int8)
+        return {"action_mask": mask, "task": self.task.name, **self._episodes.ending(0)}
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    """Refuse a render mode that does not work here.
+
+    Raises:
+        InvalidOptionError: it is not known, or needs a package that is not installed.
+    """
+    if render_mode is not None and render_mode not in RENDER_MODES:
+        raise InvalidOptionError(
+            f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
+            f"rgb_array needs matplotlib: pip install 'shard-gym[viz]'."
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shard_gym.envs.placement.problem import Problem
-from shard_gym.envs.placement.state import PlacementState, Status
+from shard_gym.envs.placement.state import DEAD_END, ILLEGAL_ACTION, PlacementState, Status
 from shard_gym.placement import format_bytes
 from shard_gym.tasks import Task
 
@@ -17,20 +17,20 @@ def describe_failure(task: Task, problem: Problem, state: PlacementState, row: i
         `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
         device) and `message`.
     """
-    status = Status(int(state.status[row]))
-    if status not in (Status.ILLEGAL_ACTION, Status.DEAD_END):
+    status = int(state.status[row])
+    if status not in (ILLEGAL_ACTION, DEAD_END):
         return None
     step = int(state.step[row])
     table = (problem.row[row], step)
     name = task.tables.names[int(problem.tables.order[table])]
     needed = int(problem.tables.memory[table])
     free = int((problem.memory_cap[row] - state.memory_used[row]).max())
-    if status is Status.DEAD_END:
+    if status == DEAD_END:
         said = "fits no device"
     else:
         said = "was put on a device that does not exist or has too little memory free"
     return {
-        "reason": status.name.lower(),
+        "reason": Status(status).name.lower(),
         "table": name,
         "bytes_needed": needed,
         "bytes_free": free,

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from shard_gym.envs.placement.problem import Problem
+from shard_gym.envs.placement.problem import IntArray, Problem
 from shard_gym.envs.placement.state import PlacementState, action_mask
 from shard_gym.errors import UnknownNameError
 from shard_gym.tables import FEATURE_NAMES
@@ -31,10 +31,13 @@ class Observation(Protocol):
     """Describes and builds the observations of N environments."""
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The space of one environment."""
+        """The space of one environment: the keys of `constant` and of `__call__`."""
+
+    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+        """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """One array for each key with leading shape (N,); none shares memory with `problem` or `state`."""
+        """The other keys, leading shape (N,); new arrays."""
 
 
 class CompactObservation:
@@ -54,6 +57,11 @@ class CompactObservation:
             }
         )
 
+    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+        """See `Observation`."""
+        mask = problem.cluster.device_mask if envs is None else problem.cluster.device_mask[envs]
+        return {"device_mask": mask.astype(np.int8, order="C")}
+
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
         count, tables = problem.num_envs, problem.tables
@@ -64,7 +72,6 @@ class CompactObservation:
             "current_table_costs": tables.costs.reshape(-1, 4).take(current, axis=0) * waiting,
             "device_costs": state.phases_ms.astype(np.float32, order="C").reshape(count, -1),
             "device_memory": self._memory(problem, state, tables.memory.reshape(-1).take(current)[:, None] * waiting),
-            "device_mask": problem.cluster.device_mask.astype(np.int8, order="C"),
             "action_mask": action_mask(problem, state).astype(np.int8, order="C"),
             "progress": (state.step / problem.num_tables).astype(np.float32)[:, None],
         }
@@ -92,15 +99,21 @@ class FullObservation(CompactObservation):
         }
         return spaces.Dict({**compact.spaces, **tables})
 
+    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+        """See `Observation`."""
+        rows, counts = (
+            (problem.row, problem.num_tables) if envs is None else (problem.row[envs], problem.num_tables[envs])
+        )
+        mask = np.arange(problem.max_tables) < counts[:, None]
+        return {
+            **super().constant(problem, envs),
+            "table_features": problem.tables.features[rows].reshape(len(rows), -1),
+            "table_mask": mask.astype(np.int8),
+        }
+
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        index = np.arange(problem.max_tables)
-        tables = {
-            "table_features": problem.tables.features[problem.row].reshape(problem.num_envs, -1),
-            "table_mask": (index < problem.num_tables[:, None]).astype(np.int8),
-            "assignment": state.assignment.astype(np.int64),
-        }
-        return {**super().__call__(problem, state), **tables}
+        return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
 
 
 def _box(low: float, high: float, size: int) -> spaces.Box:

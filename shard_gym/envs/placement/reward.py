@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.placement.problem import Problem
-from shard_gym.envs.placement.state import PlacementState, Status
 from shard_gym.errors import UnknownNameError
 
 
@@ -34,19 +32,6 @@ class Transition:
     failed: NDArray[np.bool_]
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
-
-    @staticmethod
-    def between(problem: Problem, before: PlacementState, after: PlacementState) -> Transition:
-        """The transition from one state to the next."""
-        over = after.status != Status.RUNNING
-        return Transition(
-            cost_before_ms=before.cost_ms,
-            cost_after_ms=after.cost_ms,
-            over=over,
-            failed=over & (after.status != Status.COMPLETE),
-            penalty_ms=problem.penalty_ms,
-            lower_bound_ms=problem.lower_bound_ms,
-        )
 
     @property
     def final_cost_ms(self) -> FloatArray:

@@ -67,6 +67,15 @@ class PlacementState:
             array = getattr(self, name)
             setattr(self, name, np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1))
 
+    def row(self, env: int) -> PlacementState:
+        """A copy of one environment's state (N = 1)."""
+        return PlacementState(**{f.name: getattr(self, f.name)[env : env + 1].copy(order="K") for f in fields(self)})
+
+    def put(self, env: int, state: PlacementState) -> None:
+        """Take over `state` (N = 1) as the state of environment `env`."""
+        for f in fields(self):
+            getattr(self, f.name)[env] = getattr(state, f.name)[0]
+
     def copy(self) -> PlacementState:
         """A state that shares no memory with this one; the layout in memory stays."""
         return PlacementState(**{f.name: getattr(self, f.name).copy(order="K") for f in fields(self)})

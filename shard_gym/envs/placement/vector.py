@@ -1,0 +1,272 @@
+"""`EmbeddingPlacementVectorEnv`: many placements at once, as a Gymnasium vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv, check_render_mode
+from shard_gym.envs.placement.episodes import Episodes
+from shard_gym.envs.placement.observation import Observation, ObservationDict
+from shard_gym.envs.placement.reward import Reward
+from shard_gym.envs.placement.state import COMPLETE
+from shard_gym.envs.placement.viewer import render_ansi, render_rgb
+from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.tasks import TaskSource
+
+BoolArray = NDArray[np.bool_]
+Infos = dict[str, Any]
+
+
+class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
+    """N environments of `EmbeddingPlacementEnv` in one, bit for bit what N of them in a SyncVectorEnv return.
+
+    All N share one step of NumPy arithmetic, so a step costs each of them a thousandth of what it costs alone. Tasks of
+    different sizes stand side by side. `gymnasium.make_vec("shard_gym:EmbeddingPlacement-v0", num_envs=N)` makes it;
+    actions, observations, rewards and infos are documented with `EmbeddingPlacementEnv`, all with a leading axis of N.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: what happens after the end of an episode. NEXT_STEP: the next step begins another one, ignores
+            the action and returns reward 0. SAME_STEP: the step itself does; the last observation and info of the old
+            one are in `infos["final_obs"]` and `infos["final_info"]`. DISABLED: nothing; reset with
+            `options={"reset_mask": mask}`, (N,) bool.
+        copy: False hands out the observation arrays that stay the same during an episode (`device_mask`,
+            `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
+        max_episode_steps: must be None; an episode ends by itself.
+        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode: see
+            `EmbeddingPlacementEnv`.
+
+    `reset` takes `seed` (an int for seed, seed + 1, ...; or one for each environment) and the options "task" (one for
+    all), "tasks" (one for each) and "reset_mask".
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        suite: str | TaskSource = "dlrm-50x4",
+        split: str = "train",
+        cost_model: str | AdditiveCostModel = "analytical",
+        reward: str | Reward = "terminal",
+        observation: str | Observation = "full",
+        max_tables: int | None = None,
+        max_devices: int | None = None,
+        render_mode: str | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
+            raise InvalidOptionError(f"num_envs must be an integer of at least 1, not {num_envs!r}.")
+        if max_episode_steps is not None:
+            raise InvalidOptionError(
+                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, after one step "
+                "for each table."
+            )
+        check_render_mode(render_mode)
+        self.num_envs = int(num_envs)
+        self.render_mode = render_mode
+        self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": _autoreset_mode(autoreset_mode)}
+        self._share = not copy
+        self._episodes = Episodes(self.num_envs, suite, split, cost_model, reward, observation, max_tables, max_devices)
+        self.single_observation_space = self._episodes.observe.space(self._episodes.max_tables, self._width)
+        self.single_action_space = spaces.Discrete(self._width)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
+        self._names = np.full(self.num_envs, None, dtype=object)
+        self._over = np.ones(self.num_envs, np.bool_)
+
+    @property
+    def _width(self) -> int:
+        return self._episodes.max_devices
+
+    # The Gymnasium interface
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObservationDict, Infos]:
+        """Begin new episodes, in all environments or in those of `options["reset_mask"]`.
+
+        Raises:
+            InvalidOptionError: an option or a list of seeds that does not fit.
+            UnknownNameError: no task has the name given.
+        """
+        options = dict(options or {})
+        envs = np.flatnonzero(self._reset_mask(options.pop("reset_mask", None)))
+        keys = self._task_keys(options.pop("task", None), options.pop("tasks", None))
+        if options:
+            raise InvalidOptionError(
+                f"reset() knows the options 'task', 'tasks' and 'reset_mask', not {sorted(map(str, options))}."
+            )
+        self._seed(envs, seed)
+        self._begin(envs, keys)
+        return self._episodes.observations(share=self._share), self._infos(envs)
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[ObservationDict, NDArray[np.float64], BoolArray, BoolArray, Infos]:
+        """Place the current table of every environment on device `actions[i]`.
+
+        Raises:
+            InvalidActionError: `actions` are not N device numbers inside the action space.
+            ResetNeeded: an environment is over and autoreset is disabled, or none was reset yet.
+        """
+        chosen = self._checked(actions)
+        mode, waiting = self.metadata["autoreset_mode"], self._over
+        if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._names[0] is None):
+            raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
+        rewards, over = self._episodes.step(chosen)
+        endings = self._endings(np.flatnonzero(over))
+        if mode == AutoresetMode.NEXT_STEP:
+            self._begin(np.flatnonzero(waiting))
+            self._over = over
+        elif mode == AutoresetMode.SAME_STEP and over.any():
+            endings = self._final(np.flatnonzero(over), endings)
+            self._begin(np.flatnonzero(over))
+        else:
+            self._over = over
+        infos = {**self._infos(np.arange(self.num_envs)), **endings}
+        return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One str ("ansi") or (H, W, 3) uint8 picture ("rgb_array") for each environment, or None without a mode."""
+        if self.render_mode is None:
+            return None
+        draw = render_ansi if self.render_mode == "ansi" else render_rgb
+        return tuple(draw(self._episodes.view(env)) for env in range(self.num_envs))
+
+    # Beyond it
+
+    @property
+    def episodes(self) -> Episodes:
+        """The N episodes with their raw arrays: `episodes.problem`, `episodes.state`, `episodes.tasks`."""
+        return self._episodes
+
+    def action_masks(self) -> BoolArray:
+        """(N, max_devices) bool: the devices where the current tables fit."""
+        return self._episodes.masks()
+
+    # Inside
+
+    def _reset_mask(self, mask: Any) -> BoolArray:
+        if mask is None:
+            return np.ones(self.num_envs, np.bool_)
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.dtype != np.bool_
+            or mask.shape != (self.num_envs,)
+            or not mask.any()
+        ):
+            raise InvalidOptionError(
+                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with a True, not {mask!r}."
+            )
+        return mask
+
+    def _task_keys(self, for_all: Any, for_each: Any) -> Sequence[Any]:
+        if for_each is None:
+            return [for_all] * self.num_envs
+        if for_all is not None or len(for_each) != self.num_envs:
+            raise InvalidOptionError(
+                f"options['tasks'] must name {self.num_envs} tasks, one for each environment, and comes without 'task'."
+            )
+        return list(for_each)
+
+    def _seed(self, envs: NDArray[np.int64], seed: int | Sequence[int | None] | None) -> None:
+        """Give the environments `envs` their generators; those without a seed keep theirs."""
+        if seed is None or isinstance(seed, (int, np.integer)):
+            seeds = [None if seed is None else int(seed) + env for env in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise InvalidOptionError(f"There are {self.num_envs} environments but {len(seeds)} seeds.")
+        for env in envs.tolist():
+            if seeds[env] is not None or self._rngs[env] is None:
+                self._rngs[env] = seeding.np_random(seeds[env])[0]
+
+    def _begin(self, envs: NDArray[np.int64], keys: Sequence[Any] | None = None) -> None:
+        """Begin new episodes in `envs`; their tasks are drawn, or named by `keys` (N of them)."""
+        if not len(envs):
+            return
+        tasks = []
+        for env in envs.tolist():
+            rng = self._rngs[env]
+            assert rng is not None  # reset gave every environment one
+            tasks.append(self._episodes.choose(rng, keys[env] if keys is not None else None))
+        self._episodes.begin(envs, tasks)
+        self._names[envs] = [task.name for task in tasks]
+        self._over[envs] = False
+
+    def _checked(self, actions: Any) -> NDArray[np.int64]:
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
+            raise InvalidActionError(
+                f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
+                f"got {chosen.dtype} of shape {chosen.shape}."
+            )
+        if chosen.min() < 0 or chosen.max() >= self._width:
+            env = int(((chosen < 0) | (chosen >= self._width)).argmax())
+            raise InvalidActionError(
+                f"An action is a device number from 0 to {self._width - 1}, not {chosen[env]} as for environment {env}."
+            )
+        return chosen.astype(np.int64, copy=False)
+
+    def _infos(self, envs: NDArray[np.int64]) -> Infos:
+        """What every info holds, for the environments `envs`; the others have zeros, and False beside them."""
+        there = np.zeros(self.num_envs, np.bool_)
+        there[envs] = True
+        mask, names = self._episodes.masks().astype(np.int8, order="C"), self._names.copy()
+        if len(envs) < self.num_envs:
+            mask[~there], names[~there] = 0, None
+        return {"action_mask": mask, "_action_mask": there, "task": names, "_task": there.copy()}
+
+    def _endings(self, envs: NDArray[np.int64]) -> Infos:
+        """What the last step of the episodes `envs` adds to the infos."""
+        infos: Infos = {}
+        complete = envs[self._episodes.state.status[envs] == COMPLETE]
+        if len(complete):
+            state = self._episodes.state
+            self._fill(infos, complete, "placement", self._episodes.placements(complete))
+            self._fill(infos, complete, "cost_ms", state.cost_ms[complete])
+            self._fill(infos, complete, "phase_costs_ms", state.phases_ms[complete])
+        for env in np.setdiff1d(envs, complete).tolist():
+            infos = self._add_info(infos, self._episodes.ending(env), env)
+        return infos
+
+    def _fill(self, infos: Infos, envs: NDArray[np.int64], key: str, values: NDArray[Any]) -> None:
+        infos[key] = np.zeros((self.num_envs, *values.shape[1:]), values.dtype)
+        infos[key][envs] = values
+        infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
+        infos[f"_{key}"][envs] = True
+
+    def _final(self, envs: NDArray[np.int64], endings: Infos) -> Infos:
+        """The last observations and infos of episodes that another one follows in the same step."""
+        there = np.zeros(self.num_envs, np.bool_)
+        there[envs] = True
+        batch = self._episodes.observations()
+        final = np.full(self.num_envs, None, dtype=object)
+        for env in envs.tolist():
+            final[env] = {key: array[env] for key, array in batch.items()}
+        return {
+            "final_obs": final,
+            "_final_obs": there,
+            "final_info": {**self._infos(envs), **endings},
+            "_final_info": there.copy(),
+        }
+
+
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode) if isinstance(mode, AutoresetMode) else AutoresetMode[str(mode).upper()]
+    except KeyError:
+        known = [each.name for each in AutoresetMode]
+        raise InvalidOptionError(f"autoreset_mode must be one of {known}, not {mode!r}.") from None
