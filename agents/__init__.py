@@ -10,9 +10,10 @@ from typing import Any
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
 from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAgent, RandomAgent, TableScore
+from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError, UnknownNameError
+from shard_gym.errors import InvalidOptionError, unknown_name
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
 """Names of the four greedy heuristics DreamShard compares with."""
@@ -50,7 +51,7 @@ def make_agent(
         InvalidOptionError: the agent has no such option.
     """
     if name not in AGENTS:
-        raise UnknownNameError("agent", name, AGENTS)
+        raise unknown_name("agent", name, AGENTS)
     try:
         return AGENTS[name](cost_model, seed, **options)
     except TypeError as error:
@@ -65,6 +66,7 @@ __all__ = [
     "CostGuidedAgent",
     "GreedyAgent",
     "LocalSearchAgent",
+    "PolicyAgent",
     "RandomAgent",
     "make_agent",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
+from shard_gym.agents.candidates import Candidates
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.placement import Placement, format_bytes
@@ -137,18 +138,16 @@ class CostGreedyAgent(CostGuidedAgent):
         model: AdditiveCostModel = self.cost_model
         cluster = task.topology.cluster()
         loads = model.table_loads(task.tables, task.topology)
-        placed = np.zeros((task.num_devices, model.num_loads))
+        device_loads = np.zeros((task.num_devices, model.num_loads))
         placement = np.empty(task.num_tables, np.int64)
         free = task.topology.memory_cap_bytes.copy()
         for table in placement_order(loads, task.topology, model):
             fitting = _fitting(task, table, free)
-            tried = np.repeat(placed[None], len(fitting), axis=0)
-            each = np.arange(len(fitting))
-            tried[each, fitting] = model.add(placed[fitting], loads[table])
-            phases = model.device_costs(tried, cluster)
-            cost = model.iteration_cost(phases, tried, cluster)
-            best = np.lexsort((phases[each, fitting].sum(axis=-1), cost))[0]
+            joined = model.add(device_loads[fitting], loads[table])
+            phases, cost = Candidates(model, cluster, device_loads).costs((fitting, joined))
+            own = phases[np.arange(len(fitting)), fitting].sum(axis=-1)
+            best = np.lexsort((own, cost))[0]
             placement[table] = fitting[best]
-            placed = tried[best]
+            device_loads[fitting[best]] = joined[best]
             free[fitting[best]] -= task.tables.memory_bytes[table]
         return placement

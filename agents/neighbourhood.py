@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.agents.candidates import Candidates
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.placement import Placement, memory_used
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster
 
 IntArray = NDArray[np.int64]
 
@@ -19,8 +19,8 @@ NOBODY = -1
 TIE = 1e-9
 """Devices whose times differ by this share are equally slow; the rest is rounding."""
 
-SMOOTHING = 16
-"""Of 4, 8, 16 and 64 the exponent that served all suites best."""
+SMOOTHING_SQUARES = 4
+"""Squarings of the smoothing norm: an exponent of 16, which of 4, 8, 16 and 64 served the suites best."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Costs:
     """What placements cost, exactly and smoothed; ms.
 
     The exact cost is flat wherever a change leaves the slowest devices alone. The smoothed one, the sum over the phases
-    of the SMOOTHING-norm over the devices, rewards every step towards balance and is close above it: at most
-    D ** (1 / SMOOTHING) times the sum of the maxima.
+    of the 16-norm over the devices, rewards every step towards balance and is close above it: at most D ** (1 / 16)
+    times the sum of the maxima.
 
     Attributes:
         exact: (...) float64, the model's iteration cost.
@@ -62,12 +62,16 @@ class Costs:
     smoothed: FloatArray
 
     @staticmethod
-    def of(model: AdditiveCostModel, loads: FloatArray, cluster: Cluster) -> Costs:
-        """The costs of placements with (..., D, K) device loads."""
-        phases = model.device_costs(loads, cluster)
+    def of(phases: FloatArray, exact: FloatArray) -> Costs:
+        """From the (..., D, 4) phases and the (...) exact costs."""
         slowest = np.maximum(phases.max(axis=-2), np.finfo(float).tiny)
-        norm = ((phases / slowest[..., None, :]) ** SMOOTHING).sum(axis=-2) ** (1.0 / SMOOTHING)
-        return Costs(model.iteration_cost(phases, loads, cluster), (slowest * norm).sum(axis=-1))
+        power = phases / slowest[..., None, :]
+        for _ in range(SMOOTHING_SQUARES):
+            np.square(power, out=power)
+        norm = power.sum(axis=-2)
+        for _ in range(SMOOTHING_SQUARES):
+            np.sqrt(norm, out=norm)
+        return Costs(exact, (slowest * norm).sum(axis=-1))
 
 
 class Neighbourhood:
@@ -79,6 +83,7 @@ class Neighbourhood:
     Attributes:
         task: the task.
         placement: (T,) int64, the current placement; valid.
+        phases_ms: (D, 4) float64, its phases.
         costs: what it costs, both numbers without a leading shape.
     """
 
@@ -86,27 +91,30 @@ class Neighbourhood:
         self.task = task
         self._model = model
         self._cluster = task.topology.cluster()
-        self._loads = model.table_loads(task.tables, task.topology)
+        loads = model.table_loads(task.tables, task.topology)
+        self._loads = np.concatenate([loads, np.zeros((1, model.num_loads))])  # NOBODY reads the last row
         self._memory = task.tables.memory_bytes
         self.set_placement(placement)
 
     def set_placement(self, placement: Placement) -> None:
         """Make `placement` (valid) the current one."""
         self.placement = placement.copy()
-        self._device_loads = self._model.reduce(self._loads, placement, self.task.num_devices)
+        self._device_loads = self._model.reduce(self._loads[:-1], placement, self.task.num_devices)
         self._free = self.task.topology.memory_cap_bytes - memory_used(
             placement, self.task.tables, self.task.num_devices
         )
         self._count = np.bincount(placement, minlength=self.task.num_devices)
         self._rank_maxima()
-        self.costs = Costs.of(self._model, self._device_loads, self._cluster)
+        self._candidates = Candidates(self._model, self._cluster, self._device_loads)
+        self.phases_ms, exact = self._model.costs(self._device_loads, self._cluster)
+        self.costs = Costs.of(self.phases_ms, exact)
 
     def _rank_maxima(self) -> None:
         """The table that holds each device's maximum of each max-reduced load, and the runner-up's value."""
         devices, columns = self.task.num_devices, self._model.num_loads - self._model.num_sum_loads
         self._holder = np.full((devices, columns), NOBODY)
         self._runner_up = np.zeros((devices, columns))
-        values = self._loads[:, self._model.num_sum_loads :]
+        values = self._loads[:-1, self._model.num_sum_loads :]
         for device in range(devices):
             tables = np.flatnonzero(self.placement == device)
             if tables.size:
@@ -137,25 +145,22 @@ class Neighbourhood:
 
     def costs_after(self, changes: Changes) -> Costs:
         """What the placement costs after each change alone; (M,) both."""
-        each = np.arange(len(changes))
-        home = self.placement[changes.table]
-        loads = np.repeat(self._device_loads[None], len(changes), axis=0)
-        loads[each, home] = self._exchanged(home, changes.table, changes.partner)
-        loads[each, changes.device] = self._exchanged(changes.device, changes.partner, changes.table)
-        return Costs.of(self._model, loads, self._cluster)
+        home, target = self.placement[changes.table], changes.device
+        left = self._exchanged(home, changes.table, changes.partner)
+        joined = self._exchanged(target, changes.partner, changes.table)
+        return Costs.of(*self._candidates.costs((home, left), (target, joined)))
 
     def _exchanged(self, device: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
         """(M, K) loads of `device` after the table `leaves` went and `joins` came; either may be NOBODY."""
         split = self._model.num_sum_loads
-        table_loads = np.concatenate([self._loads, np.zeros((1, self._model.num_loads))])  # NOBODY reads the last row
         loads = self._device_loads[device]
-        loads[:, :split] -= table_loads[leaves, :split]
+        loads[:, :split] -= self._loads[leaves, :split]
         emptied = (self._count[device] == 1) & (leaves != NOBODY)
         loads[emptied, :split] = 0.0  # exactly, where the subtraction leaves a rounding error
         gone = self._holder[device] == leaves[:, None]
         gone &= (leaves != NOBODY)[:, None]
         loads[:, split:] = np.where(gone, self._runner_up[device], loads[:, split:])
-        return self._model.add(loads, table_loads[joins])
+        return self._model.add(loads, self._loads[joins])
 
     def placement_after(self, changes: Changes, which: int) -> Placement:
         """(T,) int64, the placement after change `which` of `changes`."""
@@ -172,6 +177,5 @@ class Neighbourhood:
         Within one host only changing these can lower a cost that is a sum of maxima. Across hosts a device also waits
         for what its neighbours receive; such changes are left to the kicks of a search.
         """
-        phases = self._model.device_costs(self._device_loads, self._cluster)
-        slowest = (phases >= phases.max(axis=0) * (1.0 - TIE)).any(axis=1)
+        slowest = (self.phases_ms >= self.phases_ms.max(axis=0) * (1.0 - TIE)).any(axis=1)
         return np.flatnonzero(slowest[self.placement])

@@ -31,7 +31,12 @@ class PolicyAgent(CostGuidedAgent):
         max_devices: padding the policy was made for.
         observation: the observation it was made for.
         cost_model: the model behind the observations.
+
+    Attributes:
+        steps_trained: environment steps the policy learnt from; 0 if nobody said.
     """
+
+    steps_trained = 0
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on the environment, stock: nothing here that a user could not write in ten lines."""
+"""Stable-Baselines3 on the environment: stock algorithm, stock policy."""
 
 from __future__ import annotations
 
@@ -8,56 +8,73 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.agents.heuristics import checked_seed
 from shard_gym.agents.policy import Policy, PolicyAgent
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import ObservationDict
-from shard_gym.errors import MissingExtraError
+from shard_gym.envs.placement.reward import Reward
+from shard_gym.errors import InvalidOptionError, missing_extra
+from shard_gym.tasks import TaskSource
 
 if TYPE_CHECKING:
     from sb3_contrib import MaskablePPO
 
 
 def train_maskable_ppo(
-    suite: str,
+    suite: str | TaskSource,
     *,
-    total_timesteps: int,
+    total_timesteps: int = 300_000,
     split: str = "train",
-    reward: str = "dense",
+    reward: str | Reward = "dense",
     cost_model: str | AdditiveCostModel = "analytical",
-    num_envs: int = 8,
+    num_envs: int = 256,
     seed: int = 0,
     on_step: Callable[[int], None] | None = None,
 ) -> PolicyAgent:
     """An agent that MaskablePPO with the stock MultiInputPolicy learnt on `suite`.
 
+    A rollout is one longest episode of every environment, so training takes whole multiples of num_envs * max_tables
+    steps, at least one.
+
     Args:
-        suite: name of a suite.
+        suite: name of a suite, or any source of tasks.
         total_timesteps: steps to train for, over all environments.
-        split: split to train on.
+        split: split of a named suite to train on.
         reward: reward to train with.
         cost_model: model that estimates the costs.
-        num_envs: environments stepped together, in this process.
+        num_envs: environments stepped together.
         seed: of everything random. Equal seeds, equal agents on one machine.
         on_step: called with the number of steps made so far.
 
+    Returns:
+        The agent; its `steps_trained` says how many steps were made.
+
     Raises:
+        InvalidOptionError: `total_timesteps` or `num_envs` is below 1, or `seed` is none.
         MissingExtraError: Stable-Baselines3 is not installed.
     """
+    if total_timesteps < 1:
+        raise InvalidOptionError(f"total_timesteps must be at least 1, not {total_timesteps!r}.")
     try:
         import torch
         from sb3_contrib import MaskablePPO
-        from stable_baselines3.common.env_util import make_vec_env
+
+        from shard_gym.agents.sb3_vec_env import PlacementVecEnv
     except ImportError as error:
-        raise MissingExtraError("sb3-contrib", "sb3", "Training with MaskablePPO") from error
-    env = make_vec_env(
-        EmbeddingPlacementEnv,
-        n_envs=num_envs,
-        seed=seed,
-        env_kwargs={"suite": suite, "split": split, "reward": reward, "cost_model": cost_model},
+        raise missing_extra("sb3-contrib", "sb3", "Training with MaskablePPO") from error
+    env = PlacementVecEnv(num_envs, suite=suite, split=split, reward=reward, cost_model=cost_model)
+    max_tables, max_devices = env.envs.episodes.max_tables, env.envs.episodes.max_devices
+    model = MaskablePPO(
+        "MultiInputPolicy",
+        env,
+        learning_rate=1e-3,
+        n_steps=max_tables,
+        batch_size=1024,
+        n_epochs=5,
+        ent_coef=0.01,
+        seed=checked_seed(seed),
+        device="cpu",
     )
-    max_tables, max_devices = env.get_attr("max_tables")[0], env.get_attr("max_devices")[0]
-    model = MaskablePPO("MultiInputPolicy", env, n_steps=256, batch_size=512, ent_coef=0.01, seed=seed, device="cpu")
 
     def report(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
         if on_step:
@@ -71,9 +88,11 @@ def train_maskable_ppo(
     finally:
         torch.set_num_threads(threads)
         env.close()
-    return PolicyAgent(
+    agent = PolicyAgent(
         "maskable-ppo", masked_policy(model), max_tables=max_tables, max_devices=max_devices, cost_model=cost_model
     )
+    agent.steps_trained = int(model.num_timesteps)
+    return agent
 
 
 def masked_policy(model: MaskablePPO) -> Policy:

@@ -107,9 +107,10 @@ class _Search:
     def run(self) -> None:
         """Descend, kick, and go back if the kick led nowhere, until the budget is spent."""
         self._descend()
-        while not self._budget.spent() and self._around.task.num_devices > 1:
+        while not self._budget.spent():
             home, home_cost = self._around.placement, self._around.costs.smoothed
-            self._kick()
+            if not self._kick():
+                return
             self._descend()
             if self._around.costs.smoothed > home_cost:
                 self._around.set_placement(home)
@@ -142,10 +143,17 @@ class _Search:
             self.best = self._around.placement_after(batch, cheapest)
             self._best_cost = float(costs.exact[cheapest])
 
-    def _kick(self) -> None:
-        """A few random changes, good or bad, to leave the local optimum."""
-        for _ in range(int(self._rng.integers(2, 5))):
-            changes = self._around.around(self._rng.integers(self._around.task.num_tables, size=1))
+    def _kick(self) -> bool:
+        """A few random changes, good or bad, to leave the local optimum; False if no change fits the memory."""
+        everyone = self._rng.permutation(self._around.task.num_tables)
+        wanted = int(self._rng.integers(2, 5))
+        made = 0
+        for table in everyone:
+            changes = self._around.around(np.array([table]))
             if len(changes):
                 which = int(self._rng.integers(len(changes)))
                 self._around.set_placement(self._around.placement_after(changes, which))
+                made += 1
+            if made == wanted:
+                break
+        return made > 0

@@ -1,41 +1,55 @@
-"""How fast things are: `make bench` prints JSON. Compare ratios within one run; absolute times depend on the machine.
+"""How fast things are: `make bench` prints JSON and draws docs/images/scaling.png.
 
-scalar_env    steps/s of the environment under random legal actions, beside the bare cost arithmetic in NumPy
-batched_step  steps/s of the one step function with N environments at once
-local_search  placements costed per second
-evaluation    seconds for all test tasks of a suite
+Compare ratios within one run; absolute rates depend on the machine.
+
+    bare_loop     the same arithmetic without an environment: loads added, phases, cost and mask of N placements,
+                  a compact observation copied out
+    scalar_env    steps/s of EmbeddingPlacementEnv
+    vector_env    steps/s of EmbeddingPlacementVectorEnv, and its ratio to the bare loop
+    local_search  changes costed per second, alone and within a whole search
+    large_task    seconds to place 1,000 tables on 128 devices
+    evaluation    seconds for all test tasks of a suite
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
+from bare_loop import BareLoop
 
 import shard_gym
 from shard_gym.agents import make_agent
+from shard_gym.agents.neighbourhood import Neighbourhood
+from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import Status, initial_state, step
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.tasks import Task, TaskSampler, capped_task
 
-SUITES = ("dlrm-20x4", "dlrm-50x4", "dlrm-200x8")
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
+SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
+"""Tables and devices."""
 
 
 @dataclass
 class Args:
-    """How long to measure."""
+    """How much to measure."""
 
     repeats: int = 5
     """medians are over this many runs"""
-    steps: int = 2000
-    """steps of a scalar run"""
+    num_envs: tuple[int, ...] = (1, 16, 128, 1024, 4096)
+    """sizes of the vector environment"""
+    picture: bool = True
+    """draw docs/images/scaling.png"""
 
 
 def median_rate(work: Callable[[], int], repeats: int) -> float:
@@ -49,69 +63,121 @@ def median_rate(work: Callable[[], int], repeats: int) -> float:
     return statistics.median(rates)
 
 
-def scalar_env(suite: str, observation: str, args: Args) -> float:
-    """Steps/s of the environment."""
-    env = shard_gym.EmbeddingPlacementEnv(suite, "test", observation=observation)
+def sampler(tables: int, devices: int) -> TaskSampler:
+    """Tasks of one size, one host, mixed dims."""
+    pool = shard_gym.load_pool("dlrm-2022").tables
+    return TaskSampler(pool, (tables, tables), (devices, devices), "a100-dgx", (16, 32, 64, 128))
+
+
+def fixed_suite(tables: int, devices: int) -> shard_gym.TaskSuite:
+    """Fifty such tasks, as a suite whose tasks come again."""
+    rng, source = np.random.default_rng(0), sampler(tables, devices)
+    return shard_gym.TaskSuite(f"{tables}x{devices}", tuple(source.sample(rng) for _ in range(50)))
+
+
+def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int) -> float:
+    """Steps/s of one environment under random legal actions; choosing them is not counted."""
+    env = shard_gym.EmbeddingPlacementEnv(suite, observation=observation)
     rng = np.random.default_rng(0)
     env.reset(seed=0)
 
-    def work() -> int:
-        for _ in range(args.steps):
-            legal = np.flatnonzero(env.action_masks())
-            if env.step(int(legal[rng.integers(len(legal))]))[2]:
+    def seconds() -> tuple[int, float]:
+        spent = 0.0
+        for _ in range(1000):
+            action = int(rng.choice(np.flatnonzero(env.action_masks())))
+            started = time.perf_counter()
+            if env.step(action)[2]:
                 env.reset()
-        return args.steps
+            spent += time.perf_counter() - started
+        return 1000, spent
 
-    return median_rate(work, args.repeats)
-
-
-def bare_loop(suite: str, args: Args) -> float:
-    """Steps/s of the cost arithmetic alone, one environment: add a table's loads, compute phases and cost."""
-    model = make_cost_model("analytical")
-    task = shard_gym.load_suite(suite)[0]
-    loads, cluster = model.table_loads(task.tables, task.topology), task.topology.cluster()
-
-    def work() -> int:
-        device_loads = np.zeros((task.num_devices, model.num_loads))
-        for number in range(args.steps):
-            device = number % task.num_devices
-            device_loads[device] = model.add(device_loads[device], loads[number % task.num_tables])
-            model.iteration_cost(model.device_costs(device_loads, cluster), device_loads, cluster)
-        return args.steps
-
-    return median_rate(work, args.repeats)
+    seconds()
+    return statistics.median(steps / spent for steps, spent in (seconds() for _ in range(repeats)))
 
 
-def batched_step(suite: str, num_envs: int, args: Args) -> float:
-    """Steps/s of `state.step` over whole episodes of `num_envs` environments."""
-    model = make_cost_model("analytical")
-    tasks = shard_gym.load_suite(suite)
-    ready = [prepare(task, model, tasks.max_tables, tasks.max_devices) for task in tasks]
-    problem = Problem.stack([ready[i % len(ready)] for i in range(num_envs)])
+def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repeats: int) -> float:
+    """Steps/s of the vector environment over whole episodes, resets included; choosing actions is not counted."""
+    envs = EmbeddingPlacementVectorEnv(num_envs, suite, observation=observation)
+    seen, _ = envs.reset(seed=0)
     rng = np.random.default_rng(0)
+    noise = [rng.random((num_envs, suite.max_devices)) for _ in range(8)]
 
-    def work() -> int:
-        state, done = initial_state(problem, model), 0
-        for _ in range(tasks.max_tables):
-            done += int((state.status == Status.RUNNING).sum())
-            noise = rng.random(state.fits.shape) * state.fits
-            state = step(problem, state, noise.argmax(axis=1), model)
-        return done
+    def rate() -> float:
+        nonlocal seen
+        spent = 0.0
+        steps = 2 * suite.max_tables + 2
+        for number in range(steps):
+            actions = (noise[number % 8] * seen["action_mask"]).argmax(axis=1)
+            started = time.perf_counter()
+            seen, *_ = envs.step(actions)
+            spent += time.perf_counter() - started
+        return steps * num_envs / spent
 
-    return median_rate(work, args.repeats)
+    rate()
+    return statistics.median(rate() for _ in range(repeats))
 
 
-def local_search(suite: str, args: Args) -> float:
-    """Placements costed per second while searching one task."""
+def shape_record(tables: int, devices: int, args: Args) -> dict[str, Any]:
+    """All rates for one number of tables and devices."""
+    suite = fixed_suite(tables, devices)
+    record: dict[str, Any] = {
+        "scalar_env": {kind: round(scalar_env(suite, kind, args.repeats)) for kind in ("full", "compact")},
+        "vector_env": {},
+    }
+    for num_envs in args.num_envs:
+        bare = BareLoop(suite, num_envs)
+        bare_rate = median_rate(bare.episode, args.repeats)
+        rates = {kind: vector_env(suite, num_envs, kind, args.repeats) for kind in ("full", "compact")}
+        record["vector_env"][num_envs] = {
+            "bare_loop": round(bare_rate),
+            **{kind: round(rate) for kind, rate in rates.items()},
+            "compact_to_bare_loop": round(rates["compact"] / bare_rate, 3),
+        }
+    return record
+
+
+def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
+    """Changes costed per second."""
+    task = sampler(tables, devices).sample(np.random.default_rng(0))
+    around = Neighbourhood(task, make_cost_model("analytical"), task.known_placement)  # type: ignore[arg-type]
+    changes = around.around(around.critical_tables())
+    batch = changes.take(np.random.default_rng(0).permutation(len(changes))[:512])
+
+    def cost_changes() -> int:
+        for _ in range(20):
+            around.costs_after(batch)
+        return 20 * len(batch)
+
     agent = make_agent("local-search")
-    task, fingerprint = shard_gym.load_suite(suite)[0], agent.cost_model.fingerprint
+    fingerprint = make_cost_model("analytical").fingerprint
 
-    def work() -> int:
+    def search() -> int:
         asked = agent.true_cost_queries(fingerprint)
         agent.place(task)
         return agent.true_cost_queries(fingerprint) - asked
 
-    return median_rate(work, args.repeats)
+    return {
+        "changes_per_s": round(median_rate(cost_changes, repeats)),
+        "queries_per_s_of_a_search": round(median_rate(search, repeats)),
+    }
+
+
+def large_task() -> dict[str, dict[str, float]]:
+    """1,000 tables on 128 devices: cost and seconds, greedy and improved."""
+    rng, pool = np.random.default_rng(0), shard_gym.load_pool("dlrm-2021").tables
+    tables = pool.select(rng.integers(len(pool), size=1000)).with_dims(rng.choice([16, 32, 64, 128], 1000))
+    task, model = capped_task("large", tables, 128, "a100-dgx", 1.5), make_cost_model("analytical")
+    record = {}
+    for name in ("lookup-greedy", "cost-greedy", "local-search"):
+        started = time.perf_counter()
+        placement = make_agent(name).place(task)
+        spent = time.perf_counter() - started
+        record[name] = {"cost_ms": round(_cost(task, placement, model), 3), "seconds": round(spent, 3)}
+    return record
+
+
+def _cost(task: Task, placement: Any, model: Any) -> float:
+    return float(model.estimate(placement, task.tables, task.topology).total_ms)
 
 
 def evaluation(suite: str, agent: str) -> float:
@@ -119,33 +185,54 @@ def evaluation(suite: str, agent: str) -> float:
     shard_gym.load_suite(suite)
     started = time.perf_counter()
     shard_gym.evaluate(make_agent(agent), suite)
-    return time.perf_counter() - started
+    return round(time.perf_counter() - started, 3)
+
+
+def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
+    """Microseconds of a step of one environment against N, for every shape."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for shape, record in shapes.items():
+        sizes = list(record["vector_env"])
+        micros = [1e6 / record["vector_env"][size]["compact"] for size in sizes]
+        (line,) = axes.loglog(sizes, micros, marker="o", markersize=4)
+        axes.annotate(
+            shape,
+            (sizes[-1], micros[-1]),
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=line.get_color(),
+            va="center",
+        )
+    axes.set_xlabel("environments in one step")
+    axes.set_ylabel("microseconds for each of them")
+    axes.set_title(
+        "A step of the vector environment, by tables x devices (compact observation)", loc="left", fontsize=10
+    )
+    axes.grid(alpha=0.3, which="major")
+    axes.spines[["top", "right"]].set_visible(False)
+    save_picture(figure, path)
 
 
 def measure(args: Args) -> dict[str, Any]:
     """Everything, as a JSON value."""
-    suites = {}
-    for suite in SUITES:
-        bare = bare_loop(suite, args)
-        scalar = {kind: scalar_env(suite, kind, args) for kind in ("full", "compact")}
-        suites[suite] = {
-            "bare_loop_steps_per_s": round(bare),
-            "scalar_env": {
-                kind: {"steps_per_s": round(rate), "ratio_to_bare_loop": round(rate / bare, 3)}
-                for kind, rate in scalar.items()
-            },
-            "batched_step_steps_per_s": {n: round(batched_step(suite, n, args)) for n in (1, 64, 1024)},
-            "local_search_queries_per_s": round(local_search(suite, args)),
-            "evaluation_s": {
-                agent: round(evaluation(suite, agent), 3) for agent in ("lookup-greedy", "cost-greedy", "local-search")
-            },
-        }
+    shapes = {f"{tables}x{devices}": shape_record(tables, devices, args) for tables, devices in SHAPES}
+    if args.picture:
+        draw_scaling(shapes, PICTURE)
     return {
         "shard_gym": shard_gym.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": platform.machine(),
-        "suites": suites,
+        "shapes": shapes,
+        "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
+        "large_task": large_task(),
+        "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
+        "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 
 

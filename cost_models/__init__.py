@@ -15,7 +15,7 @@ from shard_gym.cost_models.base import (
     CostModel,
     CountedCostModel,
 )
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import unknown_name, wrong_kind
 
 COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
 """The one table of cost models by name; add yours with `COST_MODELS["name"] = factory`."""
@@ -26,11 +26,14 @@ def make_cost_model(model: str | AdditiveCostModel) -> AdditiveCostModel:
 
     Raises:
         UnknownNameError: there is no model of that name; the message lists those there are.
+        InvalidOptionError: `model` is neither a name nor a model an environment can step with.
     """
     if isinstance(model, AdditiveCostModel):
         return model
+    if not isinstance(model, str):
+        raise wrong_kind("cost_model", model, f"the name of one, {sorted(COST_MODELS)}, or an AdditiveCostModel")
     if model not in COST_MODELS:
-        raise UnknownNameError("cost model", model, COST_MODELS)
+        raise unknown_name("cost model", model, COST_MODELS)
     return COST_MODELS[model]()
 
 

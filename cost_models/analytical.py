@@ -94,6 +94,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     version = 1
     num_loads = 10
     num_sum_loads = 7
+    shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, 10) float64, in the order of the constants above; ms, but OUTPUT_BYTES_SENT in bytes."""
@@ -148,9 +149,9 @@ class AnalyticalCostModel(AdditiveCostModel):
         phases[..., 3] = np.maximum(backward, lanes) + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
         return phases
 
-    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
+    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """The two all-to-alls, which take equally long."""
-        phases[..., 1] = all_to_all_ms(loads[..., OUTPUT_BYTES_SENT], cluster)
+        phases[..., 1] = all_to_all_ms(shared[..., 0], cluster)
         phases[..., 2] = phases[..., 1]
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
@@ -202,7 +203,7 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     devices = _column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
     if crosses.any():
-        from_peers = (cluster.host_peers @ output_bytes[..., None])[..., 0]
+        from_peers = _received_from_peers(output_bytes, cluster.host_peers)
         others = devices - 1.0 - cluster.num_peers
         inter = np.maximum(output_bytes * others, total - output_bytes - from_peers)
         inter = np.where(crosses, inter / _column(cluster.inter_bytes_per_ms), 0.0)
@@ -211,6 +212,13 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     intra = np.maximum(output_bytes * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
     busy = np.maximum(intra, inter) / devices + _column(cluster.latency_ms)
     return np.where((total > 0) & cluster.device_mask, busy, 0.0)
+
+
+def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:
+    """(..., D), the bytes of the other devices of each device's host; `host_peers` is symmetric."""
+    if host_peers.ndim == 2:
+        return output_bytes @ host_peers  # one product for all, where one topology serves all
+    return np.asarray((host_peers @ output_bytes[..., None])[..., 0])
 
 
 def _column(numbers: FloatArray | np.float64) -> FloatArray:

@@ -60,6 +60,10 @@ class CostModel(ABC):
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
         """The cost of a checked (T,) placement."""
 
+    @abstractmethod
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """Ms charged for a task without a valid placement; finite, and above the cost of every valid one."""
+
 
 class AdditiveCostModel(CostModel):
     """A cost model in additive-load form.
@@ -71,10 +75,12 @@ class AdditiveCostModel(CostModel):
     Attributes:
         num_loads: K.
         num_sum_loads: how many of the K columns are summed; the rest are reduced by maximum.
+        shared_loads: the columns that `couple` and `iteration_cost` read, C of them; the default is all.
     """
 
     num_loads: int
     num_sum_loads: int
+    shared_loads: slice = slice(None)
 
     @abstractmethod
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
@@ -84,12 +90,14 @@ class AdditiveCostModel(CostModel):
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms that a device with (..., K) loads takes by itself; 0 for a phase that depends on the others."""
 
-    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
+    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Fill in, in place, the phases that depend on all devices of a topology; by default there are none.
+
+        It is called again after every step and must overwrite, not add to, what stands there.
 
         Args:
             phases: (..., D, 4) float64, ms; what `device_phases` says of each device.
-            loads: (..., D, K) float64.
+            shared: (..., D, C) float64, the `shared_loads` of the devices.
             cluster: the topologies; broadcasts against the leading shape.
         """
 
@@ -97,14 +105,14 @@ class AdditiveCostModel(CostModel):
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads."""
 
-    def penalty(self, loads: FloatArray, topology: Topology) -> float:
-        """Ms charged for a task without a valid placement; finite, and above the cost of every valid one."""
-        return PENALTY_MARGIN * self.cost_bounds(loads, topology)[1]
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """See `CostModel`: PENALTY_MARGIN times the upper bound."""
+        return PENALTY_MARGIN * self.cost_bounds(self.table_loads(tables, topology), topology)[1]
 
-    def iteration_cost(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> FloatArray:
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """(...) ms: the sum over the phases of the slowest device's time; `phases` is (..., D, 4).
 
-        A learned model may override this with its own head over the (..., D, K) `loads`.
+        A learned model may override this with its own head over the (..., D, C) `shared` loads.
         """
         slowest = phases.max(axis=-2)
         return np.asarray(slowest[..., 0] + slowest[..., 1] + slowest[..., 2] + slowest[..., 3])
@@ -119,8 +127,13 @@ class AdditiveCostModel(CostModel):
     def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
         """(..., D, 4) ms from (..., D, K) device loads; `cluster` broadcasts against the leading shape."""
         phases = self.device_phases(loads)
-        self.couple(phases, loads, cluster)
+        self.couple(phases, loads[..., self.shared_loads], cluster)
         return phases
+
+    def costs(self, loads: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+        """Both of (..., D, K) device loads: the (..., D, 4) phases and the (...) iteration cost, ms."""
+        phases = self.device_costs(loads, cluster)
+        return phases, self.iteration_cost(phases, loads[..., self.shared_loads], cluster)
 
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
         """(D, K) device loads of a whole placement, from (T, K) table loads and a (T,) placement."""
@@ -134,8 +147,8 @@ class AdditiveCostModel(CostModel):
         """The cost of a checked (T,) placement, from scratch."""
         cluster = topology.cluster()
         loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
-        phases = self.device_costs(loads, cluster)
-        return CostEstimate(phases, float(self.iteration_cost(phases, loads, cluster)))
+        phases, cost = self.costs(loads, cluster)
+        return CostEstimate(phases, float(cost))
 
     def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """(T, 4) ms, the phases of the first device with each table alone on it, from (T, K) loads."""
@@ -148,9 +161,8 @@ class AdditiveCostModel(CostModel):
     def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
         alone = np.zeros((len(loads), topology.num_devices, self.num_loads))
         alone[:, 0] = loads
-        cluster = topology.cluster()
-        phases = self.device_costs(alone, cluster)
-        return phases[:, 0], self.iteration_cost(phases, alone, cluster)
+        phases, costs = self.costs(alone, topology.cluster())
+        return phases[:, 0], costs
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:
@@ -168,6 +180,7 @@ class CountedCostModel(AdditiveCostModel):
         self.version = model.version
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
+        self.shared_loads = model.shared_loads
 
     @property
     def fingerprint(self) -> str:
@@ -182,14 +195,18 @@ class CountedCostModel(AdditiveCostModel):
         """See the counted model."""
         return self.model.device_phases(loads)
 
-    def couple(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> None:
+    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """See the counted model; counts one query for each placement in the leading shape."""
-        self.queries += math.prod(loads.shape[:-2])
-        self.model.couple(phases, loads, cluster)
+        self.queries += math.prod(phases.shape[:-2])
+        self.model.couple(phases, shared, cluster)
 
-    def iteration_cost(self, phases: FloatArray, loads: FloatArray, cluster: Cluster) -> FloatArray:
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """See the counted model."""
-        return self.model.iteration_cost(phases, loads, cluster)
+        return self.model.iteration_cost(phases, shared, cluster)
+
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """See the counted model."""
+        return self.model.penalty_ms(tables, topology)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See the counted model."""

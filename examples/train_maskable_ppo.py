@@ -14,7 +14,7 @@ class Args:
 
     suite: str = "dlrm-20x4"
     """name of the suite"""
-    timesteps: int = 100_000
+    timesteps: int = 300_000
     """steps of training"""
     seed: int = 0
     """of everything random"""

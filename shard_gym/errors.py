@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+import numpy as np
+
 
 class ShardGymError(Exception):
     """Base of all errors ShardGym raises on purpose."""
@@ -49,18 +51,20 @@ class InvalidOptionError(ShardGymError, ValueError):
     """Raised when an argument or a reset option has a value that means nothing."""
 
 
+class InvalidCostError(ShardGymError, ValueError):
+    """Raised when a cost model says that something costs NaN or infinitely many ms."""
+
+
 class UnknownNameError(ShardGymError, ValueError):
     """Raised when a name is not in one of the registries; the message lists what is."""
-
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        known = sorted(known)
-        close = difflib.get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        super().__init__(f"There is no {kind} named {name!r}.{hint} Known: {', '.join(known)}.")
 
 
 class DamagedFileError(ShardGymError, ValueError):
     """Raised when a file's content is not what its checksum, its schema or its format promises."""
+
+
+class UnwritablePathError(ShardGymError, OSError):
+    """Raised when a file cannot be written where it was asked for."""
 
 
 class DuplicateNameError(ShardGymError, ValueError):
@@ -70,8 +74,43 @@ class DuplicateNameError(ShardGymError, ValueError):
 class MissingExtraError(ShardGymError, ImportError):
     """Raised when an optional dependency is needed and not installed."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed. "
-            f"Install it with: pip install 'shard-gym[{extra}]'."
-        )
+
+# The errors above take one message, so that they survive the way back from another process. Messages of one form are
+# made below.
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], listing: str = "") -> UnknownNameError:
+    """The error for a `name` that is not one of `known`; `listing` stands for a list that would be too long."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return UnknownNameError(f"There is no {kind} named {name!r}.{hint} Known: {listing or ', '.join(known)}.")
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error for an optional `package` that is not installed, and the `extra` that brings it."""
+    return MissingExtraError(
+        f"{purpose} needs the package {package!r}, which is not installed. "
+        f"Install it with: pip install 'shard-gym[{extra}]'."
+    )
+
+
+def wrong_kind(argument: str, given: object, wanted: str, way_out: str = "") -> InvalidOptionError:
+    """The error for an argument that is not the kind of object it must be.
+
+    Args:
+        argument: its name.
+        given: what was given; a class in place of an object is recognised.
+        wanted: what it must be.
+        way_out: a sentence about what to pass instead, if `wanted` does not say it.
+    """
+    said = f"{argument} must be {wanted}, not {short_repr(given)}."
+    if isinstance(given, type):
+        said = f"{argument} must be {wanted}, not a class; pass an instance: {given.__name__}()."
+    return InvalidOptionError(f"{said} {way_out}".rstrip())
+
+
+def short_repr(value: object, limit: int = 80) -> str:
+    """`repr(value)` for a message: on one line, cut after `limit` characters, NumPy's numbers as plain ones."""
+    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

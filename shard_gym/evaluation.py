@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
+from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.errors import InvalidCostError, InvalidPlacementError, NoPlacementFoundError, wrong_kind
 from shard_gym.placement import Placement, check_placement, placement_to_json
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -22,8 +24,15 @@ Progress = Callable[[int, int], None]
 """Called with the number of tasks done and of all tasks."""
 
 
+class CanPlace(Protocol):
+    """The least an agent has."""
+
+    def place(self, task: Task) -> ArrayLike:
+        """(T,) int64, a device for every table."""
+
+
 class Placer(Protocol):
-    """What `evaluate` needs of an agent; see `shard_gym.agents.Agent`."""
+    """An agent with a name and a count of its questions; see `shard_gym.agents.Agent`."""
 
     name: str
 
@@ -32,6 +41,30 @@ class Placer(Protocol):
 
     def true_cost_queries(self, fingerprint: str) -> int:
         """Placements asked of the cost model with that fingerprint so far."""
+
+
+AnyAgent = CanPlace | Callable[[Task], ArrayLike]
+"""What `evaluate` takes for an agent: an object with `place`, or a function."""
+
+
+@dataclass(frozen=True)
+class _Contestant:
+    """Any agent with all that `Placer` asks."""
+
+    name: str
+    place: Callable[[Task], Any]
+    true_cost_queries: Callable[[str], int]
+
+    @staticmethod
+    def of(agent: Any) -> _Contestant:
+        """Without a name an object has that of its class; without a count it asked nothing."""
+        if isinstance(agent, type) or not (callable(getattr(agent, "place", None)) or callable(agent)):
+            wanted = "an object with place(task), or a function of a task that returns a placement"
+            named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
+            raise wrong_kind("agent", agent, wanted, f"The agents with a name come from shard_gym.agents.{named}.")
+        place = getattr(agent, "place", agent)
+        name = getattr(agent, "name", None) or getattr(agent, "__name__", type(agent).__name__)
+        return _Contestant(str(name), place, getattr(agent, "true_cost_queries", lambda fingerprint: 0))
 
 
 @dataclass(frozen=True)
@@ -94,9 +127,9 @@ class Evaluation:
 
 
 def evaluate(
-    agent: Placer,
+    agent: AnyAgent,
     suite: TaskSuite | str,
-    cost_model: str | AdditiveCostModel = "analytical",
+    cost_model: str | CostModel = "analytical",
     *,
     split: str = "test",
     progress: Progress | None = None,
@@ -104,20 +137,31 @@ def evaluate(
     """Let `agent` place every task of `suite` once, and score what it returns.
 
     The agent never meets the judge: memory and cost are recomputed from the task and the placement. A task without a
-    valid placement counts as a failure and is charged its penalty, 1.1 times an upper bound on all placements' costs.
+    valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see `penalty_ms`
+    of the cost model.
 
     Args:
-        agent: see `Placer`.
+        agent: an object with `place(task)`, or a function of a task; either returns a placement. Its `name` and
+            `true_cost_queries` (see `Placer`) are used where it has them.
         suite: a suite, or the name of one.
-        cost_model: the model that scores, or its name.
+        cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
         split: which split of a named suite; ignored when `suite` is a TaskSuite.
         progress: called after every task.
+
+    Raises:
+        InvalidOptionError: an argument is not of its kind.
+        UnknownNameError: there is no suite, or no cost model, of that name.
+        InvalidCostError: the cost model says NaN or infinity.
     """
+    contestant = _Contestant.of(agent)
     tasks = load_suite(suite, split) if isinstance(suite, str) else suite
-    model = make_cost_model(cost_model)
+    if not isinstance(tasks, TaskSuite):
+        way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
+        raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
+    model = cost_model if isinstance(cost_model, CostModel) else make_cost_model(cost_model)
     results = []
     for done, task in enumerate(tasks, start=1):
-        results.append(evaluate_task(agent, task, model))
+        results.append(evaluate_task(contestant, task, model))
         if progress:
             progress(done, len(tasks))
     costs = np.array([result.cost_ms for result in results])
@@ -125,7 +169,7 @@ def evaluate(
         suite=tasks.name,
         sha256=tasks.sha256,
         split=tasks.split,
-        agent=agent.name,
+        agent=contestant.name,
         cost_model=model.fingerprint,
         mean_cost_ms=float(costs.mean()),
         interval_ms=bootstrap_interval(costs),
@@ -165,37 +209,44 @@ def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, fl
     )
 
 
-def evaluate_task(agent: Placer, task: Task, model: AdditiveCostModel) -> TaskResult:
+def evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
     """One task's outcome; see `evaluate`."""
-    asked_before = agent.true_cost_queries(model.fingerprint)
+    contestant = _Contestant.of(agent)
+    asked_before = contestant.true_cost_queries(model.fingerprint)
     started = time.perf_counter()
     try:
-        returned = agent.place(task)
+        returned = contestant.place(task)
         seconds = time.perf_counter() - started
         placement = check_placement(returned, task.tables, task.topology)
         cost, listed, failure = score(task, placement, model), placement_to_json(placement), ""
     except (NoPlacementFoundError, InvalidPlacementError) as error:
         seconds = time.perf_counter() - started
         cost, listed, failure = penalty_ms(task, model), None, str(error) or type(error).__name__
+    if not math.isfinite(cost):
+        charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"
+        raise InvalidCostError(
+            f"Cost model {model.fingerprint!r} says {charged} of task {task.name!r} by agent {contestant.name!r}; "
+            "every cost must be a finite number. Repair the model, or score with another."
+        )
     return TaskResult(
         task=task.name,
         cost_ms=cost,
         valid=not failure,
         seconds=seconds,
-        true_cost_queries=agent.true_cost_queries(model.fingerprint) - asked_before,
+        true_cost_queries=contestant.true_cost_queries(model.fingerprint) - asked_before,
         placement=listed,
         failure=failure,
     )
 
 
-def score(task: Task, placement: Placement, model: AdditiveCostModel) -> float:
+def score(task: Task, placement: Placement, model: CostModel) -> float:
     """Cost in ms of a checked placement of `task`."""
-    return model.estimate(placement, task.tables, task.topology).total_ms
+    return float(model.estimate(placement, task.tables, task.topology).total_ms)
 
 
-def penalty_ms(task: Task, model: AdditiveCostModel) -> float:
+def penalty_ms(task: Task, model: CostModel) -> float:
     """What a task without a valid placement is charged, in ms; above the cost of every valid one."""
-    return model.penalty(model.table_loads(task.tables, task.topology), task.topology)
+    return float(model.penalty_ms(task.tables, task.topology))
 
 
 def bootstrap_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -134,8 +134,8 @@ def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tu
     loads = model.table_loads(task.tables, task.topology)
     cluster = task.topology.cluster()
     device_loads = model.reduce(loads, placement, task.num_devices)
-    phases = model.device_costs(device_loads, cluster)
-    cost_ms = float(model.iteration_cost(phases, device_loads, cluster))
+    phases, cost = model.costs(device_loads, cluster)
+    cost_ms = float(cost)
     free = task.topology.memory_cap_bytes - memory_used(placement, task.tables, task.num_devices)
     moves = []
     for table in np.flatnonzero(np.isin(placement, np.flatnonzero(critical_devices(phases).any(axis=1)))):
@@ -148,7 +148,7 @@ def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tu
         tried = np.repeat(device_loads[None], targets.size, axis=0)
         tried[:, source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]
         tried[np.arange(targets.size), targets] = model.add(device_loads[targets], loads[table])
-        costs = model.iteration_cost(model.device_costs(tried, cluster), tried, cluster)
+        _, costs = model.costs(tried, cluster)
         best = int(costs.argmin())
         moves.append(Move(int(table), int(source), int(targets[best]), cost_ms - float(costs[best])))
     return tuple(sorted(moves, key=lambda move: -move.gain_ms))

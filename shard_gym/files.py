@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, UnwritablePathError
 
 
 def sha256_of(data: bytes) -> str:
@@ -65,10 +65,43 @@ def read_json(path: Path) -> Any:
     return parse_json(data, str(path))
 
 
+def require_writable(path: Path) -> None:
+    """Check that `write_atomically` can write to `path`, before the work for it begins. Nothing is left behind.
+
+    Raises:
+        UnwritablePathError: `path` is a folder or a device, or its folder cannot be made or written to.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UnwritablePathError(
+                f"{path} cannot be written: it is {'a folder' if path.is_dir() else 'no regular file'}. "
+                "Name a file that may be written anew."
+            )
+        folder = path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):  # asking for permissions alone would say yes to root in /proc
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old content or the new, never a part."""
+    """Write `data` to `path` so that a reader sees the old content or the new, never a part.
+
+    Raises:
+        UnwritablePathError: the disk refuses, or `path` names a folder or a device.
+    """
+    require_writable(path)
+    try:
+        _write_and_rename(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _write_and_rename(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".shard-gym-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -81,6 +114,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def _unwritable(path: Path, error: OSError) -> UnwritablePathError:
+    """`error` as a sentence that names the path asked for, not a temporary one."""
+    if isinstance(error, UnwritablePathError):
+        return error
+    return UnwritablePathError(f"{path} cannot be written: {error.strerror or error}. Choose another place.")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -88,5 +128,5 @@ def _umask() -> int:
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
-    """Write `value` as JSON, atomically. NaN and infinities are refused with a ValueError."""
+    """Write `value` as JSON, atomically (see `write_atomically`). NaN and infinities are refused with a ValueError."""
     write_atomically(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())

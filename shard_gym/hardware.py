@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import unknown_name
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 
 _GIB = 2**30
@@ -240,5 +240,5 @@ def hardware_profile(name: str) -> HardwareProfile:
         UnknownNameError: there is none; the message lists those there are.
     """
     if name not in PROFILES:
-        raise UnknownNameError("hardware profile", name, PROFILES)
+        raise unknown_name("hardware profile", name, PROFILES)
     return PROFILES[name]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.errors import InvalidTablesError
+from shard_gym.errors import InvalidTablesError, short_repr
 
 NUM_BINS = 17
 """Reuse bins: a row's accesses in one batch fall into (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
@@ -30,6 +30,7 @@ OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 """State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
 
 MAX_ROWS = 2**40
+MAX_DIM = 2**16
 _SHARE_TOLERANCE = 5e-3
 
 
@@ -95,7 +96,8 @@ class Tables:
         access_histogram: (T, 17) float64, share of the accesses that fall on the rows of each bin.
         workload: batch size, weight dtype and optimizer.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
-        names: T names, used in messages and plans (default "table_0", "table_1", ...).
+        names: T names, used in messages and plans (default "table_0", "table_1", ...). Two tables may share a name, as
+            the column shards of one table do, or a table that `select` takes twice.
 
     Raises:
         InvalidTablesError: an array has a wrong shape, holds NaN, or holds an impossible value.
@@ -112,17 +114,18 @@ class Tables:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        count = len(np.atleast_1d(np.asarray(self.num_embeddings)))
+        if not isinstance(self.workload, Workload):
+            raise InvalidTablesError(
+                f"workload must be a Workload, for example Workload(batch_size=65536), not {short_repr(self.workload)}."
+            )
+        count = _as_array("num_embeddings", self.num_embeddings).size
         if count == 0:
             raise InvalidTablesError("Tables needs at least one table, and none was given.")
-        names = tuple(self.names) or tuple(f"table_{i}" for i in range(count))
-        object.__setattr__(self, "names", names)
-        if np.size(self.num_features) == 0:
+        object.__setattr__(self, "names", _names(self.names, count))
+        if _as_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
-        if len(self.names) != count:
-            raise InvalidTablesError(f"There are {count} tables but {len(self.names)} names.")
         self._freeze("num_embeddings", np.int64, (count,), low=1, high=MAX_ROWS)
-        self._freeze("embedding_dim", np.int64, (count,), low=4, high=65536)
+        self._freeze("embedding_dim", np.int64, (count,), low=4, high=MAX_DIM)
         self._freeze("num_features", np.int64, (count,), low=1, high=4096)
         self._freeze("pooling_factor", np.float64, (count,), low=0.0, high=1e6)
         self._freeze("distinct_rows", np.float64, (count,), low=0.0, high=float(MAX_ROWS))
@@ -132,10 +135,13 @@ class Tables:
 
     def _freeze(self, name: str, dtype: type[Any], shape: tuple[int, ...], *, low: float, high: float) -> None:
         """Convert one array to its dtype without loss, check it, and make it read-only."""
+        given = _as_array(name, getattr(self, name))
         try:
-            raw = np.asarray(getattr(self, name), dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidTablesError(f"{name} must be numbers, not {getattr(self, name)!r}.") from error
+            if given.dtype.kind in "USb":  # texts and truth values, which NumPy would take for numbers
+                raise TypeError
+            raw = given.astype(np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidTablesError(f"{name} must be numbers, not {short_repr(given.tolist())}.") from error
         if raw.shape != shape:
             raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
         fits = (raw >= low) & (raw <= high)  # False for NaN too
@@ -143,10 +149,10 @@ class Tables:
             fits &= raw == np.floor(raw)
         if not fits.all():
             where = tuple(int(i) for i in np.argwhere(~fits)[0])
-            kind = "an integer" if dtype is np.int64 else "a number"
+            kind, most = ("an integer", str(int(high))) if dtype is np.int64 else ("a number", f"{high:g}")
             raise InvalidTablesError(
-                f"{name} of table {where[0]} ({self.names[where[0]]}) is {raw[where]!r}; "
-                f"it must be {kind} from {low:g} to {high:g}."
+                f"{name} of table {where[0]} ({self.names[where[0]]}) is {short_repr(given[where])}; "
+                f"it must be {kind} from {low:g} to {most}."
             )
         array = raw.astype(dtype)
         array.setflags(write=False)
@@ -220,14 +226,14 @@ class Tables:
         return np.concatenate([scaled, self.reuse_histogram], axis=1).astype(np.float32)
 
     def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Tables:
-        """The tables at `indices`, in that order.
+        """The tables at `indices`, in that order; an index may come twice.
 
         Raises:
             InvalidTablesError: an index does not name a table.
         """
-        chosen = np.asarray(indices)
+        chosen = _as_array("Table indices", indices)
         if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
-            raise InvalidTablesError(f"Table indices must be a list of integers, not {indices!r}.")
+            raise InvalidTablesError(f"Table indices must be a list of integers, not {short_repr(indices)}.")
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if outside.size:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
@@ -239,7 +245,7 @@ class Tables:
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
         """The same tables with other widths: one for all, or one each ((T,) ints)."""
-        dims = np.asarray(embedding_dim)
+        dims = _as_array("embedding_dim", embedding_dim)
         return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
@@ -261,3 +267,21 @@ _ARRAYS = (
     "access_histogram",
     "num_features",
 )
+
+
+def _as_array(name: str, value: Any) -> NDArray[Any]:
+    """`value` as an array of any shape; lists of different lengths are refused."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InvalidTablesError(f"{name} must be numbers in rows of one length, not {short_repr(value)}.") from error
+
+
+def _names(given: Any, count: int) -> tuple[str, ...]:
+    """The names of `count` tables, numbered if none are given."""
+    names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
+    if names and len(names) != count:
+        raise InvalidTablesError(f"There are {count} tables but {len(names)} names.")
+    return names or tuple(f"table_{i}" for i in range(count))

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.errors import InvalidTopologyError
+from shard_gym.errors import InvalidTopologyError, short_repr
 
 
 def _require_positive(owner: object, names: Sequence[str]) -> None:
     for name in names:
         value = getattr(owner, name)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
-            raise InvalidTopologyError(f"{name} of {type(owner).__name__} must be a positive number, not {value!r}.")
+            raise InvalidTopologyError(
+                f"{name} of {type(owner).__name__} must be a positive number, not {short_repr(value)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -95,22 +97,37 @@ class Topology:
     memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:
+        for name, kind in (("device", DeviceSpec), ("links", LinkSpec)):
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidTopologyError(
+                    f"{name} of a Topology must be a {kind.__name__}, not {short_repr(getattr(self, name))}. "
+                    "A named one comes from hardware_profile(name).topology(num_devices)."
+                )
         for name in ("num_devices", "devices_per_host"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InvalidTopologyError(f"{name} must be an integer of at least 1, not {value!r}.")
+                raise InvalidTopologyError(f"{name} must be an integer of at least 1, not {short_repr(value)}.")
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
 
     def _caps(self, given: ArrayLike) -> NDArray[np.int64]:
-        caps = np.asarray(given if np.size(given) else self.device.memory_bytes)
+        try:
+            caps = np.asarray(given)
+        except ValueError as error:  # lists of different lengths
+            raise InvalidTopologyError(
+                f"memory_cap_bytes must be one number or one for each device, not {short_repr(given)}."
+            ) from error
+        if not caps.size:
+            caps = np.asarray(self.device.memory_bytes)
         if caps.ndim > 1 or (caps.ndim == 1 and caps.shape != (self.num_devices,)):
             raise InvalidTopologyError(
                 f"memory_cap_bytes must be one number or one for each of the {self.num_devices} devices, "
                 f"not an array of shape {caps.shape}."
             )
         if not np.issubdtype(caps.dtype, np.integer) or (caps <= 0).any() or (caps > np.iinfo(np.int64).max).any():
-            raise InvalidTopologyError(f"memory_cap_bytes must be positive int64 integers (bytes), not {given!r}.")
+            raise InvalidTopologyError(
+                f"memory_cap_bytes must be positive int64 integers (bytes), not {short_repr(given)}."
+            )
         caps = np.broadcast_to(caps, (self.num_devices,)).astype(np.int64)
         caps.setflags(write=False)
         return caps

@@ -1,10 +1,12 @@
-"""Builders shared by all tests: random tables and tasks, tasks with a planted optimum, all placements of a tiny task.
+"""Builders shared by all tests: random tables and tasks, tasks with a planted optimum, all placements of a tiny task;
+and comparisons of whatever an environment returns.
 
 They are fixtures that return functions; all randomness comes from the generator or seed they are given.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -122,3 +124,47 @@ def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
 @pytest.fixture(scope="session")
 def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
     return _valid_placements
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal in every element, in type and in dtype."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, np.ndarray) and one.dtype == object:
+        return other.dtype == object and one.shape == other.shape and _same(one.tolist(), other.tolist())
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other)
+
+
+@pytest.fixture(scope="session")
+def same() -> Callable[[Any, Any], bool]:
+    # It must be able to say no.
+    assert not _same({"a": np.zeros(2)}, {"a": np.array([0.0, 1e-12])})
+    assert not _same(np.zeros(2, np.float32), np.zeros(2))
+    assert not _same([1, 2], [1])
+    assert not _same(np.array([None, {"a": np.zeros(2)}]), np.array([None, {"a": np.ones(2)}]))
+    assert _same({"a": (np.ones(3), "b")}, copy.deepcopy({"a": (np.ones(3), "b")}))
+    return _same
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    """Every array in nested dicts, lists, tuples and arrays of objects."""
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [value, *_arrays(value.tolist())]
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict):
+        return [array for each in value.values() for array in _arrays(each)]
+    if isinstance(value, (list, tuple)):
+        return [array for each in value for array in _arrays(each)]
+    return []
+
+
+@pytest.fixture(scope="session")
+def arrays_in() -> Callable[[Any], list[np.ndarray]]:
+    return _arrays

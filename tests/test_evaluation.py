@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.agents import AGENTS, make_agent
-from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.errors import NoPlacementFoundError, UnknownNameError
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, CountedCostModel, make_cost_model
+from shard_gym.errors import InvalidCostError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import bootstrap_interval, evaluate, penalty_ms
 from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
@@ -124,6 +124,90 @@ def test_failing_is_never_cheaper_than_any_placement(random_task: Any, seed: int
         for placement in [np.zeros(task.num_tables, int), *rng.integers(task.num_devices, size=(5, task.num_tables))]
     )
     assert worst < penalty_ms(task, MODEL) < np.inf
+
+
+# What it takes
+
+
+class Bare:
+    """An agent with nothing but `place`."""
+
+    def place(self, task: Task) -> Any:
+        return known(task)
+
+
+def test_an_object_with_place_alone_is_an_agent(suite: TaskSuite) -> None:
+    result = evaluate(Bare(), suite)
+    assert result.agent == "Bare"
+    assert result.costs_ms.tolist() == evaluate(Answers(known), suite).costs_ms.tolist()
+    assert [each.true_cost_queries for each in result.tasks] == [0] * 5
+
+
+def test_a_function_is_an_agent(suite: TaskSuite) -> None:
+    result = evaluate(known, suite)
+    assert (result.agent, result.failures) == ("known", 0)
+    assert evaluate(Bare().place, suite).agent == "place"
+    assert evaluate(lambda task: [0] * task.num_tables, suite).failures == 5
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("cost-greedy", r"agent must be an object with place\(task\).*shard_gym.agents.make_agent\('cost-greedy'\)"),
+        (Bare, r"not a class; pass an instance: Bare\(\)"),
+        (None, r"not None.*make_agent\(name\)"),
+        ([0, 1], r"not \[0, 1\]"),
+    ],
+)
+def test_what_is_no_agent_is_refused_before_anything_is_placed(suite: TaskSuite, agent: Any, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        evaluate(agent, suite)
+
+
+@pytest.mark.parametrize("strange", [None, 5, "one task", "tasks"])
+def test_what_is_no_suite_is_refused(suite: TaskSuite, strange: Any) -> None:
+    given = {"one task": suite[0], "tasks": list(suite)}.get(strange, strange)
+    with pytest.raises(
+        InvalidOptionError, match=r"suite must be the name of a suite or a TaskSuite.*TaskSuite\('mine'"
+    ):
+        evaluate(known, given)
+
+
+class Measured(CostModel):
+    """Not additive: it has nothing but what every cost model has, and says what it is told to."""
+
+    name, version = "measured", 3
+
+    def __init__(self, cost_ms: Callable[[Task], float] | float = 2.0, penalty: float = 9.0) -> None:
+        self.cost_ms, self.penalty = cost_ms, penalty
+
+    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+        return CostEstimate(np.full((topology.num_devices, 4), 0.5), self.cost_ms)
+
+    def penalty_ms(self, tables: Any, topology: Any) -> float:
+        return self.penalty
+
+
+def test_a_model_that_is_not_additive_scores_too(suite: TaskSuite) -> None:
+    result = evaluate(Answers(lambda task: None if task.name == "own/2" else known(task)), suite, Measured())
+    assert result.costs_ms.tolist() == [2.0, 2.0, 9.0, 2.0, 2.0]
+    assert result.cost_model == "measured-v3"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_cost_that_is_no_number_is_a_named_error(suite: TaskSuite, value: float) -> None:
+    message = rf"'measured-v3' says {value} ms for the placement of task 'own/0' by agent 'known'"
+    with pytest.raises(InvalidCostError, match=message):
+        evaluate(known, suite, Measured(value))
+    message = rf"'measured-v3' says a penalty of {value} ms of task 'own/0' by agent 'answers'"
+    with pytest.raises(InvalidCostError, match=message):
+        evaluate(Answers(lambda task: None), suite, Measured(penalty=value))
+    assert evaluate(known, suite, Measured(penalty=value)).failures == 0  # nobody was charged it
+
+
+def test_a_class_in_place_of_a_model_is_refused(suite: TaskSuite) -> None:
+    with pytest.raises((InvalidOptionError, UnknownNameError), match=r"cost.model"):
+        evaluate(known, suite, AnalyticalCostModel)  # type: ignore[arg-type]
 
 
 def test_a_named_suite_is_loaded_with_its_split() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from shard_gym.errors import DamagedFileError
-from shard_gym.files import parse_json, read_json, sha256_of, write_atomically, write_json
+from shard_gym.errors import DamagedFileError, UnwritablePathError
+from shard_gym.files import parse_json, read_json, require_writable, sha256_of, write_atomically, write_json
 
 
 @pytest.fixture
@@ -99,6 +99,53 @@ def test_a_reader_sees_the_old_content_or_the_new(file: Path) -> None:
     stop.set()
     reader.join()
     assert seen <= set(contents)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (".", "it is a folder"),
+        ("file/x.json", "Not a directory"),
+        ("/dev/null", "it is no regular file"),
+        ("/proc/none/x.json", r"/proc/none/x\.json cannot be written: "),
+        ("n" * 300, "name too long"),
+    ],
+)
+@pytest.mark.parametrize("check", [require_writable, lambda path: write_atomically(path, b"")])
+def test_where_nothing_can_be_written_is_said_and_left_as_it_was(
+    tmp_path: Path, check: Any, path: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(UnwritablePathError, match=reason):
+        check(tmp_path / path)  # an absolute path stays as it is
+    assert os.listdir(tmp_path) == ["file"]
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise PermissionError(13, "Permission denied")  # root is refused nothing, so it is not asked of the disk
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(UnwritablePathError, match=r"x\.json cannot be written: Permission denied"):
+        require_writable(tmp_path / "x.json")
+
+
+def test_a_full_disk_is_named_and_the_old_file_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnwritablePathError, match=r"results\.json cannot be written: No space left on device"):
+        write_json(file, {"new": 2})
+    assert read_json(file) == {"old": 1}
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_what_can_be_written_is_let_through_and_nothing_is_made(file: Path) -> None:
+    require_writable(file)
+    require_writable(file.parent / "new" / "folder" / "x.json")
+    assert os.listdir(file.parent) == [file.name]
 
 
 def test_the_file_has_the_rights_any_new_file_has(tmp_path: Path) -> None:

@@ -32,11 +32,17 @@ LAYERS: dict[str, int] = {
     name: number
     for number, names in enumerate(
         (
-            ("errors", "files", "tables", "topology", "hardware", "placement", "pools"),
+            ("errors", "files", "wording", "tables", "topology", "hardware", "placement", "pools"),
             ("cost_models",),
             ("tasks", "suites", "envs", "evaluation", "explain"),
             ("agents",),
-            ("leaderboard", "cli", "registration", ""),  # "" is shard_gym itself, which registers the environments
+            (
+                "leaderboard",
+                "cli",
+                "__main__",
+                "registration",
+                "",
+            ),  # "" is shard_gym itself, which registers the environments
         )
     )
     for name in names

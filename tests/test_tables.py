@@ -150,6 +150,8 @@ def test_selecting_keeps_everything_of_a_table() -> None:
         ([0.0], "list of integers"),
         ([True, False, True], "list of integers"),
         ([[0, 1]], "list of integers"),
+        ([[0], [0, 1]], "Table indices must be numbers in rows of one length"),
+        ("a", "list of integers, not 'a'"),
     ],
 )
 def test_selecting_what_is_not_there_is_a_named_error(indices: Any, message: str) -> None:
@@ -163,6 +165,9 @@ def test_other_widths_are_one_for_all_or_one_each() -> None:
     assert simple().embedding_dim.tolist() == [16, 32, 64]
     with pytest.raises(InvalidTablesError, match="embedding_dim 6"):
         simple().with_dims([4, 6, 8])
+    for strange in ("16", [[4], [4, 8]]):
+        with pytest.raises(InvalidTablesError, match="embedding_dim must be numbers"):
+            simple().with_dims(strange)
 
 
 # Bad values
@@ -206,12 +211,48 @@ def test_impossible_shares_are_named_with_their_table(name: str, value: float) -
         ({"distinct_rows": [1001.0, 1.0, 1.0]}, r"Table 0 \(users\) reads 1001 distinct rows, more than its 1000 rows"),
         ({"pooling_factor": [0.1, 1.0, 1.0]}, r"reads 500 distinct rows.*its 102.4 lookups"),
         ({"names": ("a", "b")}, "3 tables but 2 names"),
+        ({"names": "abc"}, "names must be a list of 3 texts, one for each table, not 'abc'"),
+        ({"names": (1, 2, 3)}, r"list of 3 texts.*not \(1, 2, 3\)"),
+        ({"names": 5}, "list of 3 texts.*not 5"),
         ({"num_embeddings": []}, "at least one table"),
+        ({"num_embeddings": [[1], [1, 2]]}, r"num_embeddings must be numbers in rows of one length, not \[\[1\]"),
+        ({"num_features": [[1], [1, 2]]}, "num_features must be numbers in rows of one length"),
+        ({"num_embeddings": ["1000", "2000", "3000"]}, r"num_embeddings must be numbers, not \['1000'"),
+        ({"num_features": [True, True, True]}, "num_features must be numbers, not .True"),
+        ({"num_embeddings": [10**400, 1, 1]}, "num_embeddings must be numbers, not"),
+        (
+            {"workload": {"batch_size": 8}},
+            r"workload must be a Workload, for example Workload\(.*not {'batch_size': 8}",
+        ),
+        ({"workload": None}, "workload must be a Workload.*not None"),
+        ({"workload": Workload}, "workload must be a Workload.*not <class"),
     ],
 )
 def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidTablesError, match=message):
         simple(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_embeddings": [0, 1, 1]}, "is 0; it must be an integer from 1 to 1099511627776."),
+        ({"num_embeddings": np.array([2**40 + 1, 1, 1])}, "is 1099511627777; it"),
+        ({"pooling_factor": [-1.0, 1, 1]}, "is -1.0; it must be a number from 0 to 1e+06."),
+        ({"pooling_factor": np.array([np.nan, 1, 1])}, "is nan; it"),
+    ],
+)
+def test_numbers_in_messages_are_plain(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidTablesError) as error:
+        simple(**changes)
+    assert f"of table 0 (users) {said}" in str(error.value)
+
+
+def test_a_ragged_histogram_is_not_written_out() -> None:
+    ragged = [[0.0] * 17, [0.0] * 16, [0.0] * 17]
+    with pytest.raises(InvalidTablesError, match="reuse_histogram must be numbers in rows of one length") as error:
+        simple(reuse_histogram=ragged)
+    assert len(str(error.value)) < 150
 
 
 def test_a_table_that_is_never_read_is_fine() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlacementError,
-    InvalidTablesError,
     InvalidTaskError,
     MemoryExceededError,
     TableTooLargeError,
@@ -20,6 +19,7 @@ from shard_gym.errors import (
 )
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement, memory_used
+from shard_gym.pools import load_pool
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task, pack_by_memory
 
@@ -109,6 +109,19 @@ def test_a_task_counts_its_tables_and_devices(tables: Tables) -> None:
     assert repr(task) == "Task('x', 5 tables, 3 devices)"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": 3}, "name of a Task must be a str, not 3"),
+        ({"tables": load_pool("dlrm-2021")}, r"tables of a Task must be a Tables, not Pool\('dlrm-2021'"),
+        ({"topology": "a100-dgx"}, "topology of a Task must be a Topology, not 'a100-dgx'"),
+    ],
+)
+def test_a_task_of_other_things_is_refused(tables: Tables, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTaskError, match=message):
+        Task(**{"name": "x", "tables": tables, "topology": PROFILE.topology(2), **arguments})
+
+
 # TaskSuite
 
 
@@ -132,8 +145,9 @@ def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> N
 
 
 def test_an_unknown_task_suggests_the_closest(suite: TaskSuite) -> None:
-    with pytest.raises(UnknownNameError, match=r"no task in 's' .*named 's/22'. Did you mean 's/2'"):
+    with pytest.raises(UnknownNameError, match=r"no task in 's' .*named 's/22'. Did you mean 's/2'") as error:
         suite.task("s/22")
+    assert str(error.value).endswith("Known: tasks 0 to 3, or names like 's/0'.")
 
 
 def test_suites_without_tasks_or_with_equal_names_are_refused(suite: TaskSuite) -> None:
@@ -141,6 +155,37 @@ def test_suites_without_tasks_or_with_equal_names_are_refused(suite: TaskSuite) 
         TaskSuite("empty", ())
     with pytest.raises(InvalidTaskError, match="two tasks of the same name"):
         TaskSuite("twice", (suite[0], suite[0]))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([1, 2], "tasks of suite 'x' must be a list of Tasks.*got 1"),
+        (5, "got 5"),
+        (None, "got None"),
+        ("dlrm-20x4", "got 'd'"),
+    ],
+)
+def test_a_suite_of_other_things_is_refused(tasks: Any, message: str) -> None:
+    with pytest.raises(InvalidTaskError, match=message):
+        TaskSuite("x", tasks)
+
+
+def test_a_task_that_is_no_list_is_refused(suite: TaskSuite) -> None:
+    with pytest.raises(InvalidTaskError, match=r"a list of Tasks, such as \[task\]; got Task\('s/0'"):
+        TaskSuite("x", suite[0])  # type: ignore[arg-type]
+    assert TaskSuite("x", suite).tasks == suite.tasks  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("padding", "expected"), [(None, (4, 4)), ((9, 3), (9, 4)), ((3, 9), (4, 9)), ((1, 1), (4, 4)), ((9, 9), (9, 9))]
+)
+def test_padding_is_that_of_all_splits_and_never_below_the_tasks_own(
+    suite: TaskSuite, padding: tuple[int, int] | None, expected: tuple[int, int]
+) -> None:
+    padded = TaskSuite("s", suite.tasks, padding=padding)
+    assert (padded.max_tables, padded.max_devices) == expected
+    assert TaskSuite("s", suite.tasks[:1]).max_tables == 1
 
 
 def test_a_suite_draws_every_task_equally_often(suite: TaskSuite) -> None:
@@ -227,24 +272,39 @@ def test_draws_repeat_with_their_generator_and_differ_otherwise(pool: Tables) ->
         ({"num_devices": (0, 2)}, InvalidTaskError, r"got \(0, 2\)"),
         ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be a number above 1, not 1.0"),
         ({"memory_slack": float("nan")}, InvalidTaskError, "not nan"),
+        ({"memory_slack": "a"}, InvalidTaskError, "a number above 1, not 'a'"),
+        ({"memory_slack": True}, InvalidTaskError, "not True"),
+        ({"memory_slack": np.float64(0.5)}, InvalidTaskError, r"not 0\.5\."),
+        ({"num_tables": 10}, InvalidTaskError, r"num_tables .*two integers.*not 10\..*such as \(8, 8\)"),
+        ({"num_tables": None}, InvalidTaskError, "num_tables .*two integers.*not None"),
+        ({"num_devices": 4}, InvalidTaskError, r"num_devices .*two integers.*not 4\."),
+        ({"num_devices": (2, 3.0)}, InvalidTaskError, "num_devices .*two integers"),
+        ({"pool": "dlrm-2021"}, InvalidTaskError, r"Tables or a Pool, such as load_pool.*, not 'dlrm-2021'"),
+        ({"pool": None}, InvalidTaskError, "not None"),
+        ({"profile": "a100"}, UnknownNameError, "Did you mean 'a100-dgx'"),
+        ({"profile": None}, InvalidOptionError, "profile must be a HardwareProfile or the name of one.*not None"),
+        ({"embedding_dims": (6,)}, InvalidTaskError, r"embedding_dims .*multiples of 4.*not \(6,\)"),
+        ({"embedding_dims": (16, 0)}, InvalidTaskError, r"from 4 to 65536.*not \(16, 0\)"),
+        ({"embedding_dims": (2**17,)}, InvalidTaskError, "not .131072"),
+        ({"embedding_dims": 16}, InvalidTaskError, r"such as \(16, 32\), not 16"),
+        ({"embedding_dims": (16.0,)}, InvalidTaskError, r"not \(16.0,\)"),
+        ({"embedding_dims": np.array(16)}, InvalidTaskError, r"not array\(16\)"),
+        ({"embedding_dims": "16"}, InvalidTaskError, "not '16'"),
+        ({"embedding_dims": [[4], [4, 8]]}, InvalidTaskError, "not \\[\\[4"),
     ],
 )
 def test_a_sampler_that_makes_no_sense_is_refused(
     pool: Tables, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        TaskSampler(pool, **{"num_tables": (5, 9), "num_devices": (2, 3), **arguments})
+        TaskSampler(**{"pool": pool, "num_tables": (5, 9), "num_devices": (2, 3), **arguments})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"profile": "a100"}, UnknownNameError, "Did you mean 'a100-dgx'"),
-        ({"embedding_dims": (6,)}, InvalidTablesError, "embedding_dim 6.*multiple of 4"),
-    ],
-)
-def test_what_a_sampler_cannot_draw_with_is_named(
-    pool: Tables, arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        TaskSampler(pool, (5, 9), (2, 3), **arguments).sample(np.random.default_rng(0))
+def test_a_pool_stands_for_its_tables() -> None:
+    pool = load_pool("dlrm-2021")
+    one, other = (
+        TaskSampler(each, (5, 9), (2, 3), embedding_dims=np.array([4, 64])).sample(np.random.default_rng(0))
+        for each in (pool, pool.tables)
+    )
+    assert one.tables.names == other.tables.names
+    assert set(one.tables.names) <= set(pool.tables.names)

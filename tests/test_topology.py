@@ -51,11 +51,36 @@ def test_counts_must_be_whole_and_positive(name: str, bad: Any) -> None:
         (-5, "must be positive int"),
         (np.nan, "must be positive int"),
         (np.array(2**63, np.uint64), "must be positive int"),
+        ([[1], [1, 2]], r"one number or one for each device, not \[\[1"),
+        ("80", "must be positive int.*not '80'"),
     ],
 )
 def test_impossible_memory_caps_are_refused(caps: Any, message: str) -> None:
     with pytest.raises(InvalidTopologyError, match=message):
         Topology(DEVICE, LINKS, 4, memory_cap_bytes=caps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "A100"}, "device of a Topology must be a DeviceSpec, not 'A100'.*hardware_profile"),
+        ({"links": None}, "links of a Topology must be a LinkSpec, not None"),
+        ({"device": PROFILE}, "device of a Topology must be a DeviceSpec, not HardwareProfile"),
+    ],
+)
+def test_a_topology_of_other_things_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=message):
+        Topology(**{"device": DEVICE, "links": LINKS, "num_devices": 4, **arguments})
+
+
+def test_numbers_in_messages_are_plain() -> None:
+    with pytest.raises(InvalidTopologyError, match=r"num_devices must be .*, not -1\.$"):
+        Topology(DEVICE, LINKS, np.int64(-1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidTopologyError, match=r"num_sms .*, not -1\.0\.$"):
+        replace(DEVICE, num_sms=np.float64(-1))
+    with pytest.raises(InvalidTopologyError) as error:
+        Topology(DEVICE, LINKS, 500, memory_cap_bytes=np.zeros(500, int))
+    assert len(str(error.value)) < 200
 
 
 def test_caps_default_to_the_devices_memory_and_cannot_be_changed() -> None:

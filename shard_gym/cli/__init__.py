@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 import tyro
 
 from shard_gym.cli.console import errors, sentence
-from shard_gym.errors import ShardGymError, UnknownNameError
+from shard_gym.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
 ERROR_EXIT_CODE = 2
 """Also that of arguments tyro cannot parse."""
+
+INTERRUPTED_EXIT_CODE = 130
+"""Ctrl-C, as shells report it: 128 and the number of the signal."""
 
 
 class Command(NamedTuple):
@@ -45,8 +48,8 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `shard-gym` with `argv` (default: the process's arguments) and return its exit code.
 
-    An error ShardGym raises on purpose becomes a sentence on standard error and exit code 2; any other keeps its
-    traceback, for it is a bug.
+    An error ShardGym raises on purpose becomes a sentence on standard error and exit code 2, and Ctrl-C a word and exit
+    code 130; any other error keeps its traceback, for it is a bug.
 
     Raises:
         SystemExit: after a help text, or when the arguments do not parse.
@@ -59,11 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args and args[0] in COMMANDS:
             return _run(args[0], args[1:])
         if args and not args[0].startswith("-"):
-            raise UnknownNameError("command", args[0], COMMANDS)
+            raise unknown_name("command", args[0], COMMANDS)
         _overview(args or ["--help"])
     except ShardGymError as error:
         errors().print(sentence(str(error), "bold red"), soft_wrap=True)
         return ERROR_EXIT_CODE
+    except KeyboardInterrupt:
+        errors().print(sentence("Interrupted.", "bold red"))
+        return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:  # `shard-gym --help | head` has read enough; nothing more can be printed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -103,7 +109,7 @@ def _overview(args: Sequence[str]) -> None:
         prog=PROG,
         description=(
             f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n"
-            f"`{PROG} COMMAND --help` explains a command; `{PROG} --version` prints the version."
+            f"`{PROG} COMMAND --help` explains a command.\n`{PROG} --version` prints the version."
         ),
         args=args,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +14,13 @@ from rich.text import Text
 NONE = "-"
 """Stands where there is no value."""
 
+REFERENCE = "random"
+"""The agent all others are compared with."""
+
 FAILED = "bold red"
+
+GAP = 2
+"""Characters between two columns of a table."""
 
 
 def output() -> Console:
@@ -46,6 +55,56 @@ def new_table(*, header: bool = True, footer: bool = False) -> Table:
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
+
+
+def print_table(console: Console, table: Table, expendable: Sequence[str] = ()) -> None:
+    """Print `table` so that no name and no number in it is cut off: only columns that may wrap give way.
+
+    Where the console is too narrow, the columns with the `expendable` headers are left out, the first of them first,
+    and named below. What is too wide even then runs over the edge.
+    """
+    left_out = []
+    for header in expendable:
+        if _least_width(console, table) <= console.width:
+            break
+        table = _without(table, header)
+        left_out.append(" ".join(header.split()))
+    if _least_width(console, table) > console.width:
+        table.width = _least_width(console, table)
+    console.print(table, crop=False)
+    if left_out:
+        console.print(sentence(f"Left out, for the window is narrow: {', '.join(left_out)}.", "dim"))
+
+
+def _without(table: Table, header: str) -> Table:
+    """`table` without the column of that header."""
+    kept = [column for column in table.columns if column.header != header]
+    slim = new_table(header=table.show_header, footer=table.show_footer)
+    for column in kept:
+        slim.add_column(
+            column.header,
+            column.footer,
+            justify=column.justify,
+            no_wrap=column.no_wrap,
+            overflow=column.overflow,
+            min_width=column.min_width,
+        )
+    for cells in zip(*(column.cells for column in kept), strict=True):
+        slim.add_row(*cells)
+    return slim
+
+
+def _least_width(console: Console, table: Table) -> int:
+    """Characters that `table` needs: a column that may wrap its `min_width`, each other one its longest line."""
+    unbounded = console.options.update(max_width=100_000)
+    total = GAP * (len(table.columns) - 1)
+    for column in table.columns:
+        if column.min_width is not None:
+            total += column.min_width
+            continue
+        cells = [*column.cells, *([column.header] if table.show_header else []), column.footer]
+        total += max(Measurement.get(console, unbounded, cell).maximum for cell in cells)
+    return total
 
 
 def new_progress() -> Progress:

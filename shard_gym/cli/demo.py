@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,52 +13,82 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cli.console import (
     FAILED,
     NONE,
+    REFERENCE,
     format_change,
     format_ms,
     heading,
     new_progress,
     new_table,
     output,
+    print_table,
     sentence,
 )
-from shard_gym.cli.pictures import save_picture
+from shard_gym.cli.options import require_at_least
+from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.placement.viewer import PlacementView, draw_comparison
-from shard_gym.evaluation import Evaluation, Placer, evaluate
+from shard_gym.errors import MissingExtraError, missing_extra
+from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task
+from shard_gym.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from shard_gym.agents.policy import PolicyAgent
 
 SUITES = ("dlrm-20x4", "dlrm-50x4", "mlperf-x8")
 TRAINED_ON = "dlrm-20x4"
 PICTURED = ("dlrm-50x4", 0)
 """The suite and the test task of the picture."""
 
+PICTURE = "placement.png"
+
 Results = dict[str, dict[str, Evaluation]]
 """Evaluations by suite and agent."""
 
 
 def demo(out: Path = Path("demo"), timesteps: int = 150_000, seed: int = 0) -> None:
-    """Score every agent on three suites, train MaskablePPO on one of them, and draw a bad and a good placement.
+    """Score every agent on three suites, train MaskablePPO on one, draw a picture.
+
+    What needs a package that is not installed is left out.
 
     Args:
         out: folder for the picture.
-        timesteps: steps MaskablePPO trains for.
+        timesteps: steps MaskablePPO trains for, at least; it stops when a rollout is complete.
         seed: of everything random.
     """
+    require_at_least("--timesteps", timesteps, 1)
+    picture = out / PICTURE
+    no_picture, no_training = matplotlib_missing(), _sb3_missing()
+    if no_picture is None:
+        require_picture(picture)
+    for missing in filter(None, (no_training, no_picture)):
+        output().print(sentence(f"Left out: {missing}", "yellow"))
     model = make_cost_model("analytical")
+    steps = None
     with new_progress() as progress:
         results = {suite: _score(suite, model, seed, progress) for suite in SUITES}
-        trained = _train(timesteps, seed, progress)
-        results[TRAINED_ON][trained.name] = evaluate(trained, TRAINED_ON, model)
-    _print_table(results, timesteps)
-    picture = out / "placement.png"
-    save_picture(draw_extremes(results[PICTURED[0]], model), picture)
-    output().print(f"\nA bad and a good placement of task {PICTURED[1]} of {PICTURED[0]}: {picture}")
+        if no_training is None:
+            trained = _train(timesteps, seed, progress)
+            steps = trained.steps_trained
+            results[TRAINED_ON][trained.name] = evaluate(trained, TRAINED_ON, model)
+    _print_table(results)
+    _print_notes(results, steps)
+    if no_picture is None:
+        save_picture(draw_extremes(results[PICTURED[0]], model), picture)
+        output().print(sentence(f"\nA bad and a good placement of task {PICTURED[1]} of {PICTURED[0]}: {picture}"))
     output().print("Next: shard-gym suites, shard-gym evaluate --help, shard-gym show --help")
+
+
+def _sb3_missing() -> MissingExtraError | None:
+    """The error that says how to install what the training needs, or None if all of it is there."""
+    for package in ("sb3_contrib", "stable_baselines3", "torch"):
+        if importlib.util.find_spec(package) is None:
+            return missing_extra(package.replace("_", "-"), "sb3", "Training with MaskablePPO")
+    return None
 
 
 def _score(suite: str, model: AdditiveCostModel, seed: int, progress: Progress) -> dict[str, Evaluation]:
@@ -71,7 +102,7 @@ def _score(suite: str, model: AdditiveCostModel, seed: int, progress: Progress) 
     return evaluations
 
 
-def _train(timesteps: int, seed: int, progress: Progress) -> Placer:
+def _train(timesteps: int, seed: int, progress: Progress) -> PolicyAgent:
     """MaskablePPO, trained on the training tasks of `TRAINED_ON`."""
     from shard_gym.agents.sb3 import train_maskable_ppo  # brings torch, which `--help` need not load
 
@@ -84,33 +115,44 @@ def _train(timesteps: int, seed: int, progress: Progress) -> Placer:
     )
 
 
-def _print_table(results: Results, timesteps: int) -> None:
+def _print_table(results: Results) -> None:
     """One row for each agent, the best last; two columns for each suite."""
     console = output()
-    heading(console, "Mean cost of the test tasks in ms per training iteration\n")
+    heading(console, "Mean cost of the test tasks: ms of the embedding part of a training iteration\n")
     table = new_table()
-    table.add_column("\nagent")
+    table.add_column("\nagent", no_wrap=True)
     for suite in results:
         table.add_column(f"{suite}\nms", justify="right", no_wrap=True)
-        table.add_column("vs\nrandom", justify="right", no_wrap=True)
+        table.add_column(f"vs\n{REFERENCE}", justify="right", no_wrap=True)
     first = results[TRAINED_ON]
     for agent in sorted(first, key=lambda name: -first[name].mean_cost_ms):
-        cells = [cell for suite in results.values() for cell in _cells(suite.get(agent), suite["random"])]
+        cells = [cell for suite in results.values() for cell in _cells(suite.get(agent), suite[REFERENCE])]
         table.add_row(agent, *cells)
-    console.print(table)
+    print_table(console, table, (f"vs\n{REFERENCE}",))
+
+
+def _print_notes(results: Results, steps: int | None) -> None:
+    """What failed, how the columns were made, and what each agent was told; `steps` is None without training."""
+    console = output()
     failures = [
-        f"{evaluation.agent} failed on {evaluation.failures} of {len(evaluation.tasks)} tasks of {suite}"
+        f"{evaluation.agent} failed on {evaluation.failures} of {counted(len(evaluation.tasks), 'task')} of {suite}"
         for suite, evaluations in results.items()
         for evaluation in evaluations.values()
         if evaluation.failures
     ]
     if failures:
         console.print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
-    console.print(
-        f"\nmaskable-ppo is stock Stable-Baselines3, trained for {timesteps:,} steps on the training tasks of "
-        f"{TRAINED_ON}. cost-greedy and local-search ask the cost model that scores them while they plan, and "
-        "maskable-ppo sees its estimate of the tables placed so far; the others ask nothing."
-    )
+    notes = f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs. "
+    asking = "cost-greedy and local-search ask the cost model that scores them while they plan"
+    if steps is None:
+        notes += f"{asking}; the others ask nothing."
+    else:
+        notes += (
+            f"maskable-ppo is stock Stable-Baselines3, trained for {steps:,} steps on the training tasks of "
+            f"{TRAINED_ON}. {asking}, and maskable-ppo sees its estimate of the tables placed so far; the others ask "
+            "nothing."
+        )
+    console.print(sentence("\n" + notes))
 
 
 def _cells(evaluation: Evaluation | None, reference: Evaluation) -> tuple[str, str]:

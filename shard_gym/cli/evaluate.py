@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -14,6 +13,7 @@ from shard_gym.agents import AGENTS, Agent, make_agent
 from shard_gym.cli.console import (
     FAILED,
     NONE,
+    REFERENCE,
     format_change,
     format_ms,
     format_seconds,
@@ -21,19 +21,19 @@ from shard_gym.cli.console import (
     new_progress,
     new_table,
     output,
+    print_table,
     sentence,
 )
+from shard_gym.cli.options import OptionalPath
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
-from shard_gym.files import write_json
+from shard_gym.files import require_writable, write_json
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import TaskSuite
-
-REFERENCE = "random"
-"""The agent all others are compared with."""
+from shard_gym.wording import counted
 
 MAX_FAILURES_SHOWN = 5
 
@@ -47,6 +47,9 @@ HEADERS = (
     "queries\n/ task",
 )
 
+EXPENDABLE = ("95%\ninterval", "queries\n/ task", "plan\ntime", "vs\nrandom")
+"""Headers of the columns that a narrow window goes without, the first first."""
+
 
 def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
@@ -54,7 +57,7 @@ def evaluate(
     split: str = "test",
     cost_model: str = "analytical",
     seed: int = 0,
-    out: Path | None = None,
+    out: OptionalPath = None,
 ) -> None:
     """Let agents place every task of a suite and compare what their placements cost.
 
@@ -68,6 +71,8 @@ def evaluate(
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+    if out is not None:
+        require_writable(out)
     tasks = load_suite(suite, split)
     model = make_cost_model(cost_model)
     asked = {name: make_agent(name, cost_model=model, seed=seed) for name in agent}
@@ -102,10 +107,10 @@ def _print_table(
     console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
 ) -> None:
     """All agents, the cheapest first."""
-    count = f"{len(reference.tasks)} task{'s' if len(reference.tasks) > 1 else ''}"
+    count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
     table = new_table()
-    table.add_column("\nagent", overflow="fold")
+    table.add_column("\nagent", no_wrap=True)
     for header in HEADERS:
         table.add_column(header, justify="right", no_wrap=True)
     for evaluation in sorted(evaluations, key=lambda each: each.mean_cost_ms):
@@ -120,7 +125,9 @@ def _print_table(
             format_seconds(row.seconds),
             f"{row.queries:,.0f}" if row.queries else NONE,
         )
-    console.print(table)
+    print_table(console, table, EXPENDABLE)
+    ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
+    console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.", "dim"))
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
@@ -128,7 +135,7 @@ def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
     for evaluation in evaluations:
         failed = [result for result in evaluation.tasks if not result.valid]
         if failed:
-            count = f"{len(failed)} of {len(evaluation.tasks)} tasks"
+            count = f"{len(failed)} of {counted(len(evaluation.tasks), 'task')}"
             console.print(sentence(f"\n{evaluation.agent} failed on {count}, each charged with its penalty:", FAILED))
         for result in failed[:MAX_FAILURES_SHOWN]:
             console.print(sentence(f"  {result.task}: {result.failure}", "red"))

@@ -8,17 +8,22 @@ from typing import Annotated
 import tyro
 
 from shard_gym.cli.console import new_progress, output, sentence
+from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError
+from shard_gym.files import require_writable
 from shard_gym.pools import Pool, import_meta, save_pool
+from shard_gym.wording import counted
 
 
 def import_pool(
     file: Annotated[Path, tyro.conf.Positional],
     name: str,
     out: Path,
-    tmp_dir: Path | None = None,
+    tmp_dir: OptionalPath = None,
 ) -> None:
-    """Make a pool from one of Meta's lookup files (facebookresearch/dlrm_datasets); needs torch.
+    """Make a pool from one of Meta's lookup files; needs torch.
+
+    The files are those of github.com/facebookresearch/dlrm_datasets.
 
     Args:
         file: the lookup file, for example fbgemm_t856_bs65536.pt, or its .pt.gz.
@@ -28,9 +33,10 @@ def import_pool(
     """
     if out.suffix != ".json":
         raise InvalidOptionError(f"A pool file's name ends in .json, so that load_pool knows it; got {out}.")
+    require_writable(out)
     pool = _import(file, name, tmp_dir)
     save_pool(pool, out)
-    output().print(sentence(f"{len(pool)} tables written to {out}, SHA-256 {pool.sha256}."))
+    output().print(sentence(f"{counted(len(pool), 'table')} written to {out}, SHA-256 {pool.sha256}."))
 
 
 def _import(file: Path, name: str, tmp_dir: Path | None) -> Pool:

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import importlib.util
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shard_gym.errors import InvalidOptionError
-from shard_gym.files import write_atomically
+from shard_gym.errors import InvalidOptionError, MissingExtraError, missing_extra
+from shard_gym.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = (".pdf", ".png", ".svg")
+"""The suffixes a picture's name may have; for all of them, matplotlib needs nothing else installed."""
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write `figure` atomically, in the format that the suffix of `path` names.
+
+def matplotlib_missing() -> MissingExtraError | None:
+    """The error that says how to install matplotlib, or None if it is there."""
+    if importlib.util.find_spec("matplotlib"):
+        return None
+    return missing_extra("matplotlib", "viz", "A picture of a placement")
+
+
+def require_picture(path: Path) -> None:
+    """Check that `save_picture` can write to `path`, before the work for it begins.
 
     Raises:
-        InvalidOptionError: matplotlib knows no such format.
+        InvalidOptionError: the suffix names no format.
+        MissingExtraError: matplotlib is not installed.
+        UnwritablePathError: nothing can be written there.
     """
-    formats = figure.canvas.get_supported_filetypes()
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in formats:
-        raise InvalidOptionError(f"{path} cannot be a picture: its name must end in one of {sorted(formats)}.")
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidOptionError(f"{path} cannot be a picture: its name must end in one of {', '.join(FORMATS)}.")
+    if missing := matplotlib_missing():
+        raise missing
+    require_writable(path)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write `figure` atomically, in the format that the suffix of `path` names; see `require_picture` for errors."""
+    require_picture(path)
     buffer = BytesIO()
-    figure.savefig(buffer, format=suffix, dpi=130)
+    figure.savefig(buffer, format=path.suffix.lower().removeprefix("."), dpi=130)
     write_atomically(path, buffer.getvalue())

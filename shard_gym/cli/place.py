@@ -9,16 +9,20 @@ from typing import Any
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import output
+from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
-from shard_gym.files import write_json
+from shard_gym.files import require_writable, write_json
 from shard_gym.hardware import hardware_profile
-from shard_gym.placement import to_plan
+from shard_gym.placement import format_bytes, to_plan
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.topology import DeviceSpec
+from shard_gym.wording import counted
 
 
 def place(
@@ -26,15 +30,15 @@ def place(
     hardware: str,
     num_devices: int,
     agent: str = "local-search",
-    memory_cap_gib: float | None = None,
-    embedding_dim: int | None = None,
-    weight_dtype: str | None = None,
-    optimizer: str | None = None,
+    memory_cap_gib: OptionalFloat = None,
+    embedding_dim: OptionalInt = None,
+    weight_dtype: OptionalStr = None,
+    optimizer: OptionalStr = None,
     cost_model: str = "analytical",
     seed: int = 0,
-    out: Path | None = None,
+    out: OptionalPath = None,
 ) -> None:
-    """Place the tables of a model and print the plan as JSON, or write it to a file and print what it costs.
+    """Place the tables of a model; print the plan as JSON, or write it to a file.
 
     Args:
         tables: a pool file (.json) with the model's tables, or the name of a pool that ships with ShardGym.
@@ -47,10 +51,18 @@ def place(
         optimizer: sgd or rowwise_adagrad; that of the file if not given.
         cost_model: the model the placement is costed with, and that the agent may ask while it plans.
         seed: of the agent, if it is random.
-        out: write the plan to this JSON file.
+        out: write the plan to this JSON file, and print what each device costs instead.
     """
+    if out is not None:
+        require_writable(out)
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
-    topology = hardware_profile(hardware).topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib))
+    profile = hardware_profile(hardware)
+    if num_devices > len(loaded):
+        raise InvalidOptionError(
+            f"--num-devices is {num_devices:,}, but {tables} has {counted(len(loaded), 'table')}: the other devices "
+            f"would stay empty. Give at most {len(loaded):,}."
+        )
+    topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     task = Task(Path(tables).stem, loaded, topology)
     model = make_cost_model(cost_model)
     placement = make_agent(agent, cost_model=model, seed=seed).place(task)
@@ -73,8 +85,7 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
         InvalidOptionError: the width is missing, or given although the tables have their own.
         InvalidTablesError: two tables have the same name.
     """
-    path = Path(name_or_path)
-    pool = load_pool(path if path.is_file() else name_or_path)
+    pool = load_pool(pool_source(name_or_path))
     if pool.dims_known == (embedding_dim is not None):
         raise InvalidOptionError(
             f"The tables of {name_or_path} have embedding dims of their own; leave out --embedding-dim."
@@ -88,12 +99,21 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
     return tables
 
 
-def cap_bytes(gib: float | None) -> int | None:
-    """The memory cap in bytes."""
+def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
+    """The memory cap in bytes.
+
+    Raises:
+        InvalidOptionError: the cap is no positive number, or more than the memory of `device`.
+    """
     if gib is None:
         return None
-    if not 0 < gib < math.inf:
+    if not 0 < gib < math.inf or int(gib * GIB) < 1:
         raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {gib!r}.")
+    if gib * GIB > device.memory_bytes:
+        raise InvalidOptionError(
+            f"--memory-cap-gib is {gib:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} of "
+            "memory. Give at most that, or leave the option out."
+        )
     return int(gib * GIB)
 
 

@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Annotated
+
+import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shard_gym.cli.console import format_range, new_table, output, sentence
+from shard_gym.cli.console import format_range, new_table, output, print_table, sentence
+from shard_gym.cli.options import OptionalStr
+from shard_gym.errors import InvalidOptionError
 from shard_gym.pools import Pool, load_pool, pool_names
 
 
-def pools(name: str | None = None) -> None:
+def pools(
+    pool: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="(optional)")
+    ] = None,
+    name: OptionalStr = None,
+) -> None:
     """List the table pools, or print the whole card of one.
 
     Args:
-        name: the pool whose card to print: one that ships with ShardGym, or the path of a pool file (.json).
+        pool: the pool whose card to print: one that ships with ShardGym, or the path of a pool file (.json).
+        name: the same, as an option.
     """
+    if pool is not None and name is not None:
+        raise InvalidOptionError(f"Name one pool, not two: {pool} and --name {name}.")
     console = output()
-    if name is None:
+    chosen = pool if name is None else name
+    if chosen is None:
         _list(console)
     else:
-        _card(console, load_pool(name))
+        _card(console, load_pool(pool_source(chosen)))
+
+
+def pool_source(name_or_path: str) -> str | Path:
+    """What `load_pool` is to be given: a Path for whatever looks like one, else the name of a pool that ships.
+
+    Raises:
+        InvalidOptionError: it looks like a path, but does not end in .json.
+    """
+    path = Path(name_or_path)
+    separators = (os.sep, os.altsep or os.sep)
+    if not (path.suffix.lower() == ".json" or path.is_file() or any(mark in name_or_path for mark in separators)):
+        return name_or_path
+    if path.suffix.lower() != ".json":
+        raise InvalidOptionError(
+            f"{name_or_path} is not a pool file: the name of one ends in .json. Tables of your own can be written "
+            f"with shard_gym.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
+        )
+    return path
 
 
 def _list(console: Console) -> None:
@@ -29,7 +63,7 @@ def _list(console: Console) -> None:
     table.add_column("tables", no_wrap=True, justify="right")
     table.add_column("batch\nsize", no_wrap=True, justify="right")
     table.add_column("dims", no_wrap=True, justify="right")
-    table.add_column("what it is")
+    table.add_column("what it is", min_width=20)
     for pool in map(load_pool, pool_names()):
         table.add_row(
             Text.assemble((pool.name, "bold"), "\n", (pool.sha256[:12], "dim")),
@@ -38,8 +72,8 @@ def _list(console: Console) -> None:
             _dims(pool),
             sentence(pool.card.title),
         )
-    console.print(table)
-    console.print(sentence("\nThe whole card of one: shard-gym pools --name NAME", "dim"))
+    print_table(console, table, ("batch\nsize", "dims"))
+    console.print(sentence("\nThe whole card of one: shard-gym pools NAME", "dim"))
 
 
 def _card(console: Console, pool: Pool) -> None:
@@ -47,7 +81,7 @@ def _card(console: Console, pool: Pool) -> None:
     console.print(sentence(pool.name, "bold cyan"))
     console.print(sentence(card.title, "bold"))
     facts = {
-        "tables": f"{len(pool)}, {tables.num_embeddings.sum():,} rows in all",
+        "tables": f"{len(pool):,}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
         "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, {workload.optimizer}",
         "request law": "p(k) ~ (k + q)^-s, for each table" if pool.law is not None else "not known, histograms alone",

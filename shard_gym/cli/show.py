@@ -8,14 +8,19 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import make_agent
-from shard_gym.cli.console import NONE, format_change, format_ms, heading, new_table, output, sentence
-from shard_gym.cli.pictures import save_picture
+from shard_gym.cli.console import NONE, format_change, format_ms, heading, new_table, output, print_table, sentence
+from shard_gym.cli.options import OptionalPath, require_at_least
+from shard_gym.cli.pictures import require_picture, save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import Explanation, explain
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
+from shard_gym.wording import counted
 
 CRITICAL = "bold yellow"
+COSTLIEST = "ms alone of\nthe costliest"
+EXPENDABLE = (COSTLIEST, "memory/cap\nGiB")
+"""Headers of the columns that a narrow window goes without, the first first."""
 GIB = 2**30
 MIN_GAIN_MS = 1e-9
 """A move that gains less is rounding error."""
@@ -31,9 +36,9 @@ def show(
     devices: int = 16,
     tables: int = 2,
     moves: int = 5,
-    picture: Path | None = None,
+    picture: OptionalPath = None,
 ) -> None:
-    """Explain one placement: what each device costs, which of them everyone waits for, and what would help.
+    """Explain a placement: what each device costs, and what would help.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
@@ -43,10 +48,15 @@ def show(
         cost_model: the model that costs the placement, and that the agent may ask while it plans.
         seed: of the agent, if it is random.
         devices: how many devices to list; of more than that, the most loaded.
-        tables: how many of each device's tables to name, the costliest first.
-        moves: how many of the moves that gain to list, the largest gain first.
+        tables: how many of each device's tables to name, the costliest first; 0 names none.
+        moves: how many of the moves that gain to list, the largest gain first; 0 lists none.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
     """
+    require_at_least("--devices", devices, 1)
+    require_at_least("--tables", tables, 0)
+    require_at_least("--moves", moves, 0)
+    if picture is not None:
+        require_picture(picture)
     chosen_suite = load_suite(suite, split)
     chosen = chosen_suite.task(task)
     model = make_cost_model(cost_model)
@@ -56,12 +66,14 @@ def show(
     console = output()
     heading(
         console,
-        f"{chosen.name}: {chosen.num_tables} tables on {chosen.num_devices} x {chosen.topology.device.name},\n"
+        f"{chosen.name}: {counted(chosen.num_tables, 'table')} on "
+        f"{chosen.num_devices} x {chosen.topology.device.name},\n"
         f"placed by {agent}, costed by {model.fingerprint}\n",
     )
     print_devices(console, explanation, devices, tables)
     print_totals(console, explanation)
-    print_moves(console, explanation, moves)
+    if moves:
+        print_moves(console, explanation, moves)
     if picture is not None:
         _draw(explanation, agent, picture)
         console.print(sentence(f"\nPicture written to {picture}.", "dim"))
@@ -77,7 +89,8 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
         table.add_column(name, longest, justify="right", no_wrap=True)
     table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
     table.add_column("\ntables", str(explanation.task.num_tables), justify="right", no_wrap=True)
-    table.add_column("ms alone of\nthe costliest", overflow="ellipsis")  # the only one to give way
+    if named:
+        table.add_column(COSTLIEST, overflow="ellipsis", min_width=len("costliest"))  # the only one to give way
     shown = explanation.busiest(count)
     for device in shown:
         table.add_row(
@@ -88,13 +101,14 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
             ),
             f"{_format_gib(explanation.memory_used[device])}/{_format_gib(caps[device])}",
             str(explanation.tables_per_device[device]),
-            _costliest(explanation, int(device), named),
+            *([_costliest(explanation, int(device), named)] if named else []),
         )
-    console.print(table)
+    print_table(console, table, EXPENDABLE)
     console.print(sentence("* everyone waits for this device in this phase", "dim"))
     left = explanation.task.num_devices - len(shown)
     if left:
-        console.print(sentence(f"The {len(shown)} most loaded devices are shown; {left} are left out.", "dim"))
+        shown_and_left = f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out."
+        console.print(sentence(shown_and_left, "dim"))
 
 
 def _format_gib(count: int) -> str:
@@ -106,7 +120,7 @@ def _costliest(explanation: Explanation, device: int, count: int) -> Text:
     names = explanation.task.tables.names
     lines = (
         f"{format_ms(explanation.single_table_ms[table])} {names[table]}"
-        for table in explanation.tables_on(device)[: max(count, 0)]
+        for table in explanation.tables_on(device)[:count]
     )
     text = sentence("\n".join(lines))
     text.no_wrap = True
@@ -138,18 +152,18 @@ def print_moves(console: Console, explanation: Explanation, count: int = 5) -> N
     if not gaining:
         console.print(
             sentence(
-                f"None of the {tried} tables on starred devices gains by a move."
+                f"No move of a table on a starred device gains ({counted(tried, 'table')} tried)."
                 if tried
                 else "No table on a starred device fits elsewhere."
             )
         )
         return
-    heading(console, f"Moves of one table that gain ({len(gaining)} of the {tried} tables on starred devices)\n")
+    heading(console, f"Moves of one table that gain ({len(gaining)} of {counted(tried, 'table')} on starred devices)\n")
     table = new_table()
-    table.add_column("table", overflow="fold")
+    table.add_column("table", overflow="fold", min_width=12)
     for header in ("from", "to", "gain ms", "gain"):
         table.add_column(header, justify="right", no_wrap=True)
-    for move in gaining[: max(count, 0)]:
+    for move in gaining[:count]:
         table.add_row(
             sentence(explanation.task.tables.names[move.table]),
             str(move.source),
@@ -157,7 +171,7 @@ def print_moves(console: Console, explanation: Explanation, count: int = 5) -> N
             format_ms(move.gain_ms),
             f"{100 * move.gain_ms / explanation.total_ms:.1f}%",
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def _draw(explanation: Explanation, agent: str, path: Path) -> None:

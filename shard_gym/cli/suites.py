@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from shard_gym.cli.console import FAILED, format_range, new_table, output, sentence
+from shard_gym.cli.console import FAILED, format_range, new_table, output, print_table, sentence
 from shard_gym.cost_models import COST_MODELS, make_cost_model
 from shard_gym.errors import DamagedFileError, ShardGymError
 from shard_gym.pools import load_pool, pool_names
@@ -17,34 +17,40 @@ SAME = 1e-9
 """Relative difference of two costs that are the same but for rounding."""
 
 
-def suites(verify: bool = False) -> int:
+def suites(verbose: bool = False, verify: bool = False) -> int:
     """List the task suites.
 
     T is the number of tables of a task, D the number of devices.
 
     Args:
+        verbose: also say of each suite what it is, its version and the start of its file's SHA-256.
         verify: load every suite and every pool, check their SHA-256 sums and all their placements, and report.
     """
-    return _verify() if verify else _list()
+    return _verify() if verify else _list(verbose)
 
 
-def _list() -> int:
+def _list(verbose: bool) -> int:
     table = new_table()
-    table.add_column("suite\nversion, SHA-256", no_wrap=True)
-    table.add_column("tasks\ntrain/test", no_wrap=True, justify="right")
+    table.add_column("suite" + "\nversion, SHA-256" * verbose, no_wrap=True)
+    table.add_column("tasks\n" * verbose + "train/test", no_wrap=True, justify="right")
     table.add_column("T", no_wrap=True, justify="right")
     table.add_column("D", no_wrap=True, justify="right")
-    table.add_column("pool on hardware\ndescription")
-    for name in suite_names():
-        info = suite_info(name)
+    table.add_column(
+        "pool on hardware" + "\ndescription" * verbose, no_wrap=not verbose, min_width=30 * verbose or None
+    )
+    for info in map(suite_info, suite_names()):
+        below = (f"v{info.version} {info.sha256[:12]}", info.description) if verbose else ("", "")
         table.add_row(
-            _two_lines(info.name, f"v{info.version} {info.sha256[:12]}"),
+            _two_lines(info.name, below[0]),
             _tasks(info),
             format_range(*info.num_tables),
             format_range(*info.num_devices),
-            _two_lines(f"{info.pool} on {info.hardware}", info.description, first=""),
+            _two_lines(f"{info.pool} on {info.hardware}", below[1], first=""),
         )
-    output().print(table)
+    console = output()
+    print_table(console, table, ("train/test", "T", "D"))
+    if not verbose:
+        console.print(sentence("\nT tables on D devices. What each suite is: shard-gym suites --verbose", "dim"))
     return 0
 
 
@@ -53,7 +59,8 @@ def _tasks(info: SuiteInfo) -> str:
 
 
 def _two_lines(above: str, below: str, first: str = "bold") -> Text:
-    return Text.assemble((above, first), "\n", (below, "dim"))
+    """`above`, and under it `below` if there is anything to say."""
+    return Text.assemble((above, first), (f"\n{below}" if below else "", "dim"))
 
 
 def _verify() -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import MissingExtraError
+from shard_gym.errors import missing_extra
 from shard_gym.pools.dlrm import Shape, Target, draw_tables, pooled, target
 from shard_gym.pools.zipf import reuse_statistics
 
@@ -66,7 +66,7 @@ def fit(name: str) -> Shape:
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise MissingExtraError("scipy", "dev", "Fitting a pool's shape") from error
+        raise missing_extra("scipy", "dev", "Fitting a pool's shape") from error
     goal, seed = target(name), int(name[-4:])
     usual, spread, low, high = np.array(list({**RANGES, **NARROWER.get(name, {})}.values())).T
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, MissingExtraError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
 
 Progress = Callable[[int, int], None]
 """Called with (done, total), from time to time; total can change once, when unpacking ends and counting starts."""
@@ -106,7 +106,7 @@ def _load(path: Path, source: Path) -> Lookups:
     try:
         import torch
     except ImportError as error:
-        raise MissingExtraError("torch", "torch", "Reading Meta's lookup files") from error
+        raise missing_extra("torch", "torch", "Reading Meta's lookup files") from error
     mappable = zipfile.is_zipfile(path)
     if not mappable and _head(path).startswith(_ZIP):
         raise DamagedFileError(f"{source} is truncated: the end of the file is missing. Download it again.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import DamagedFileError, InvalidTablesError, UnknownNameError
+from shard_gym.errors import DamagedFileError, InvalidTablesError, unknown_name
 from shard_gym.files import parse_json, sha256_of, write_atomically
 from shard_gym.pools.law import RequestLaw
 from shard_gym.tables import Tables, Workload
@@ -109,7 +109,7 @@ def load_pool(name_or_path: str | Path, *, embedding_dim: int = DEFAULT_DIM) -> 
         return from_bytes(_read(path), str(path), embedding_dim)
     known = _index()
     if name_or_path not in known:
-        raise UnknownNameError("pool", name_or_path, known)
+        raise unknown_name("pool", name_or_path, known)
     path = DATA / f"{name_or_path}.json"
     data = _read(path)
     if sha256_of(data) != known[name_or_path]:

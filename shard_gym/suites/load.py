@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, UnknownNameError
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    ShardGymError,
+    short_repr,
+    unknown_name,
+    wrong_kind,
+)
 from shard_gym.files import parse_json, read_json, sha256_of
 from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.pools import load_pool
@@ -72,9 +79,7 @@ def suite_names() -> list[str]:
 def suite_info(name: str) -> SuiteInfo:
     """What is in the suite named `name`; see `load_suite` for errors."""
     record, sha256 = _record(name)
-    tasks = [task for split in record["splits"].values() for task in split]
-    sizes = [len(task["tables"]) for task in tasks]
-    devices = [task["num_devices"] for task in tasks]
+    sizes, devices = _sizes(record)
     return SuiteInfo(
         name=record["name"],
         version=record["version"],
@@ -89,13 +94,17 @@ def suite_info(name: str) -> SuiteInfo:
 
 
 def load_suite(name: str, split: str = "test") -> TaskSuite:
-    """One split of the suite named `name`.
+    """One split of the suite named `name`; its `max_tables` and `max_devices` are those of all splits.
 
     Raises:
         UnknownNameError: no suite has that name.
-        InvalidOptionError: the suite has no such split.
+        InvalidOptionError: the suite has no such split; a suite of a whole model has only "test".
         DamagedFileError: the suite's file, or its pool's, is not the one that was published.
     """
+    if not isinstance(split, str):
+        raise wrong_kind("split", split, f"the name of a split, one of {list(SPLITS)}")
+    if not isinstance(name, str):
+        raise unknown_name("suite", name, _index())
     return _load(name, split)
 
 
@@ -103,7 +112,9 @@ def load_suite(name: str, split: str = "test") -> TaskSuite:
 def _load(name: str, split: str) -> TaskSuite:
     record, sha256 = _record(name)
     if split not in record["splits"]:
-        raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(record['splits'])}, not {split!r}.")
+        there = sorted(record["splits"])
+        way_out = " or ".join(f"split={each!r}" for each in there)
+        raise InvalidOptionError(f"Suite {name!r} has the splits {there}, not {split!r}. Pass {way_out}.")
     pool = load_pool(record["pool"])
     if pool.sha256 != record["pool_sha256"]:
         raise DamagedFileError(
@@ -113,13 +124,34 @@ def _load(name: str, split: str) -> TaskSuite:
     tables = pool.tables.with_training(weight_dtype=record["weight_dtype"], optimizer=record["optimizer"])
     hardware = hardware_profile(record["hardware"])
     tasks = tuple(_task(entry, tables, hardware, f"suite {name!r}") for entry in record["splits"][split])
-    return TaskSuite(record["name"], tasks, split, record["version"], sha256, record["description"])
+    sizes, devices = _sizes(record)
+    padding = max(sizes), max(devices)
+    return TaskSuite(record["name"], tasks, split, record["version"], sha256, record["description"], padding)
+
+
+def _sizes(record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """T and D of every task in all splits of a suite's record."""
+    entries = [entry for split in record["splits"].values() for entry in split]
+    for entry in entries:
+        _check_keys(entry, f"suite {record['name']!r}")
+        if not isinstance(entry["tables"], list) or not isinstance(entry["num_devices"], int):
+            raise DamagedFileError(
+                f"Task {entry['name']!r} in suite {record['name']!r} is not usable: "
+                "tables must be a list, and num_devices an integer."
+            )
+    return [len(entry["tables"]) for entry in entries], [entry["num_devices"] for entry in entries]
+
+
+def _check_keys(entry: Any, source: str) -> None:
+    if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
+        raise DamagedFileError(
+            f"A task in {source} must have exactly the keys {sorted(_TASK_KEYS)}; got {short_repr(entry)}."
+        )
 
 
 def _task(entry: Any, pool: Tables, hardware: HardwareProfile, source: str) -> Task:
     """One task from its JSON form."""
-    if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
-        raise DamagedFileError(f"A task in {source} must have exactly the keys {sorted(_TASK_KEYS)}; got {entry!r}.")
+    _check_keys(entry, source)
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
         topology = hardware.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
@@ -131,8 +163,8 @@ def _task(entry: Any, pool: Tables, hardware: HardwareProfile, source: str) -> T
 def _record(name: str) -> tuple[dict[str, Any], str]:
     """The JSON record of a suite and its SHA-256, both checked."""
     index = _index()
-    if name not in index:
-        raise UnknownNameError("suite", name, index)
+    if not isinstance(name, str) or name not in index:
+        raise unknown_name("suite", name, index)
     path = DATA / f"{name}.json"
     try:
         data = path.read_bytes()

@@ -96,6 +96,20 @@ def test_without_best_known_costs_of_all_tasks_there_is_no_gap() -> None:
     assert compare(evaluation, evaluation, costs).to_best is None
 
 
+@pytest.mark.parametrize("columns", [40, 60])
+def test_in_a_narrow_window_agents_and_numbers_stay_whole(run, columns: int) -> None:
+    _, out, _ = run("evaluate", "--agent", "size-lookup-greedy", "--suite", "dlrm-20x4", columns=columns)
+    mean = evaluate(make_agent("size-lookup-greedy"), SUITE).mean_cost_ms
+    assert cells(out, "size-lookup-greedy")[1] == f"{mean:.3f}"
+    assert "…" not in out
+    assert "Left out, for the window is narrow: 95% interval, queries / task" in " ".join(out.split())
+
+
+def test_what_the_percentages_are_is_said_below_the_table(run) -> None:
+    _, out, _ = run("evaluate", "--agent", "size-greedy", "--suite", "dlrm-20x4", columns=120)
+    assert "mean over the tasks of each task's own ratio of costs" in out
+
+
 @pytest.mark.usefixtures("_stubborn")
 def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, tmp_path: Path) -> None:
     args = ("--agent", "stubborn", "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from shard_gym.cli import COMMANDS, Command
 
 
 def test_the_overview_names_every_command(run) -> None:
+    assert max(map(len, run("--help").out.splitlines())) <= 80
     for args in ((), ("--help",)):
         outcome = run(*args, columns=120)
         assert outcome.code == 0
@@ -53,6 +56,70 @@ def test_only_our_own_errors_lose_their_traceback(run, monkeypatch: pytest.Monke
     monkeypatch.setitem(COMMANDS, "broken", Command("shard_gym.cli.console", "broken", ""))
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["broken"])
+
+
+def test_an_interrupt_is_one_line_and_exit_code_130(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shard_gym.cli.suites.suite_names", interrupted)
+    assert run("suites") == (130, "", "Interrupted.\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_while_agents_plan_leaves_neither_traceback_nor_file(tmp_path: Path) -> None:
+    script = """
+import sys
+from shard_gym.agents import RandomAgent
+from shard_gym.cli import main
+class Slow(RandomAgent):
+    def place(self, task):
+        print("planning", flush=True)
+        import time; time.sleep(60)
+from shard_gym.agents import AGENTS
+AGENTS["random"] = lambda cost_model, seed: Slow(seed)
+sys.exit(main(sys.argv[1:]))
+"""
+    args = ["evaluate", "--agent", "random", "--suite", "dlrm-20x4", "--out", str(tmp_path / "r.json")]
+    command = [sys.executable, "-c", script, *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "planning\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_python_m_shard_gym_is_the_same_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "shard_gym", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == f"shard-gym {version('shard-gym')}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_is_wider_than_80_or_shows_none(run, name: str) -> None:
+    out = run(name, "--help").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "None" not in out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("evaluate", "--agent", "random", "--suite", "dlrm-20x4", "--out"),
+        ("place", "--tables", "mlperf-dlrm-dcnv2", "--hardware", "a100-dgx", "--num-devices", "8", "--out"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
+    run, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("evaluate", "place"):
+        monkeypatch.setattr(f"shard_gym.cli.{module}.make_agent", None)  # calling it would be a TypeError
+    code, out, err = run(*args, tmp_path)
+    assert (code, out) == (2, "")
+    assert "cannot be written: it is a folder" in " ".join(err.split())
 
 
 def test_an_error_is_one_line_that_reads_no_markup(run) -> None:

@@ -77,6 +77,10 @@ def test_tables_without_dims_need_one(run) -> None:
         ({"num-devices": 0}, "num_devices must be an integer of at least 1"),
         ({"memory-cap-gib": "-1"}, "--memory-cap-gib must be a positive number"),
         ({"memory-cap-gib": "nan"}, "--memory-cap-gib must be a positive number"),
+        ({"memory-cap-gib": "1e-30"}, "--memory-cap-gib must be a positive number"),
+        ({"memory-cap-gib": 1000}, "--memory-cap-gib is 1,000, but a device (A100-SXM4-80GB) has 80.00 GiB of memory."),
+        ({"num-devices": 100_000}, "has 24 tables: the other devices would stay empty. Give at most 24."),
+        ({"num-devices": 10**12}, "has 24 tables"),
         ({"memory-cap-gib": 0.01}, "Raise memory_cap_bytes"),
         ({"embedding-dim": 16}, "have embedding dims of their own"),
         ({"weight-dtype": "fp64"}, "weight_dtype must be one of"),
@@ -86,6 +90,26 @@ def test_what_cannot_be_placed_is_a_sentence(run, file: Path, options: dict[str,
     code, out, err = run(*arguments(file, **options))
     assert (code, out) == (2, "")
     assert says in err
+
+
+@pytest.mark.parametrize("name", ["tables.csv", "folder/tables", "./dlrm-2021"])
+def test_a_path_that_does_not_end_in_json_is_told_apart_from_an_unknown_pool(run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    code, _, err = run(*arguments(f"{tmp_path}/{name}"))
+    assert code == 2
+    assert f"{tmp_path}/{name} is not a pool file: the name of one ends in .json." in err
+    assert "There is no pool" not in err
+
+
+def test_capitals_in_the_suffix_do_not_matter(run, file: Path) -> None:
+    capital = file.with_suffix(".JSON")
+    file.rename(capital)
+    assert run(*arguments(capital)).code == 0
+    code, _, err = run(*arguments(file.with_name("none.JSON")))
+    assert code == 2
+    assert "none.JSON cannot be read" in err
 
 
 def test_a_file_that_is_no_pool_or_names_a_table_twice_is_refused(run, file: Path, tables: Tables) -> None:

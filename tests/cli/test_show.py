@@ -63,8 +63,31 @@ def test_with_many_devices_the_critical_ones_are_shown(run) -> None:
     critical = [str(device) for device in EXPLANATION.critical.any(axis=1).nonzero()[0]]
     code, out, _ = run(*ARGS, "--devices", len(critical))
     assert code == 0
-    assert f"{TASK.num_devices - len(critical)} are left out" in out
+    assert f"{TASK.num_devices - len(critical)} left out." in out
     assert [line.split()[0] for line in out.splitlines() if line[:3].strip().isdigit()] == critical
+
+
+def test_no_moves_and_no_tables_hide_what_would_list_them(run) -> None:
+    out = run(*ARGS, "--moves", "0", "--tables", "0").out
+    assert "Moves" not in out
+    assert "costliest" not in out
+    assert "table_" not in out
+    assert rows(out)["cost"][1] == format_ms(EXPLANATION.total_ms)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "least"), [("devices", 0, 1), ("devices", -3, 1), ("tables", -1, 0), ("moves", -1, 0)]
+)
+def test_impossible_counts_are_refused(run, option: str, value: int, least: int) -> None:
+    assert run(*ARGS, f"--{option}", value) == (2, "", f"--{option} must be at least {least}, not {value}.\n")
+
+
+def test_in_a_narrow_window_numbers_stay_whole(run) -> None:
+    out = run(*ARGS, columns=50).out
+    for device in range(TASK.num_devices):
+        numbers = [cell.rstrip("*") for cell in rows(out)[str(device)][1:5]]
+        assert numbers == [format_ms(ms) for ms in EXPLANATION.phases_ms[device]]
+    assert "costliest, memory/cap GiB." in " ".join(out.split())
 
 
 def test_a_picture_is_drawn(run, tmp_path: Path) -> None:
@@ -73,10 +96,20 @@ def test_a_picture_is_drawn(run, tmp_path: Path) -> None:
     assert code == 0
     assert str(tmp_path / "p.png") in out
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    code, _, err = run(*ARGS, "--picture", tmp_path / "p.xyz")
-    assert code == 2
-    assert "its name must end in one of" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("p.xyz", "its name must end in one of .pdf, .png, .svg"), ("folder.png", "it is a folder")]
+)
+def test_a_picture_that_cannot_be_is_refused_before_any_work(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    monkeypatch.setattr("shard_gym.cli.show.load_suite", None)  # calling it would be a TypeError
+    code, out, err = run(*ARGS, "--picture", tmp_path / name, columns=500)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
 @pytest.mark.parametrize(
@@ -86,3 +119,10 @@ def test_an_unknown_task_is_named(run, task: str, says: str) -> None:
     code, _, err = run(*ARGS[:4], task, *ARGS[5:])
     assert code == 2
     assert says in err
+
+
+def test_an_unknown_task_is_told_without_a_list_of_all_of_them(run) -> None:
+    code, _, err = run(*ARGS[:4], "nobody", *ARGS[5:])
+    assert code == 2
+    assert "tasks 0 to 49, or names like 'dlrm-40x8/test/0'" in err
+    assert len(err) < 250

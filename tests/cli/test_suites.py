@@ -12,17 +12,28 @@ from shard_gym.suites import best_known, load, load_suite, suite_info, suite_nam
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_every_suite_is_listed_with_its_facts(run, columns: int) -> None:
-    code, out, _ = run("suites", columns=columns)
+@pytest.mark.parametrize("options", [(), ("--verbose",)])
+def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[str, ...]) -> None:
+    code, out, _ = run("suites", *options, columns=columns)
     assert code == 0
-    assert max(map(len, out.splitlines())) <= columns
-    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    lines = [line for line in out.splitlines() if line.strip()]
+    assert max(map(len, lines)) <= columns
+    rows = {line.split()[0]: line.split() for line in lines}
     for name in suite_names():
         info = suite_info(name)
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks['test']}"
         assert rows[name][1] == tasks
         assert rows[name][-3:] == [info.pool, "on", info.hardware]
-        assert f"v{info.version} {info.sha256[:12]}" in out
+        assert (f"v{info.version} {info.sha256[:12]}" in out) == bool(options)
+    if not options:
+        assert len(lines) == 2 + len(suite_names()) + 1  # the head, one line for each, and one that explains
+
+
+def test_in_a_narrow_window_names_stay_whole(run) -> None:
+    _, out, _ = run("suites", columns=50)
+    for name in suite_names():
+        assert f"\n{name} " in out
+    assert "Left out, for the window is narrow: train/test, T, D." in " ".join(out.split())
 
 
 def test_verify_loads_every_file(run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ They run on every version of Gymnasium that is supported (`make check-gymnasium`
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -66,42 +65,3 @@ def _rollout(env: gymnasium.Env[Any, Any], actions: np.random.Generator, steps: 
 @pytest.fixture(scope="session")
 def rollout() -> Callable[..., list[Result]]:
     return _rollout
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal in every element, in type and in dtype."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    return bool(one == other)
-
-
-@pytest.fixture(scope="session")
-def same() -> Callable[[Any, Any], bool]:
-    # It must be able to say no.
-    assert not _same({"a": np.zeros(2)}, {"a": np.array([0.0, 1e-12])})
-    assert not _same(np.zeros(2, np.float32), np.zeros(2))
-    assert not _same([1, 2], [1])
-    assert _same({"a": (np.ones(3), "b")}, copy.deepcopy({"a": (np.ones(3), "b")}))
-    return _same
-
-
-def _arrays(value: Any) -> list[np.ndarray]:
-    """Every array in nested dicts, lists and tuples."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, dict):
-        return [array for each in value.values() for array in _arrays(each)]
-    if isinstance(value, (list, tuple)):
-        return [array for each in value for array in _arrays(each)]
-    return []
-
-
-@pytest.fixture(scope="session")
-def arrays_in() -> Callable[[Any], list[np.ndarray]]:
-    return _arrays

@@ -56,7 +56,8 @@ def test_every_environment_of_the_table_is_registered() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         register_environments()
-    assert {env_id: gymnasium.spec(env_id).entry_point for env_id in ENVIRONMENTS} == ENVIRONMENTS
+    specs = {env_id: gymnasium.spec(env_id) for env_id in ENVIRONMENTS}
+    assert {env_id: (spec.entry_point, spec.vector_entry_point) for env_id, spec in specs.items()} == ENVIRONMENTS
 
 
 def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:

@@ -159,7 +159,7 @@ def test_every_placement_lies_between_the_bounds_and_below_the_penalty(zipf_tabl
     cost = total(problem.placement, tables, topology)
     assert 0 < low <= cost * (1 + 1e-12)
     assert cost <= high * (1 + 1e-12)
-    assert high < MODEL.penalty(loads, topology) < np.inf
+    assert high < MODEL.penalty_ms(tables, topology) < np.inf
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -177,7 +177,7 @@ def test_the_bounds_hold_for_all_placements_of_a_tiny_task(zipf_tables: Any, pro
     assert len(costs) == devices ** len(tables)
     assert low <= costs.min() * (1 + 1e-12)
     assert costs.max() * (1 - 1e-12) <= high
-    assert costs.max() < MODEL.penalty(loads, topology)
+    assert costs.max() < MODEL.penalty_ms(tables, topology)
 
 
 @few

@@ -54,7 +54,7 @@ def test_equal_tables_keep_their_order(tables: Tables) -> None:
 
 def test_the_penalty_is_a_margin_above_the_upper_bound(tables: Tables) -> None:
     loads = MODEL.table_loads(tables, TOPOLOGY)
-    assert MODEL.penalty(loads, TOPOLOGY) == PENALTY_MARGIN * MODEL.cost_bounds(loads, TOPOLOGY)[1]
+    assert MODEL.penalty_ms(tables, TOPOLOGY) == PENALTY_MARGIN * MODEL.cost_bounds(loads, TOPOLOGY)[1]
     assert PENALTY_MARGIN > 1
 
 
@@ -66,7 +66,7 @@ def test_a_counted_model_counts_placements_and_changes_no_number(tables: Tables)
     assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, tables, TOPOLOGY).phases_ms)
     loads = counted.table_loads(tables, TOPOLOGY)
     assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
-    assert counted.penalty(loads, TOPOLOGY) == MODEL.penalty(loads, TOPOLOGY)
+    assert counted.penalty_ms(tables, TOPOLOGY) == MODEL.penalty_ms(tables, TOPOLOGY)
     assert counted.queries == 1
     counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
     assert counted.queries == 11

@@ -127,3 +127,47 @@ def test_an_unknown_name_suggests_the_closest() -> None:
 def test_a_split_that_is_not_there_is_named(name: str, split: str, there: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"Suite '{name}' has the splits .*{there}.*, not '{split}'"):
         load_suite(name, split)
+
+
+def test_a_split_that_is_not_there_names_the_way_out() -> None:
+    with pytest.raises(InvalidOptionError, match=r"\. Pass split='test'\.$"):
+        load_suite("mlperf-x8", "train")
+    with pytest.raises(InvalidOptionError, match=r"\. Pass split='test' or split='train'\.$"):
+        load_suite(NAME, "val")
+
+
+@pytest.mark.parametrize("split", [None, 0, ["test"]])
+def test_a_split_that_is_no_name_is_refused(split: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"split must be the name of a split.*not "):
+        load_suite(NAME, split)
+
+
+@pytest.mark.parametrize("name", [None, 5, [NAME], Path(NAME)])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    for read in (load_suite, suite_info):
+        with pytest.raises(UnknownNameError, match="no suite named"):
+            read(name)
+
+
+def test_the_padding_is_that_of_all_splits(copied: Path) -> None:
+    """So that an agent trained on one split can place the others."""
+    record = json.loads((copied / f"{NAME}.json").read_text())
+    task = record["splits"]["train"][0]
+    both = task["tables"] + record["splits"]["train"][1]["tables"]
+    task.update(tables=both, num_devices=7, memory_cap_bytes=2**33, known_placement=[0] * 40)
+    publish(copied, json.dumps(record).encode())
+    for split in ("train", "test"):
+        suite = load_suite(NAME, split)
+        assert (suite.max_tables, suite.max_devices) == (40, 7)
+    assert max(task.num_tables for task in load_suite(NAME)) == 20
+    assert suite_info(NAME).num_tables == (20, 40)
+
+
+@pytest.mark.parametrize("changes", [{"tables": 3}, {"num_devices": "4"}])
+def test_a_size_that_is_none_is_refused(copied: Path, changes: dict[str, Any]) -> None:
+    record = json.loads((copied / f"{NAME}.json").read_text())
+    record["splits"]["test"][3].update(changes)
+    publish(copied, json.dumps(record).encode())
+    for read in (suite_info, load_suite):
+        with pytest.raises(DamagedFileError, match=f"'{NAME}/test/3' in suite '{NAME}' is not usable"):
+            read(NAME)

@@ -196,3 +196,10 @@ def test_memory_matters(name: str) -> None:
         broken += [(memory_used(placement, task.tables, task.num_devices) > caps).any() for placement in placements]
         assert caps.sum() > task.tables.memory_bytes.sum()
     assert 0.05 < np.mean(broken) < 1.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_splits_have_the_padding_of_the_largest_task(name: str) -> None:
+    """An agent trained on `generalize` (train) must hold its test tasks."""
+    tables, devices = max(t.num_tables for t in tasks_of(name)), max(t.num_devices for t in tasks_of(name))
+    assert {(suite.max_tables, suite.max_devices) for suite in splits(name).values()} == {(tables, devices)}

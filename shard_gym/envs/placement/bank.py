@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,8 +50,8 @@ class TaskBank:
     def copy(self) -> TaskBank:
         """A bank that shares no memory with this one."""
         twin = copy.copy(self)
-        twin._prepared, twin._all = self._prepared.copy(), copy.deepcopy(self._all)
-        twin.problem = replace(copy.deepcopy(self.problem), tables=twin._all.tables)
+        twin._prepared = self._prepared.copy()
+        twin._all, twin.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
         return twin
 
     def _row(self, env: int, task: Task) -> int:

@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.placement.episodes import Episodes
+from shard_gym.envs.placement.episodes import Episodes, checked_options
 from shard_gym.envs.placement.observation import Observation, ObservationDict
 from shard_gym.envs.placement.problem import Problem
 from shard_gym.envs.placement.reward import Reward
@@ -118,12 +118,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     ```
 
     - `suite="dlrm-50x4"`: name of a suite (`shard-gym suites` lists them), a `TaskSuite`, or a `TaskSampler`;
-    - `split="train"`: split of a named suite;
+    - `split="train"`: split of a named suite. The suites of whole models (mlperf, merlin) have no "train": say "test";
     - `cost_model="analytical"`: name of a cost model, or an `AdditiveCostModel`;
     - `reward="terminal"`, `observation="full"`: names as above, or objects;
-    - `max_tables=None`, `max_devices=None`: padding; by default that of the largest task. Set both to train one agent
-      for several suites;
-    - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array".
+    - `max_tables=None`, `max_devices=None`: padding; by default that of the largest task in all splits of the suite.
+      Set both to train one agent for several suites;
+    - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo`, which films
+      "rgb_array", needs the package `moviepy` as well.
 
     Beyond the Gymnasium interface: `get_state`, `set_state` and `clone` for search, and the attributes `task`,
     `problem` and `state` with the unpadded task and the raw arrays.
@@ -164,15 +165,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         """Start an episode; `options={"task": key}` picks its task (see the class).
 
         Raises:
-            InvalidOptionError: an option that is not known, or an index out of range.
+            InvalidOptionError: options that are no dict, an option that is not known, or an index out of range.
             UnknownNameError: no task has that name.
             InvalidTaskError: a task with more tables or devices than this environment holds.
         """
+        chosen = checked_options(options, "task")
         super().reset(seed=seed)
-        options = dict(options or {})
-        task = self._episodes.choose(self.np_random, options.pop("task", None))
-        if options:
-            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, options))}.")
+        task = self._episodes.choose(self.np_random, chosen.get("task"))
         self._episodes.begin(_SELF, [task])
         return self._observation(), self._info()
 
@@ -182,6 +181,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         Raises:
             InvalidActionError: `action` is outside the action space.
             ResetNeeded: the episode is over, or none has begun.
+            InvalidCostError: the episode ends here, and the cost model says that it costs NaN or infinity.
         """
         self._require_episode("No episode has begun")
         if self.state.status[0] != RUNNING:

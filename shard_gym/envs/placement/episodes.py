@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.placement.bank import TaskBank
 from shard_gym.envs.placement.failure import describe_failure
 from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
-from shard_gym.envs.placement.problem import IntArray, Problem
+from shard_gym.envs.placement.problem import IntArray, Problem, require_room
 from shard_gym.envs.placement.reward import Reward, Transition, make_reward
 from shard_gym.envs.placement.state import (
     COMPLETE,
@@ -27,7 +27,7 @@ from shard_gym.envs.placement.state import (
     initial_state,
 )
 from shard_gym.envs.placement.viewer import PlacementView
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
@@ -56,7 +56,7 @@ class Episodes:
         max_tables: int | None,
         max_devices: int | None,
     ) -> None:
-        self.source: TaskSource = load_suite(suite, split) if isinstance(suite, str) else suite
+        self.source = _task_source(suite, split)
         self.cost_model = make_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
@@ -78,10 +78,12 @@ class Episodes:
         Raises:
             InvalidOptionError: the index is out of range, or the source's tasks have no numbers.
             UnknownNameError: no task has that name.
+            InvalidTaskError: a Task with more tables or devices than the padding holds.
         """
         if key is None:
             return self.source.sample(rng)
         if isinstance(key, Task):
+            require_room(key, self.max_tables, self.max_devices)  # now, before any episode begins
             return key
         if isinstance(self.source, TaskSuite):
             return self.source.task(key)
@@ -112,8 +114,10 @@ class Episodes:
         over = was_running & (state.status != RUNNING)
         failed = over & (state.status != COMPLETE)
         problem = self.problem
-        transition = Transition(cost_before, state.cost_ms, over, failed, problem.penalty_ms, problem.lower_bound_ms)
-        return self._reward(transition), over
+        # Copies: a reward may keep what it saw, or return one of these arrays.
+        after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
+        rewards = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
+        return np.where(was_running, rewards, 0.0).astype(np.float64, copy=False), over
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, D) bool, the legal devices; see `state.action_mask`."""
@@ -139,9 +143,14 @@ class Episodes:
         return placements
 
     def ending(self, env: int) -> dict[str, Any]:
-        """What the info of an episode's last step adds; empty while it goes on."""
+        """What the info of an episode's last step adds; empty while it goes on.
+
+        Raises:
+            InvalidCostError: see `require_finite_costs`.
+        """
         if self.state.status[env] == RUNNING:
             return {}
+        self.require_finite_costs(np.array([env]))
         if self.state.status[env] == COMPLETE:
             # Padded like the observations: vector environments stack infos, and tasks differ in size.
             return {
@@ -151,6 +160,22 @@ class Episodes:
             }
         return {"failure": describe_failure(self._task(env), self.problem, self.state, env)}
 
+    def require_finite_costs(self, envs: IntArray) -> None:
+        """Refuse what the episodes `envs` cost if it is no number; asked only where they end, to keep steps fast.
+
+        Raises:
+            InvalidCostError: a cost, or the penalty of a failure, is NaN or infinite.
+        """
+        complete = self.state.status[envs] == COMPLETE
+        costs = np.where(complete, self.state.cost_ms[envs], self.problem.penalty_ms[envs])
+        if not np.isfinite(costs).all():
+            row = int((~np.isfinite(costs)).argmax())
+            charged = f"{costs[row]} ms for" if complete[row] else f"a penalty of {costs[row]} ms for failing at"
+            raise InvalidCostError(
+                f"Cost model {self.cost_model.fingerprint!r} says {charged} task {self._task(int(envs[row])).name!r}; "
+                "every cost must be a finite number. Repair the model, or pass another as cost_model."
+            )
+
     def view(self, env: int) -> PlacementView:
         """The placement of one episode so far, for rendering and explaining."""
         task, problem, state = self._task(env), self.problem, self.state
@@ -159,7 +184,7 @@ class Episodes:
         return PlacementView(
             task=task,
             placement=self.placements(np.array([env]))[0, : task.num_tables],
-            phases_ms=state.phases_ms[env, : task.num_devices],
+            phases_ms=state.phases_ms[env, : task.num_devices].copy(),
             cost_ms=float(state.cost_ms[env]),
             note=failure["message"] if failure else "",
             next_table=int(problem.tables.order[problem.row[env], placed]) if placed < task.num_tables else -1,
@@ -184,6 +209,33 @@ class Episodes:
         twin.state = self.state.copy()
         twin._constant = {key: array.copy() for key, array in self._constant.items()}
         return twin
+
+
+def checked_options(options: Any, *known: str) -> dict[str, Any]:
+    """A copy of the options given to a reset; empty for None.
+
+    Raises:
+        InvalidOptionError: they are no mapping, or one of them is not known.
+    """
+    if options is None:
+        return {}
+    quoted = [repr(name) for name in known]
+    if not isinstance(options, Mapping):
+        raise wrong_kind("options", options, f"None or a dict with the keys {', '.join(quoted)}, such as {{'task': 0}}")
+    unknown = sorted(str(name) for name in options if name not in known)
+    if unknown:
+        listed = f"option {quoted[0]}" if len(quoted) == 1 else f"options {', '.join(quoted[:-1])} and {quoted[-1]}"
+        raise InvalidOptionError(f"reset() knows the {listed}, not {unknown}.")
+    return dict(options)
+
+
+def _task_source(suite: Any, split: str) -> TaskSource:
+    if isinstance(suite, str):
+        return load_suite(suite, split)
+    if isinstance(suite, type) or not isinstance(suite, TaskSource):
+        wanted = "the name of a suite, a TaskSuite or a TaskSampler"
+        raise wrong_kind("suite", suite, wanted, "Wrap tasks of your own in a suite: TaskSuite('mine', [task]).")
+    return suite
 
 
 def _padding(name: str, given: int | None, needed: int) -> int:

@@ -27,12 +27,13 @@ from shard_gym.envs.placement.page import (
     to_pixels,
 )
 from shard_gym.envs.placement.viewer import MAX_ROWS, PlacementView, describe_unplaced, memory_unit, shorten
+from shard_gym.wording import counted
 
 # Okabe and Ito's colours, which colour-blind readers tell apart: compute dark, communication light; forward cold,
 # backward warm.
 PHASE_COLORS = ("#0072B2", "#56B4E9", "#E6A100", "#D55E00")
 PHASE_LABELS = ("forward", "forward all-to-all", "backward all-to-all", "backward")
-SHORT_LABELS = ("forward", "all-to-all", "all-to-all", "backward")
+NARROW_LABELS = ("forward", "forward\nall-to-all", "backward\nall-to-all", "backward")
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2.5}
 PALE = 0.80
 """How far the colour of a waiting device is blended into white."""
@@ -139,15 +140,16 @@ def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
     count = max(row_count(view) for _, view in views)
     complete = not any(view.note or view.unplaced.size for _, view in views)
     width = 2 * MARGIN + len(views) * PANEL_WIDTH + (len(views) - 1) * PANEL_GAP
-    page = Page(width, 2.80 + count * row + (0.0 if complete else 0.60))
+    page = Page(width, 2.95 + count * row + (0.0 if complete else 0.60))
     horizon = 1.02 * max(float(view.spans_ms.sum()) for _, view in views) or 1.0
-    best_ms = min(view.cost_ms for _, view in views)
+    best, best_ms = min(((name, view.cost_ms) for name, view in views), key=lambda pair: pair[1])
+    best = _fit(page, best, 1.3, 9)
     for index, (name, view) in enumerate(views):
         left = MARGIN + index * (PANEL_WIDTH + PANEL_GAP)
-        panel = _Panel(left, 1.62, left + PANEL_WIDTH, row, horizon, compact=True)
+        panel = _Panel(left, 1.77, left + PANEL_WIDTH, row, horizon, compact=True)
         page.text(left, 0.76, _fit(page, f"{shorten(view.task.name, 30)}: {_what(view)}", PANEL_WIDTH, 8.5), 8.5, GREY)
         worse = complete and view.cost_ms > best_ms
-        room = _cost(page, view, panel, 15, f"{view.cost_ms / best_ms:.2f} times the best" if worse else "") - 0.2
+        room = _cost(page, view, panel, 15, f"{view.cost_ms / best_ms:.2f} times {best}" if worse else "") - 0.2
         page.text(left, 0.50, _fit(page, name, room, 13, "bold"), 13, weight="bold")
         bottom = _chart(page, view, panel)
         if not complete:
@@ -169,7 +171,7 @@ def row_count(view: PlacementView) -> int:
 
 def _what(view: PlacementView) -> str:
     task = view.task
-    return f"{task.num_tables} tables on {task.num_devices} x {shorten(task.topology.device.name, 32)}"
+    return f"{counted(task.num_tables, 'table')} on {task.num_devices} x {shorten(task.topology.device.name, 32)}"
 
 
 def _explanation(view: PlacementView) -> str:
@@ -191,11 +193,17 @@ def _failure(view: PlacementView, width: int, most: int) -> list[str]:
 def _cost(page: Page, view: PlacementView, panel: _Panel, size: float, factor: str = "") -> float:
     """The cost, large, and before it, small, what it is; returns the inches left of it in the panel.
 
-    `factor` says how many times the best one it is.
+    `factor` says how many times the cheapest of the others it is.
     """
     number = format_like(view.cost_ms, max(panel.horizon_ms, view.cost_ms))
     width = page.text(panel.right, 0.50, f"{number} ms", size, weight="bold", ha="right")
-    meaning = "failed, so far" if view.note else "so far" if view.unplaced.size else factor or "per iteration"
+    meaning = (
+        "failed, so far"
+        if view.note
+        else "so far"
+        if view.unplaced.size
+        else factor or "embedding part of an iteration"
+    )
     x = panel.right - width - 0.10
     return x - page.text(x, 0.50, meaning, 9, ALERT if view.note else GREY, ha="right") - panel.left
 
@@ -259,18 +267,22 @@ def _phase_headings(page: Page, view: PlacementView, panel: _Panel) -> None:
     if spans.sum() == 0:
         return
     ends = np.cumsum(spans)
-    names = SHORT_LABELS if panel.compact else PHASE_LABELS
+    names = [label.split("\n") for label in (NARROW_LABELS if panel.compact else PHASE_LABELS)]
     lines = [f"{panel.number(float(span))} ms" for span in spans]
     if not panel.compact:
         lines = [line + _who(view, phase) for phase, line in enumerate(lines)]
-    widths = [max(page.width_of(a, 8.5, "bold"), page.width_of(b, 8.5)) for a, b in zip(names, lines, strict=True)]
+    widths = [
+        max(page.width_of(line, 8.5), *(page.width_of(part, 8.5, "bold") for part in name))
+        for name, line in zip(names, lines, strict=True)
+    ]
     wanted = np.array([panel.x(float(end - span / 2)) for end, span in zip(ends, spans, strict=True)])
     centers = spread(wanted, np.array(widths), panel.x(0) - 0.05, panel.time_right + 0.25, gap=0.14)
     for phase, (center, middle) in enumerate(zip(centers, wanted, strict=True)):
         left, right = panel.x(float(ends[phase] - spans[phase])), panel.x(float(ends[phase]))
         page.rect(left, panel.top - 0.10, right - left - 0.015, 0.055, PHASE_COLORS[phase])
         page.line([middle, center], [panel.top - 0.10, panel.top - 0.20], PHASE_COLORS[phase], 1.0)
-        page.text(center, panel.top - 0.40, names[phase], 8.5, weight="bold", ha="center")
+        for above, part in enumerate(reversed(names[phase])):
+            page.text(center, panel.top - 0.40 - 0.15 * above, part, 8.5, weight="bold", ha="center")
         page.text(center, panel.top - 0.25, lines[phase], 8.5, GREY, ha="center")
 
 

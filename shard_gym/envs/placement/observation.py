@@ -7,7 +7,7 @@ Every array is 1-D, as Stable-Baselines3 wants it: rows of tables or devices sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shard_gym.envs.placement.problem import IntArray, Problem
 from shard_gym.envs.placement.state import PlacementState, action_mask
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import FEATURE_NAMES
 
 MAX_FEATURE = 100.0
@@ -27,6 +27,7 @@ ObservationDict = dict[str, Any]
 """An array for each key of the space."""
 
 
+@runtime_checkable
 class Observation(Protocol):
     """Describes and builds the observations of N environments."""
 
@@ -128,9 +129,13 @@ def make_observation(observation: str | Observation) -> Observation:
 
     Raises:
         UnknownNameError: there is no observation of that name.
+        InvalidOptionError: `observation` is neither a name nor an object of the shape of `Observation`.
     """
     if not isinstance(observation, str):
+        if isinstance(observation, type) or not isinstance(observation, Observation):
+            wanted = f"the name of one, {sorted(OBSERVATIONS)}, or an object of the shape of Observation"
+            raise wrong_kind("observation", observation, wanted)
         return observation
     if observation not in OBSERVATIONS:
-        raise UnknownNameError("observation", observation, OBSERVATIONS)
+        raise unknown_name("observation", observation, OBSERVATIONS)
     return OBSERVATIONS[observation]()

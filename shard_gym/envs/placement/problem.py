@@ -161,17 +161,26 @@ def empty_problem(size: int, max_tables: int, max_devices: int, num_loads: int) 
     )
 
 
-def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int) -> Problem:
-    """`task` as a problem with N = 1.
+def require_room(task: Task, max_tables: int, max_devices: int) -> None:
+    """Refuse a task that the padding does not hold.
 
     Raises:
-        InvalidTaskError: the task has more tables or devices than the padding holds.
+        InvalidTaskError: the task has more tables or devices.
     """
     if task.num_tables > max_tables or task.num_devices > max_devices:
         raise InvalidTaskError(
             f"Task {task.name!r} has {task.num_tables} tables and {task.num_devices} devices, but this environment "
             f"holds at most {max_tables} tables and {max_devices} devices. Raise max_tables or max_devices."
         )
+
+
+def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int) -> Problem:
+    """`task` as a problem with N = 1.
+
+    Raises:
+        InvalidTaskError: the task has more tables or devices than the padding holds.
+    """
+    require_room(task, max_tables, max_devices)
     loads = model.table_loads(task.tables, task.topology)
     order = placement_order(loads, task.topology, model)
     alone = model.single_table_phases(loads, task.topology)
@@ -187,7 +196,7 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
         num_tables=np.array([task.num_tables]),
         memory_cap=_padded(task.topology.memory_cap_bytes, max_devices),
         cluster=Cluster.stack([task.topology.cluster(max_devices)]),
-        penalty_ms=np.array([model.penalty(loads, task.topology)]),
+        penalty_ms=np.array([model.penalty_ms(task.tables, task.topology)]),
         lower_bound_ms=np.array([model.cost_bounds(loads, task.topology)[0]]),
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import unknown_name, wrong_kind
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Transition:
         return np.where(self.failed, self.penalty_ms, self.cost_after_ms)
 
 
+@runtime_checkable
 class Reward(Protocol):
     """Maps a transition to rewards."""
 
@@ -82,9 +83,12 @@ def make_reward(reward: str | Reward) -> Reward:
 
     Raises:
         UnknownNameError: there is no reward of that name.
+        InvalidOptionError: `reward` is neither a name nor an object of the shape of `Reward`.
     """
     if not isinstance(reward, str):
+        if isinstance(reward, type) or not isinstance(reward, Reward):
+            raise wrong_kind("reward", reward, f"the name of one, {sorted(REWARDS)}, or a function of a Transition")
         return reward
     if reward not in REWARDS:
-        raise UnknownNameError("reward", reward, REWARDS)
+        raise unknown_name("reward", reward, REWARDS)
     return REWARDS[reward]()

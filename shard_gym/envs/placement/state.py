@@ -132,13 +132,11 @@ def advance(
         actions: (N,) integers in [0, D).
         model: the cost model the problem was prepared with.
     """
-    running = state.status == RUNNING
     # Rows of an array that lies device after device: environment i on device d is row d * N + i.
     chosen = actions * len(actions) + np.arange(len(actions))
-    legal = running & _flat(state.fits).take(chosen)
+    legal = _flat(state.fits).take(chosen)  # nothing fits where an episode is over
     if not legal.all():
-        state.status[running & ~legal] = ILLEGAL_ACTION
-        state.fits[~legal] = False
+        state.status[(state.status == RUNNING) & ~legal] = ILLEGAL_ACTION
     _place(problem, state, actions, chosen, np.flatnonzero(legal), model)
 
     current = problem.current(state.step)
@@ -173,8 +171,9 @@ def _place(
     )
     _flat(state.device_loads)[chosen] = loads
     _flat(state.phases_ms)[chosen] = model.device_phases(loads)
-    model.couple(state.phases_ms, state.device_loads, problem.cluster)
-    state.cost_ms[:] = model.iteration_cost(state.phases_ms, state.device_loads, problem.cluster)
+    shared = state.device_loads[..., model.shared_loads]
+    model.couple(state.phases_ms, shared, problem.cluster)
+    state.cost_ms[:] = model.iteration_cost(state.phases_ms, shared, problem.cluster)
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:

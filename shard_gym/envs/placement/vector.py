@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv, check_render_mode
-from shard_gym.envs.placement.episodes import Episodes
+from shard_gym.envs.placement.episodes import Episodes, checked_options
 from shard_gym.envs.placement.observation import Observation, ObservationDict
 from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.state import COMPLETE
@@ -100,14 +100,15 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         Raises:
             InvalidOptionError: an option or a list of seeds that does not fit.
             UnknownNameError: no task has the name given.
+            InvalidTaskError: a task with more tables or devices than these environments hold.
+            ResetNeeded: a reset_mask without all environments, before the first reset of all.
         """
-        options = dict(options or {})
-        envs = np.flatnonzero(self._reset_mask(options.pop("reset_mask", None)))
-        keys = self._task_keys(options.pop("task", None), options.pop("tasks", None))
-        if options:
-            raise InvalidOptionError(
-                f"reset() knows the options 'task', 'tasks' and 'reset_mask', not {sorted(map(str, options))}."
-            )
+        chosen = checked_options(options, "task", "tasks", "reset_mask")
+        mask = self._reset_mask(chosen.get("reset_mask"))
+        if not mask.all():
+            self._require_reset()
+        envs = np.flatnonzero(mask)
+        keys = self._task_keys(chosen.get("task"), chosen.get("tasks"))
         self._seed(envs, seed)
         self._begin(envs, keys)
         return self._episodes.observations(share=self._share), self._infos(envs)
@@ -120,6 +121,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         Raises:
             InvalidActionError: `actions` are not N device numbers inside the action space.
             ResetNeeded: an environment is over and autoreset is disabled, or none was reset yet.
+            InvalidCostError: an episode ends here, and the cost model says that it costs NaN or infinity.
         """
         chosen = self._checked(actions)
         mode, waiting = self.metadata["autoreset_mode"], self._over
@@ -129,12 +131,12 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         endings = self._endings(np.flatnonzero(over))
         if mode == AutoresetMode.NEXT_STEP:
             self._begin(np.flatnonzero(waiting))
-            self._over = over
+            self._over = over.copy()
         elif mode == AutoresetMode.SAME_STEP and over.any():
             endings = self._final(np.flatnonzero(over), endings)
             self._begin(np.flatnonzero(over))
         else:
-            self._over = over
+            self._over = over.copy()
         infos = {**self._infos(np.arange(self.num_envs)), **endings}
         return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
 
@@ -142,6 +144,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """One str ("ansi") or (H, W, 3) uint8 picture ("rgb_array") for each environment, or None without a mode."""
         if self.render_mode is None:
             return None
+        self._require_reset()
         draw = render_ansi if self.render_mode == "ansi" else render_rgb
         return tuple(draw(self._episodes.view(env)) for env in range(self.num_envs))
 
@@ -154,9 +157,14 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
 
     def action_masks(self) -> BoolArray:
         """(N, max_devices) bool: the devices where the current tables fit."""
+        self._require_reset()
         return self._episodes.masks()
 
     # Inside
+
+    def _require_reset(self) -> None:
+        if self._names[0] is None:
+            raise ResetNeeded("No episodes have begun: call reset() first.")
 
     def _reset_mask(self, mask: Any) -> BoolArray:
         if mask is None:
@@ -175,7 +183,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
     def _task_keys(self, for_all: Any, for_each: Any) -> Sequence[Any]:
         if for_each is None:
             return [for_all] * self.num_envs
-        if for_all is not None or len(for_each) != self.num_envs:
+        if for_all is not None or not _is_list(for_each) or len(for_each) != self.num_envs:
             raise InvalidOptionError(
                 f"options['tasks'] must name {self.num_envs} tasks, one for each environment, and comes without 'task'."
             )
@@ -185,10 +193,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """Give the environments `envs` their generators; those without a seed keep theirs."""
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + env for env in range(self.num_envs)]
-        else:
+        elif _is_list(seed) and len(seed) == self.num_envs:
             seeds = list(seed)
-        if len(seeds) != self.num_envs:
-            raise InvalidOptionError(f"There are {self.num_envs} environments but {len(seeds)} seeds.")
+        else:
+            raise InvalidOptionError(
+                f"seed must be None, an integer, or a list of one for each of the {self.num_envs} environments; "
+                f"got {seed!r}."
+            )
         for env in envs.tolist():
             if seeds[env] is not None or self._rngs[env] is None:
                 self._rngs[env] = seeding.np_random(seeds[env])[0]
@@ -234,6 +245,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         infos: Infos = {}
         complete = envs[self._episodes.state.status[envs] == COMPLETE]
         if len(complete):
+            self._episodes.require_finite_costs(complete)
             state = self._episodes.state
             self._fill(infos, complete, "placement", self._episodes.placements(complete))
             self._fill(infos, complete, "cost_ms", state.cost_ms[complete])
@@ -264,9 +276,16 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         }
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+
+
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     try:
-        return AutoresetMode(mode) if isinstance(mode, AutoresetMode) else AutoresetMode[str(mode).upper()]
-    except KeyError:
-        known = [each.name for each in AutoresetMode]
-        raise InvalidOptionError(f"autoreset_mode must be one of {known}, not {mode!r}.") from None
+        return AutoresetMode(mode)  # a member, or its value: "NextStep", as SyncVectorEnv takes it
+    except ValueError:
+        name = str(mode).upper()
+    known = [each.name for each in AutoresetMode]
+    if name not in known:
+        raise InvalidOptionError(f"autoreset_mode must be one of {known}, not {mode!r}.")
+    return AutoresetMode[name]

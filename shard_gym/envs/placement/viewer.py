@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES, FloatArray
-from shard_gym.errors import InvalidPlacementError, MissingExtraError
+from shard_gym.errors import InvalidPlacementError, missing_extra
 from shard_gym.placement import format_bytes, memory_used
 from shard_gym.tasks import Task
+from shard_gym.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +27,8 @@ RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("mat
 MAX_ROWS = 16
 """Devices shown one by one; of more than that, the most loaded."""
 
-_WIDTH = 110
-_BAR = 32
+_WIDTH = 80
+_BAR = 24
 _LETTERS = np.array(list("FfbB"))
 _SAME = 1e-9
 
@@ -135,30 +136,33 @@ def describe_unplaced(view: PlacementView) -> str:
 
 
 def render_ansi(view: PlacementView) -> str:
-    """The placement as plain ASCII text (names apart) of at most 110 columns, one line for each device.
+    """The placement as plain ASCII text (names apart) of at most 80 columns, one line for each device.
 
-    The bars share one time axis that is as long as the iteration: a dot is a device that waits for the slowest one.
-    Of more than 16 devices the most loaded are shown.
+    The bars share one time axis, as long as the embedding part of an iteration: a dot is a device that waits for the
+    slowest one. Of more than 16 devices the most loaded are shown.
     """
     task, spans = view.task, view.spans_ms
     placed = task.num_tables - view.unplaced.size
     shown = view.most_loaded()
+    facts = (
+        f": {placed}/{counted(task.num_tables, 'table')} on {counted(task.num_devices, 'device')}, "
+        f"cost {_ms(view.cost_ms)} ms{'' if placed == task.num_tables else ' so far'}"
+    )
     lines = [
-        f"{shorten(task.name, 40)}: {placed}/{task.num_tables} tables on {task.num_devices} devices, "
-        f"cost {_ms(view.cost_ms)} ms{'' if placed == task.num_tables else ' so far'}",
+        f"{shorten(task.name, _WIDTH - len(facts))}{facts}",
         "",
-        f"{'device':>6} {'tables':>6}  {'forward':>8} {'fwd comm':>8} {'bwd comm':>8} {'backward':>8}  "
-        f"{_timeline_title(spans):<{_BAR}} memory, {memory_unit(view)[0]}",
+        f"dev tables   fwd F   a2a f   a2a b   bwd B  {_timeline_title(spans):<{_BAR}} memory, {memory_unit(view)[0]}",
         *(_device_line(view, device) for device in shown),
     ]
     if shown.size < task.num_devices:
         lines.append(f"The {shown.size} most loaded devices; {task.num_devices - shown.size} are left out.")
     lines += [
-        "-" * (_WIDTH - 1),
-        f"{'slowest':>13}  {''.join(f'{_ms(span):>8} ' for span in spans)} sum {_ms(spans.sum())} ms",
+        "-" * _WIDTH,
+        f"{'slowest':>10} {''.join(f'{_ms(span):>7} ' for span in spans)} sum {_ms(spans.sum())} ms",
         "",
-        "F forward  f forward all-to-all  b backward all-to-all  B backward  . waiting  * slowest of its phase",
-        describe_unplaced(view) + ".",
+        "F forward  f forward all-to-all  b backward all-to-all  B backward",
+        ". waiting  * slowest of its phase",
+        *textwrap.wrap(describe_unplaced(view) + ".", _WIDTH),
     ]
     if view.note:
         lines += textwrap.wrap(f"FAILED: {shorten(view.note, 1000)}", _WIDTH)
@@ -171,26 +175,25 @@ def memory_unit(view: PlacementView) -> tuple[str, int]:
 
 
 def _timeline_title(spans: FloatArray) -> str:
-    return f"ms, bars from 0 to {_ms(spans.sum())}" if spans.sum() > 0 else "ms"
+    return f"bars: 0 to {_ms(spans.sum())} ms" if spans.sum() > 0 else ""
 
 
 def _device_line(view: PlacementView, device: int) -> str:
-    used = int(view.memory_used[device])
-    cap = int(view.task.topology.memory_cap_bytes[device])
     unit = memory_unit(view)[1]
+    used, cap = int(view.memory_used[device]) / unit, int(view.task.topology.memory_cap_bytes[device]) / unit
+    digits = 2 if cap < 100 else 1 if cap < 1000 else 0
     phases = "".join(
-        f"{_ms(ms):>8}{'*' if slowest else ' '}"
+        f"{_ms(ms):>7}{'*' if slowest else ' '}"
         for ms, slowest in zip(view.phases_ms[device], view.slowest[device], strict=True)
     )
-    filled = min(8, round(8 * used / cap))
     return (
-        f"{device:>6} {view.tables_per_device[device]:>6}  {phases} {_timeline(view, device)} "
-        f"[{'#' * filled:<8}] {used / unit:>6.2f}/{cap / unit:.2f}"
+        f"{device:>3} {view.tables_per_device[device]:>6} {phases} {_timeline(view, device)} "
+        f"{used:>5.{digits}f}/{cap:.{digits}f}"
     )
 
 
 def _timeline(view: PlacementView, device: int) -> str:
-    """What `device` does in each of `_BAR` equal parts of the iteration."""
+    """What `device` does in each of `_BAR` equal parts of the time axis."""
     spans = view.spans_ms
     if spans.sum() == 0:
         return " " * _BAR
@@ -202,11 +205,11 @@ def _timeline(view: PlacementView, device: int) -> str:
 
 
 def _ms(value: float) -> str:
-    """`value` in at most 8 characters."""
-    for digits, limit in ((3, 1e3), (1, 1e6)):
-        if abs(value) < limit:
+    """`value`, which is not negative, in at most 7 characters."""
+    for digits, limit in ((3, 1e3), (1, 1e5)):
+        if value < limit - 0.5 * 10.0**-digits:
             return f"{value:.{digits}f}"
-    return f"{value:.2e}"
+    return f"{value:.1e}"
 
 
 def draw(view: PlacementView, *, title: str | None = None) -> Figure:
@@ -259,5 +262,5 @@ def _figures() -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "matplotlib":
             raise
-        raise MissingExtraError("matplotlib", "viz", "A picture of a placement") from error
+        raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -297,7 +298,24 @@ def test_a_clone_goes_its_own_way() -> None:
     future = whole_future(reference)
     assert whole_future(twin) == future
     assert whole_future(env) == future
-    assert env.clone().problem is env.problem  # the task's arrays never change and are shared
+
+
+def test_a_clone_shares_the_task_and_no_array() -> None:
+    env = started(5)
+    twin = env.clone()
+    assert twin.task is env.task
+    for record in ("state", "problem"):
+        ours, theirs = vars(getattr(env, record)), vars(getattr(twin, record))
+        for name, value in ours.items():
+            if isinstance(value, np.ndarray):
+                assert np.array_equal(value, theirs[name])
+                assert not np.shares_memory(value, theirs[name]), name
+    state, problem = env.state.copy(), copy.deepcopy(env.problem)
+    twin.step(1)
+    twin.reset(seed=8, options={"task": load_suite("dlrm-20x4", "test")[3]})
+    assert all(np.array_equal(value, getattr(env.state, name)) for name, value in vars(state).items())
+    assert np.array_equal(problem.memory_cap, env.problem.memory_cap)
+    assert np.array_equal(problem.tables.loads, env.problem.tables.loads)
 
 
 def test_a_clone_samples_actions_of_its_own() -> None:
@@ -357,6 +375,7 @@ def test_the_view_shows_the_placement_under_way(random_tables: Any, env_of: Any)
     assert view.phases_ms.shape == (2, 4)
     env.step(1)
     assert env.view().cost_ms == env.state.cost_ms[0] > view.cost_ms
+    assert view.phases_ms.max(axis=0).sum() == pytest.approx(view.cost_ms)  # and the older view stays as it was
     assert memory_used(np.array([1, 1]), env.task.tables.select([1, 3]), 2).tolist() == env.view().memory_used.tolist()
     assert env.view().note == ""
     env.step(3)

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
+from shard_gym.envs.placement.observation import CompactObservation
+from shard_gym.envs.placement.reward import TerminalReward
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 
@@ -105,6 +109,28 @@ def test_a_task_source_of_ones_own_needs_only_the_shape(random_task: Any) -> Non
         ({"max_devices": 3}, InvalidOptionError, "max_devices must be an integer of at least 4.*3"),
         ({"max_devices": 8.0}, InvalidOptionError, "8.0"),
         ({"render_mode": "human"}, InvalidOptionError, "ansi.*not 'human'"),
+        (
+            {"suite": None},
+            InvalidOptionError,
+            r"suite must be the name of a suite.*not None.*TaskSuite\('mine', \[task",
+        ),
+        ({"suite": 5}, InvalidOptionError, "suite must be .*not 5"),
+        (
+            {"suite": load_suite("dlrm-20x4")[0]},
+            InvalidOptionError,
+            r"not Task\(.*Wrap .*TaskSuite\('mine', \[task\]\)",
+        ),
+        ({"suite": list(load_suite("dlrm-20x4"))}, InvalidOptionError, "Wrap tasks of your own"),
+        ({"suite": TaskSampler}, InvalidOptionError, "not a class; pass an instance"),
+        ({"suite": "mlperf-x8"}, InvalidOptionError, r"splits \['test'\], not 'train'. Pass split='test'"),
+        ({"split": None}, InvalidOptionError, "split must be the name of a split.*not None"),
+        ({"reward": None}, InvalidOptionError, "reward must be the name of one, .*'terminal'.*not None"),
+        ({"reward": 3}, InvalidOptionError, "reward must be .*not 3"),
+        ({"reward": TerminalReward}, InvalidOptionError, r"not a class; pass an instance: TerminalReward\(\)"),
+        ({"observation": None}, InvalidOptionError, "observation must be the name of one, .*'full'.*not None"),
+        ({"observation": print}, InvalidOptionError, "an object of the shape of Observation, not <built-in"),
+        ({"observation": CompactObservation}, InvalidOptionError, r"pass an instance: CompactObservation\(\)"),
+        ({"max_tables": "50"}, InvalidOptionError, "max_tables must be an integer.*'50'"),
     ],
 )
 def test_an_argument_that_means_nothing_is_a_named_error(
@@ -112,6 +138,82 @@ def test_an_argument_that_means_nothing_is_a_named_error(
 ) -> None:
     with pytest.raises(error, match=message):
         EmbeddingPlacementEnv(**{"suite": "dlrm-20x4", **arguments})
+    with pytest.raises(error, match=message):
+        EmbeddingPlacementVectorEnv(2, **{"suite": "dlrm-20x4", **arguments})
+
+
+@pytest.mark.parametrize("cost_model", [AnalyticalCostModel, None, 3])
+def test_a_cost_model_that_is_none_is_refused(cost_model: Any) -> None:
+    with pytest.raises((InvalidOptionError, UnknownNameError), match=r"cost.model"):
+        EmbeddingPlacementEnv("dlrm-20x4", cost_model=cost_model)
+
+
+@pytest.mark.parametrize("options", [[1], "task", 3, [("task", 1)]])
+def test_options_that_are_no_dict_are_refused(env: EmbeddingPlacementEnv, options: Any) -> None:
+    env.reset(seed=0, options={"task": 2})
+    before = env.np_random.bit_generator.state
+    vector = EmbeddingPlacementVectorEnv(2, "dlrm-20x4")
+    for each, known in ((env, "'task'"), (vector, "'task', 'tasks', 'reset_mask'")):
+        with pytest.raises(InvalidOptionError, match=rf"options must be None or a dict with the keys {known}.*not "):
+            each.reset(seed=1, options=options)
+    assert env.np_random.bit_generator.state == before
+    assert not env.step(0)[2]  # the episode under way is whole
+
+
+# Costs that are no numbers
+
+
+class Broken(AnalyticalCostModel):
+    """Says `value` once all tables are placed, or as penalty."""
+
+    name = "broken"
+
+    def __init__(self, value: float, what: str) -> None:
+        super().__init__()
+        self.value, self.what = value, what
+
+    def iteration_cost(self, *arguments: Any) -> Any:
+        return super().iteration_cost(*arguments) + (self.value if self.what == "cost" else 0.0)
+
+    def penalty_ms(self, *arguments: Any) -> float:
+        return self.value if self.what == "penalty" else super().penalty_ms(*arguments)
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense", "normalized"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_cost_that_is_no_number_is_a_named_error_at_the_end(random_task: Any, value: float, reward: str) -> None:
+    tasks = TaskSuite("mine", [random_task(np.random.default_rng(0), 3, 2, name="t")])
+    model = Broken(value, "cost")
+    env = EmbeddingPlacementEnv(tasks, cost_model=model, reward=reward)
+    vector = EmbeddingPlacementVectorEnv(2, tasks, cost_model=model, reward=reward)
+    with np.errstate(invalid="ignore"):
+        env.reset(seed=0)
+        vector.reset(seed=0)
+        for _ in range(2):
+            assert not env.step(0)[2]
+            vector.step(np.zeros(2, int))
+        for step in (lambda: env.step(0), lambda: vector.step(np.zeros(2, int))):
+            with pytest.raises(InvalidCostError, match=rf"'{model.fingerprint}' says {value} ms for task 't'"):
+                step()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_penalty_that_is_no_number_is_a_named_error_for_whoever_fails(random_task: Any, value: float) -> None:
+    tasks = TaskSuite("mine", [random_task(np.random.default_rng(0), 1, 2, name="t")])
+    model = Broken(value, "penalty")
+    env = EmbeddingPlacementEnv(tasks, cost_model=model, max_devices=3)
+    vector = EmbeddingPlacementVectorEnv(2, tasks, cost_model=model, max_devices=3)
+    for each, good, bad in ((env, 0, 2), (vector, np.array([0, 1]), np.array([0, 2]))):
+        each.reset(seed=0)
+        assert np.all(each.step(good)[2])  # nobody was charged it
+        each.reset(seed=0)
+        with pytest.raises(InvalidCostError, match=f"says a penalty of {value} ms for failing at task 't'"):
+            each.step(bad)
+
+
+def test_an_agent_trained_on_one_split_holds_the_other() -> None:
+    spaces = [EmbeddingPlacementEnv("generalize", split).observation_space for split in ("train", "test")]
+    assert spaces[0] == spaces[1]
 
 
 def test_a_suite_of_ones_own_needs_no_name(random_task: Any) -> None:

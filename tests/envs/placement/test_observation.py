@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation, make_observation
+from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation, Observation, make_observation
 from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import action_mask, initial_state, step
+from shard_gym.envs.placement.state import PlacementState, action_mask, initial_state, step
 from shard_gym.errors import UnknownNameError
 from shard_gym.placement import memory_used
 
@@ -63,6 +63,25 @@ def test_every_array_says_what_the_documentation_says(random_task: Any, env_of: 
             return
 
 
+def whole(observe: Observation, problem: Problem, state: PlacementState) -> dict[str, Any]:
+    """All keys; none of them comes twice."""
+    constant, changing = observe.constant(problem), observe(problem, state)
+    assert not constant.keys() & changing.keys()
+    return {**constant, **changing}
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_the_constant_keys_of_some_rows_are_those_rows(random_task: Any, name: str) -> None:
+    rng = np.random.default_rng(4)
+    problem = Problem.stack([prepare(random_task(rng, 2 + row, 1 + row % 4), MODEL, 9, 6) for row in range(5)])
+    rows = np.array([4, 0, 3])
+    some, every = (make_observation(name).constant(problem, envs) for envs in (rows, None))
+    assert some.keys() == every.keys() >= {"device_mask"}
+    for key, value in some.items():
+        assert value.dtype == every[key].dtype
+        assert np.array_equal(value, every[key][rows]), key
+
+
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_observations_of_many_rows_are_those_of_each(random_task: Any, name: str) -> None:
     rng = np.random.default_rng(3)
@@ -71,7 +90,8 @@ def test_observations_of_many_rows_are_those_of_each(random_task: Any, name: str
     together = Problem.stack(problems)
     state, alone = initial_state(together, MODEL), [initial_state(problem, MODEL) for problem in problems]
     for _ in range(9):
-        many, ones = observe(together, state), [observe(p, s) for p, s in zip(problems, alone, strict=True)]
+        many = whole(observe, together, state)
+        ones = [whole(observe, p, s) for p, s in zip(problems, alone, strict=True)]
         for key, value in many.items():
             assert np.array_equal(value, np.concatenate([one[key] for one in ones])), key
         space = observe.space(9, 6)
@@ -85,8 +105,10 @@ def test_observations_of_many_rows_are_those_of_each(random_task: Any, name: str
 def test_observations_share_no_memory_with_what_they_show(random_task: Any, name: str) -> None:
     problem = prepare(random_task(np.random.default_rng(0), 4, 3), MODEL, 4, 3)
     state = initial_state(problem, MODEL)
-    shown = [*vars(problem).values(), *vars(problem.cluster).values(), *vars(state).values()]
-    for key, array in make_observation(name)(problem, state).items():
+    records = (problem, problem.tables, problem.cluster, state)
+    shown = [value for record in records for value in vars(record).values()]
+    assert sum(isinstance(value, np.ndarray) for value in shown) >= 25
+    for key, array in whole(make_observation(name), problem, state).items():
         assert not any(np.shares_memory(array, other) for other in shown if isinstance(other, np.ndarray)), key
 
 
@@ -108,6 +130,9 @@ def test_an_observation_of_ones_own_plugs_in(random_task: Any, env_of: Any) -> N
     class Blind(CompactObservation):
         def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
             return spaces.Dict({"action_mask": super().space(max_tables, max_devices)["action_mask"]})
+
+        def constant(self, problem: Problem, envs: Any = None) -> Any:
+            return {}
 
         def __call__(self, problem: Problem, state: Any) -> Any:
             return {"action_mask": super().__call__(problem, state)["action_mask"]}

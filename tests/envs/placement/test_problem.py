@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import copy
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.problem import Problem, prepare
+from shard_gym.envs.placement.problem import Problem, TableRows, prepare
 from shard_gym.errors import InvalidTaskError
 from shard_gym.evaluation import penalty_ms
 from shard_gym.topology import Cluster
@@ -29,20 +30,25 @@ def test_the_tables_stand_in_placement_order(task: Any) -> None:
     order = problem.order[0]
     assert sorted(order) == list(range(7))
     assert (np.diff(alone[order]) <= 0).all()
-    assert np.array_equal(problem.table_loads[0], loads[order])
-    assert np.array_equal(problem.table_memory[0], task.tables.memory_bytes[order])
-    assert np.array_equal(problem.table_features[0], task.tables.features()[order])
-    assert problem.table_costs[0].sum(axis=1) == pytest.approx(alone[order], rel=1e-6)
+    rows = problem.tables
+    assert np.array_equal(rows.order[0], order)
+    assert np.array_equal(rows.loads[0], loads[order])
+    assert np.array_equal(rows.memory[0], task.tables.memory_bytes[order])
+    assert np.array_equal(rows.features[0], task.tables.features()[order])
+    assert rows.costs[0].sum(axis=1) == pytest.approx(alone[order], rel=1e-6)
     assert problem.num_envs == 1
     assert problem.num_tables.tolist() == [7]
+    assert problem.row.tolist() == [0]
 
 
 def test_padding_is_zero_and_changes_nothing_else(task: Any) -> None:
     tight, padded = prepare(task, MODEL, 7, 3), prepare(task, MODEL, 11, 5)
-    for name in ("order", "table_loads", "table_memory", "table_features", "table_costs"):
-        assert np.array_equal(getattr(padded, name)[:, :7], getattr(tight, name)), name
-        assert not getattr(padded, name)[:, 7:].any(), name
-        assert getattr(padded, name).dtype == getattr(tight, name).dtype
+    for field in fields(TableRows):
+        wide, narrow = getattr(padded.tables, field.name), getattr(tight.tables, field.name)
+        assert wide.shape[:2] == (1, 11)
+        assert np.array_equal(wide[:, :7], narrow), field.name
+        assert not wide[:, 7:].any(), field.name
+        assert wide.dtype == narrow.dtype
     assert padded.memory_cap.tolist() == [[*tight.memory_cap[0].tolist(), 0, 0]]
     assert padded.cluster.device_mask.tolist() == [[True, True, True, False, False]]
     for name in ("penalty_ms", "lower_bound_ms"):
@@ -59,22 +65,73 @@ def test_the_bounds_hold_for_every_placement(task: Any, valid_placements: Any) -
 def test_stacking_keeps_every_array(random_task: Any) -> None:
     rng = np.random.default_rng(1)
     problems = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
-    stacked = Problem.stack([Problem.stack(problems[:2]), Problem.stack(problems[2:])])
+    stacked = Problem.stack(problems)
     assert stacked.num_envs == 4
+    assert stacked.row.tolist() == [0, 1, 2, 3]
     for row, problem in enumerate(problems):
-        for field in fields(Problem):
-            if field.name != "cluster":
-                assert np.array_equal(getattr(stacked, field.name)[row], getattr(problem, field.name)[0]), field.name
-        for field in fields(Cluster):
-            assert np.array_equal(getattr(stacked.cluster, field.name)[row], getattr(problem.cluster, field.name)[0])
+        same_task(stacked, row, problem)
 
 
-def test_an_assignment_is_given_back_in_the_tasks_own_order(task: Any) -> None:
+def same_task(problem: Problem, env: int, prepared: Problem) -> None:
+    """Environment `env` solves what the `prepared` one (N = 1) does, in every array and dtype."""
+    pairs = [(problem.tables, prepared.tables, f.name, problem.row[env]) for f in fields(TableRows)]
+    pairs += [(problem.cluster, prepared.cluster, f.name, env) for f in fields(Cluster)]
+    own = {f.name for f in fields(Problem)} - {"tables", "cluster", "row"}
+    assert own == {"num_tables", "memory_cap", "penalty_ms", "lower_bound_ms"}
+    pairs += [(problem, prepared, name, env) for name in own]
+    for have, expected, name, row in pairs:
+        assert getattr(have, name).dtype == getattr(expected, name).dtype, name
+        assert np.array_equal(getattr(have, name)[row], getattr(expected, name)[0]), name
+
+
+def test_environments_take_tasks_and_share_their_tables(random_task: Any) -> None:
+    rng = np.random.default_rng(2)
+    prepared = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
+    source = Problem.stack(prepared)
+    problem = replace(copy.deepcopy(source), tables=source.tables)
+    problem.take(np.array([0, 3]), source, np.array([2, 2]))
+    for env, row in enumerate([2, 1, 2, 2]):
+        same_task(problem, env, prepared[row])
+    problem.take(np.array([3, 1]), source, np.array([0, 3]))
+    for env, row in enumerate([2, 3, 2, 0]):
+        same_task(problem, env, prepared[row])
+    assert source.row.tolist() == [0, 1, 2, 3]
+    for row in range(4):
+        same_task(source, row, prepared[row])
+
+
+def test_a_task_put_in_place_leaves_the_others(random_task: Any) -> None:
+    rng = np.random.default_rng(3)
+    prepared = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
+    problem = Problem.stack(prepared[:3])
+    problem.put(1, prepared[3])
+    for env, row in enumerate([0, 3, 2]):
+        same_task(problem, env, prepared[row])
+    problem.put(1, prepared[0])  # fewer tables than before: what is left of the others is gone
+    same_task(problem, 1, prepared[0])
+
+
+def test_the_current_table_is_found_in_the_flattened_rows(random_task: Any) -> None:
+    rng = np.random.default_rng(4)
+    problem = Problem.stack([prepare(random_task(rng, tables, 2), MODEL, 6, 4) for tables in (6, 3, 5)])
+    problem.take(np.array([2]), copy.deepcopy(problem), np.array([0]))
+    for step in ([0, 0, 0], [5, 2, 3]):
+        memory = problem.tables.memory.reshape(-1)[problem.current(np.array(step))]
+        assert memory.tolist() == [problem.tables.memory[row, at] for row, at in zip([0, 1, 0], step, strict=True)]
+    # Past the end it is the last one of the padding, not the next task's first.
+    assert problem.current(np.array([6, 6, 6])).tolist() == [5, 11, 5]
+
+
+def test_an_assignment_is_given_back_in_the_tasks_own_order(task: Any, random_task: Any) -> None:
     problem = prepare(task, MODEL, 9, 3)
     placement = np.array([2, 0, 1, 1, 0, 2, 2])
     assignment = np.full((1, 9), -1)
     assignment[0, :7] = placement[problem.order[0, :7]]
     assert problem.placement_of(assignment).tolist() == placement.tolist()
+    other = prepare(random_task(np.random.default_rng(9), 4, 3), MODEL, 9, 3)
+    both = Problem.stack([other, problem])
+    assert both.placement_of(np.vstack([np.zeros_like(assignment), assignment]), 1).tolist() == placement.tolist()
+    assert both.placement_of(np.vstack([assignment, assignment]), 0).shape == (4,)
 
 
 @pytest.mark.parametrize("padding", [(6, 3), (7, 2)])

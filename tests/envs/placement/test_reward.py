@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,27 @@ def test_a_reward_of_ones_own_sees_the_whole_transition(random_task: Any, env_of
     assert seen[0].cost_before_ms.tolist() == [0.0]
     assert rewards_of(env, [0, 2])[0] == [0.25, -1.0]
     assert seen[-1].final_cost_ms.tolist() == seen[-1].penalty_ms.tolist()
+
+
+def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> None:
+    """The state changes in place; what a transition holds does not, nor what a reward made of it."""
+    kept: list[tuple[Transition, Transition]] = []
+
+    class Cost:
+        def __call__(self, transition: Transition) -> np.ndarray:
+            kept.append((transition, copy.deepcopy(transition)))
+            return transition.cost_after_ms
+
+    rng = np.random.default_rng(0)
+    env = env_of(*(replace(random_task(rng, 3, 2), name=name) for name in "ab"), reward=Cost())
+    for key in "ab":
+        env.reset(seed=0, options={"task": key})
+        for action in (0, 1, 0):
+            env.step(action)
+    assert len(kept) == 6
+    for transition, before in kept:
+        for name, value in vars(before).items():
+            assert np.array_equal(value, getattr(transition, name)), name
 
 
 @pytest.mark.parametrize("name", REWARDS)

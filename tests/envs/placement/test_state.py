@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +15,16 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import UNPLACED, PlacementState, Status, action_mask, initial_state, step
+from shard_gym.envs.placement.state import (
+    UNPLACED,
+    PlacementState,
+    Status,
+    action_mask,
+    advance,
+    begin,
+    initial_state,
+    step,
+)
 from shard_gym.placement import memory_used
 
 MODEL = make_cost_model("analytical")
@@ -20,7 +32,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 MAX_TABLES, MAX_DEVICES = 12, 9
 
 
-def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int) -> list[Any]:
+def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per_host: int = 8) -> list[Any]:
     """Tasks of all sizes, half of them with little memory."""
     return [
         random_task(
@@ -28,7 +40,7 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int) -> list[
             int(rng.integers(1, MAX_TABLES + 1)),
             int(rng.integers(1, MAX_DEVICES + 1)),
             slack=None if row % 2 else 1.1,
-            devices_per_host=int(rng.integers(1, 9)),
+            devices_per_host=int(rng.integers(1, most_per_host + 1)) if most_per_host < 9 else MAX_DEVICES,
         )
         for row in range(count)
     ]
@@ -46,10 +58,13 @@ def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("count", [1, 4, 33])
 @pytest.mark.parametrize("seed", range(3))
-def test_many_rows_step_exactly_as_each_would_alone(random_task: Any, count: int, seed: int) -> None:
+@pytest.mark.parametrize("hosts", ["one or several", "one"])
+def test_many_rows_step_exactly_as_each_would_alone(random_task: Any, count: int, seed: int, hosts: str) -> None:
     rng = np.random.default_rng([seed, count])
-    problems = [prepared(task) for task in mixed_tasks(random_task, rng, count)]
+    problems = [prepared(task) for task in mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)]
     together = Problem.stack(problems)
+    if hosts == "one" or count > 1:
+        assert together.cluster.crosses_hosts.any() == (hosts != "one")
     state, alone = initial_state(together, MODEL), [initial_state(problem, MODEL) for problem in problems]
     for _ in range(MAX_TABLES + 2):  # goes on after the last row is over
         actions = mostly_legal(action_mask(together, state), rng)
@@ -105,7 +120,7 @@ def test_the_state_is_what_the_assignment_says(random_task: Any, seed: int) -> N
 
 def frozen(state: PlacementState, problem: Problem) -> None:
     """Writing to any array of these raises."""
-    for record in (state, problem):
+    for record in (state, problem, problem.tables, problem.cluster):
         for value in vars(record).values():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
@@ -165,3 +180,98 @@ def test_a_copy_shares_no_memory(random_task: Any) -> None:
     for name, value in vars(state).items():
         assert np.array_equal(value, getattr(twin, name))
         assert not np.shares_memory(value, getattr(twin, name)), name
+
+
+# In place
+
+
+def under_way(random_task: Any, seed: int, count: int, steps: int, per_host: int = 3) -> tuple[Problem, PlacementState]:
+    """`count` placements after `steps` steps, on several hosts where `per_host` is small; some of them over."""
+    rng = np.random.default_rng(seed)
+    tasks = [random_task(rng, 3 + row % 9, 2 + row % 7, devices_per_host=per_host) for row in range(count)]
+    problem = Problem.stack([prepared(task) for task in tasks])
+    state = initial_state(problem, MODEL)
+    for _ in range(steps):
+        state = step(problem, state, mostly_legal(action_mask(problem, state), rng), MODEL)
+    return problem, state
+
+
+def differing(one: PlacementState, other: PlacementState, rows: Any = slice(None)) -> list[str]:
+    """The arrays that are not equal bit for bit, zeros of different sign included, or not of one dtype."""
+    pairs = [(name, value, getattr(other, name)) for name, value in vars(one).items()]
+    return [n for n, a, b in pairs if a.dtype != b.dtype or a[rows].tobytes() != b[rows].tobytes()]
+
+
+@pytest.mark.parametrize("per_host", [3, 16], ids=["several hosts", "one host"])
+def test_advancing_gives_what_a_step_gives(random_task: Any, per_host: int) -> None:
+    problem, state = under_way(random_task, 5, 33, 2, per_host)
+    assert problem.cluster.crosses_hosts.any() == (per_host == 3)
+    rng = np.random.default_rng(6)
+    arrays = dict(vars(state))
+    for _ in range(MAX_TABLES):
+        actions = mostly_legal(action_mask(problem, state), rng)
+        before, after = state.copy(), step(problem, state, actions, MODEL)
+        assert not differing(before, state)
+        advance(problem, state, actions, MODEL)
+        assert not differing(after, state)
+        was_over = before.status != Status.RUNNING
+        assert not differing(before, state, was_over)
+        assert differing(before, state) or was_over.all()
+        assert all(array is getattr(state, name) for name, array in arrays.items())
+    assert (state.status != Status.RUNNING).all()
+
+
+def test_to_begin_again_touches_only_the_rows_given(random_task: Any) -> None:
+    problem, state = under_way(random_task, 9, 12, 4)
+    assert len(set(state.status.tolist())) >= 2
+    before, fresh = state.copy(), initial_state(problem, MODEL)
+    again = np.array([11, 2, 3])
+    begin(problem, state, again)
+    rest = np.setdiff1d(np.arange(12), again)
+    assert not differing(state, fresh, again)
+    assert not differing(state, before, rest)
+    assert differing(state, before, again)
+
+
+def test_one_row_is_taken_out_and_put_back(random_task: Any) -> None:
+    problem, state = under_way(random_task, 10, 6, 3)
+    before, row = state.copy(), state.row(4)
+    assert row.step.shape == (1,)
+    advance(problem, state, action_mask(problem, state).argmax(axis=1), MODEL)
+    assert not differing(before.row(4), row)  # a copy
+    advanced = state.copy()
+    state.put(4, row)
+    assert not differing(state, before, [4])
+    assert not differing(state, advanced, [0, 1, 2, 3, 5])
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda state: pickle.loads(pickle.dumps(state)), copy.deepcopy, copy.copy, PlacementState.copy],
+    ids=["pickle", "deepcopy", "copy", "own copy"],
+)
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_state_that_was_copied_goes_on_as_the_original(
+    random_task: Any, copied: Callable[[PlacementState], PlacementState], count: int
+) -> None:
+    """A step writes through views of the arrays, which a change of their layout in memory would turn into copies."""
+    problem, state = under_way(random_task, 11, count, 1)
+    twin = copied(state.copy())
+    assert not differing(twin, state)
+    for _ in range(3):
+        actions = action_mask(problem, state).argmax(axis=1)
+        advance(problem, state, actions, MODEL)
+        advance(problem, twin, actions, MODEL)
+        assert not differing(twin, state)
+    assert state.memory_used.any()
+
+
+def test_a_problem_that_was_pickled_costs_the_same(random_task: Any) -> None:
+    problem, state = under_way(random_task, 12, 9, 0)
+    twin, other = pickle.loads(pickle.dumps(problem)), state.copy()
+    for _ in range(MAX_TABLES):
+        actions = action_mask(problem, state).argmax(axis=1)
+        advance(problem, state, actions, MODEL)
+        advance(twin, other, actions, MODEL)
+        assert not differing(state, other)
+    assert state.cost_ms.all()

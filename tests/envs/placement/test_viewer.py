@@ -120,17 +120,17 @@ def test_an_impossible_view_is_refused(field: str, value: object, says: str) -> 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("num_devices", [1, 4, 128])
-def test_the_text_is_plain_and_at_most_110_wide(num_devices: int, stage: str) -> None:
+def test_the_text_is_plain_and_at_most_80_wide(num_devices: int, stage: str) -> None:
     text = render_ansi(make_view(num_devices, stage))
     assert text.isascii()
-    assert max(map(len, text.splitlines())) <= 110
+    assert max(map(len, text.splitlines())) <= 80
     assert ("112 are left out" in text) == (num_devices == 128)
 
 
 def test_the_bars_show_work_and_waiting_on_one_time_axis() -> None:
     lines = render_ansi(with_phases([[2.0, 1.0, 1.0, 4.0], [1.0, 1.0, 0.5, 0.0]])).splitlines()
-    assert any("F" * 8 + "f" * 4 + "b" * 4 + "B" * 16 in line for line in lines)
-    assert any("F" * 4 + "." * 4 + "f" * 4 + "b" * 2 + "." * 18 in line for line in lines)
+    assert any("F" * 6 + "f" * 3 + "b" * 3 + "B" * 12 in line for line in lines)
+    assert any("F" * 3 + "." * 3 + "f" * 3 + "b" + "." * 14 in line for line in lines)
     assert "cost 8.000 ms" in lines[0]
 
 
@@ -142,9 +142,9 @@ def test_the_slowest_device_of_each_phase_has_a_star() -> None:
 
 def test_the_text_names_the_next_table_or_the_largest() -> None:
     view = make_view(4, "partial")
-    assert f"next: table_{view.next_table} (" in render_ansi(view)
+    assert f"next: table_{view.next_table} (" in " ".join(render_ansi(view).split())
     largest = view.unplaced[view.task.tables.memory_bytes[view.unplaced].argmax()]
-    text = render_ansi(replace(view, next_table=-1))
+    text = " ".join(render_ansi(replace(view, next_table=-1)).split())
     assert f"largest: table_{largest} (" in text
     assert f"{view.unplaced.size} of {view.task.num_tables} tables not placed yet" in text
     assert "All 14 tables are placed" in render_ansi(make_view(4))
@@ -160,7 +160,19 @@ def test_a_name_cannot_move_the_cursor_or_widen_the_text() -> None:
     text = render_ansi(replace(make_view(4), task=make_task(14, 4, name="a\x1b[2J\nb" + "c" * 500)))
     assert "\x1b" not in text
     assert text.startswith("a?[2J?bccc")
-    assert max(map(len, text.splitlines())) <= 110
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("ms", [0.0, 9.9e-5, 999.9996, 99_999.97, 3e8])
+def test_costs_of_any_size_leave_the_text_80_wide_and_its_columns_in_place(ms: float) -> None:
+    lines = render_ansi(with_phases([[ms, ms, 0.0, ms], [0.0, ms / 2, 0.0, ms]])).splitlines()
+    assert max(map(len, lines)) <= 80
+    start = lines[2].index("memory")
+    assert all(line[start - 2 : start].strip(".FfbB ") == "" and "/" in line[start:] for line in lines[3:5])
+
+
+def test_one_device_is_a_device() -> None:
+    assert "tables on 1 device, cost" in render_ansi(make_view(1))
 
 
 def test_small_devices_are_given_in_mib() -> None:
@@ -231,6 +243,7 @@ def test_long_names_and_dollar_signs_are_drawn_as_they_are() -> None:
     assert_legible(figure)
     assert any(words.startswith("broken $x^{ math") for words, _ in text_boxes(figure))
     assert_legible(draw_comparison([("W" * 200, view), ("a $x^{", view)]))
+    assert_legible(draw_comparison([("lookup-greedy", replace(view, cost_ms=2 * view.cost_ms)), ("w" * 200, view)]))
     assert_legible(draw(view, title="W" * 200))
 
 
@@ -281,7 +294,12 @@ def test_a_comparison_has_one_scale() -> None:
     )
     assert len(lengths) == 2
     assert lengths[1] == pytest.approx(2 * lengths[0])
-    assert "2.00 times the best" in [words for words, _ in text_boxes(figure)]
+    words = [words for words, _ in text_boxes(figure)]
+    assert "2.00 times fast" in words
+    assert words.count("embedding part of an iteration") == 1
+    for part in ("forward", "backward"):  # each names its compute phase and its all-to-all, in both panels
+        assert words.count(part) == 4
+    assert words.count("all-to-all") == 4
     assert_legible(figure)
 
 

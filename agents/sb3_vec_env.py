@@ -1,0 +1,129 @@
+"""`PlacementVecEnv`: the vector environment as Stable-Baselines3 wants one, which cannot take a Gymnasium VectorEnv.
+
+Needs the extra `sb3`; import it where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
+
+from shard_gym.envs.placement.observation import ObservationDict
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.errors import InvalidOptionError
+
+
+class PlacementVecEnv(VecEnv):
+    """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
+
+    Episodes follow each other in the same step, as SB3 expects: `infos[i]["terminal_observation"]` is the last
+    observation of the old episode, beside what the last step of an episode tells (`cost_ms`, `placement`, `failure`).
+    Between the ends, infos are empty; masks come from `env_method("action_masks")`, all of them in one call.
+
+    Args:
+        num_envs: N.
+        options: of `EmbeddingPlacementVectorEnv`, but `autoreset_mode`.
+    """
+
+    def __init__(self, num_envs: int, **options: Any) -> None:
+        if "autoreset_mode" in options:
+            raise InvalidOptionError("Stable-Baselines3 knows one autoreset mode, so autoreset_mode cannot be chosen.")
+        self.envs = EmbeddingPlacementVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.render_mode = self.envs.render_mode
+        super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
+
+    def reset(self) -> ObservationDict:
+        """Begin N episodes, with what `seed` and `set_options` gave each environment since the last reset.
+
+        Raises:
+            InvalidOptionError: an option other than "task".
+        """
+        unknown = {key for options in self._options for key in options} - {"task"}
+        if unknown:
+            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, unknown))}.")
+        tasks = [options.get("task") for options in self._options]
+        observation, infos = self.envs.reset(seed=list(self._seeds), options={"tasks": tasks})
+        self.reset_infos = [{"task": name} for name in infos["task"]]
+        self._reset_seeds()
+        self._reset_options()
+        return observation
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Keep the actions for `step_wait`."""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all environments."""
+        observation, rewards, dones, _, batched = self.envs.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        if dones.any():
+            final = batched["final_info"]
+            for env in np.flatnonzero(dones).tolist():
+                infos[env] = {
+                    **_info_of(final, env),
+                    "terminal_observation": batched["final_obs"][env],
+                    "TimeLimit.truncated": False,
+                }
+        return observation, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def get_images(self) -> Sequence[Any]:
+        """One picture for each environment, with `render_mode="rgb_array"`."""
+        return self.envs.render() or [None] * self.num_envs
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method for each environment; `action_masks` is the one they have.
+
+        Raises:
+            AttributeError: they have no such method.
+        """
+        if method_name != "action_masks":
+            raise AttributeError(
+                f"The environments of a PlacementVecEnv have the method 'action_masks', not {method_name!r}."
+            )
+        masks = self.envs.action_masks()
+        return [masks[env] for env in self._get_indices(indices)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether each environment has `attr_name`."""
+        return attr_name == "action_masks" or hasattr(self.envs, attr_name)
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of the vector environment, once for each environment."""
+        return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of the vector environment.
+
+        Raises:
+            InvalidOptionError: for some environments only; they are one object.
+        """
+        if indices is not None:
+            raise InvalidOptionError(
+                "The environments of a PlacementVecEnv are one object; set attributes for all of them."
+            )
+        setattr(self.envs, attr_name, value)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
+        """False for each environment: none has a wrapper of its own."""
+        return [False for _ in self._get_indices(indices)]
+
+
+def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:
+    """One environment's info out of those of a vector environment."""
+    info = {}
+    for key, value in batched.items():
+        if not key.startswith("_") and batched[f"_{key}"][env]:
+            info[key] = _info_of(value, env) if isinstance(value, dict) else value[env]
+    return info

@@ -1,0 +1,273 @@
+"""`EmbeddingPlacementVectorEnv`: whose memory is whose, ends, bad actions, rendering. Parity is tests/contract's."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.state import Status
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.tasks import TaskSampler
+
+MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+CONSTANT = {"device_mask", "table_features", "table_mask"}
+
+
+@pytest.fixture(scope="module")
+def make(random_tables: Any) -> Callable[..., EmbeddingPlacementVectorEnv]:
+    """Makes an environment with short tasks of all sizes, one device more than any has, and little memory."""
+    source = TaskSampler(random_tables(np.random.default_rng(1), 40), (2, 6), (1, 2), memory_slack=1.05)
+    arguments = {"suite": source, "max_devices": 3}
+    return lambda num_envs=4, **more: EmbeddingPlacementVectorEnv(num_envs, **{**arguments, **more})
+
+
+def results(env: EmbeddingPlacementVectorEnv, steps: int, seed: int = 0) -> Any:
+    """What a reset and `steps` steps return, one after the other and as it is; DISABLED ones reset what is over."""
+    rng = np.random.default_rng(seed)
+    yield env.reset(seed=seed)
+    for _ in range(steps):
+        masks = env.action_masks()
+        actions = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
+        actions[rng.random(env.num_envs) < 0.1] = 2
+        result = env.step(actions)
+        over = result[2].copy()
+        yield result
+        if env.metadata["autoreset_mode"] == AutoresetMode.DISABLED and over.any():
+            yield env.reset(options={"reset_mask": over})
+
+
+# Memory
+
+
+@MODES
+def test_no_two_results_share_memory(make: Any, arrays_in: Any, mode: AutoresetMode) -> None:
+    env = make(autoreset_mode=mode)
+    all_arrays = [arrays_in(result) for result in results(env, 8)]
+    assert min(map(len, all_arrays)) >= 10
+    flat = [array for arrays in all_arrays for array in arrays]
+    assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(flat, 2))
+    problem, state = env.episodes.problem, env.episodes.state
+    inside = [vars(record) for record in (problem, problem.tables, problem.cluster, state)]
+    own = [array for record in inside for array in record.values() if isinstance(array, np.ndarray)]
+    assert len(own) >= 25
+    assert not any(np.shares_memory(one, other) for one in flat for other in own)
+
+
+@MODES
+@pytest.mark.parametrize("shared", [False, True], ids=["copy", "no copy"])
+def test_a_result_stays_as_it_was(make: Any, same: Any, mode: AutoresetMode, shared: bool) -> None:
+    """All of it with copy=True; all but the documented keys of the observation with copy=False."""
+    kept, before = [], []
+    for obs, *rest in results(make(autoreset_mode=mode, copy=not shared), 25):
+        kept.append(({key: obs[key] for key in obs.keys() - (CONSTANT if shared else set())}, rest))
+        before.append(copy.deepcopy(kept[-1]))
+    assert sum(len(rest) == 4 and rest[1].any() for _, rest in kept) >= 5
+    assert all(same(one, other) for one, other in zip(kept, before, strict=True))
+
+
+def scribble(value: Any) -> None:
+    """Overwrites every array in `value`."""
+    if isinstance(value, dict):
+        for each in value.values():
+            scribble(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            scribble(each)
+    elif isinstance(value, np.ndarray):
+        if value.dtype == object:
+            scribble(value.tolist())
+        value[...] = "scribbled" if value.dtype == object else ~value if value.dtype == np.bool_ else value + 77
+
+
+@MODES
+def test_what_is_done_to_a_result_does_not_reach_the_environment(make: Any, same: Any, mode: AutoresetMode) -> None:
+    untouched = results(make(autoreset_mode=mode), 25)
+    for expected, result in zip(untouched, results(make(autoreset_mode=mode), 25), strict=True):
+        assert same(expected, result)
+        scribble(result)
+        assert not same(expected, result)
+
+
+@MODES
+def test_without_copies_only_the_constant_keys_are_shared_and_they_are_right(
+    make: Any, same: Any, mode: AutoresetMode
+) -> None:
+    seen: dict[str, list[np.ndarray]] = {}
+    fresh, sharing = (make(autoreset_mode=mode, copy=each) for each in (True, False))
+    for expected, result in zip(results(fresh, 25), results(sharing, 25), strict=True):
+        assert same(expected, result)  # after every end too
+        for key, array in result[0].items():
+            seen.setdefault(key, []).append(array)
+    for key, arrays in seen.items():
+        shared = [np.shares_memory(one, other) for one, other in itertools.pairwise(arrays)]
+        assert all(shared) if key in CONSTANT else not any(shared), key
+    assert seen.keys() > CONSTANT
+
+
+def test_last_observations_are_not_those_of_the_next_episode_without_copies(make: Any) -> None:
+    """`final_obs` keeps the table features of the episode that ended."""
+    env = make(1, autoreset_mode="SAME_STEP", copy=False)
+    obs, _ = env.reset(seed=0)
+    features = obs["table_features"][0].copy()
+    obs, _, ended, _, infos = env.step(np.array([2]))
+    assert ended.all()
+    assert np.array_equal(infos["final_obs"][0]["table_features"], features)
+    assert not np.array_equal(obs["table_features"][0], features)
+
+
+def test_actions_are_only_read(make: Any) -> None:
+    env = make(2)
+    env.reset(seed=0)
+    actions = np.zeros(2, np.int64)
+    actions.setflags(write=False)
+    env.step(actions)
+    actions = np.zeros(2, np.int64)
+    env.reset(seed=0)
+    env.step(actions)
+    placed = env.episodes.state.assignment.copy()
+    actions[:] = 1
+    assert np.array_equal(env.episodes.state.assignment, placed)
+
+
+# Ends
+
+
+@MODES
+def test_a_step_before_the_first_reset_asks_for_it(make: Any, mode: AutoresetMode) -> None:
+    env = make(2, autoreset_mode=mode, render_mode="ansi")
+    for ask in (lambda: env.step(np.zeros(2, np.int64)), env.action_masks, env.render):
+        with pytest.raises(ResetNeeded, match=r"reset"):
+            ask()
+    env.reset(seed=0)
+    env.step(np.zeros(2, np.int64))
+    assert len(env.render()) == 2
+
+
+def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
+    env = make(3, autoreset_mode="DISABLED")
+    env.reset(seed=0)
+    _, _, ended, _, _ = env.step(np.array([0, 2, 0]))
+    assert ended[1]
+    before = env.episodes.state.copy()
+    with pytest.raises(ResetNeeded, match=r"Environment \d is over"):
+        env.step(np.zeros(3, np.int64))
+    assert all(np.array_equal(value, getattr(env.episodes.state, name)) for name, value in vars(before).items())
+    env.reset(options={"reset_mask": ended})
+    assert (env.episodes.state.status == Status.RUNNING).all()
+    env.step(np.zeros(3, np.int64))
+
+
+def test_the_action_of_an_environment_that_begins_anew_is_ignored(make: Any, same: Any) -> None:
+    one, other = make(3), make(3)
+    for env in (one, other):
+        env.reset(seed=0)
+        assert env.step(np.array([2, 0, 0]))[2][0]
+    a, b = one.step(np.array([0, 0, 0])), other.step(np.array([2, 0, 0]))
+    assert same(a, b)
+    assert a[1][0] == 0.0
+    assert not a[2][0]
+    assert a[0]["progress"][0] == 0.0
+
+
+def test_a_reward_of_ones_own_is_0_while_an_episode_begins_anew(make: Any) -> None:
+    """And a float64 array whatever it returns, as a SyncVectorEnv has it."""
+
+    class Bonus:
+        def __call__(self, transition: Any) -> Any:
+            return np.full(len(transition.over), 0.25, np.float32)
+
+    env = make(3, reward=Bonus())
+    env.reset(seed=0)
+    rewards = [env.step(np.array(actions))[1] for actions in ([2, 0, 0], [0, 0, 0])]
+    assert [each.dtype for each in rewards] == [np.float64] * 2
+    assert rewards[0].tolist() == [0.25, 0.25, 0.25]
+    assert rewards[1][0] == 0.0
+
+
+def test_an_episode_that_ended_can_be_reset_before_the_next_step(make: Any) -> None:
+    env = make(2)
+    env.reset(seed=0)
+    assert env.step(np.array([2, 0]))[2][0]
+    env.reset()
+    env.step(np.array([0, 0]))
+    assert env.episodes.state.step.tolist() == [1, 1]
+
+
+# Actions
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros(3, np.int64), r"an integer array of shape \(4,\); got int64 of shape \(3,\)"),
+        (np.zeros((4, 1), np.int64), r"got int64 of shape \(4, 1\)"),
+        (np.zeros(4), r"got float64 of shape \(4,\)"),
+        (np.zeros(4, np.bool_), r"got bool"),
+        (np.array([0, 1, None, 0]), r"got object"),
+        (1, r"of shape \(\)"),
+        (None, r"got object of shape \(\)"),
+        ("0000", r"of shape \(\)"),
+        (np.array([0, 0, 3, 0]), r"from 0 to 2, not 3 as for environment 2"),
+        (np.array([0, -1, 0, 0]), r"from 0 to 2, not -1 as for environment 1"),
+        (np.array([2**63, 0, 0, 0], np.uint64), r"not 9223372036854775808 as for environment 0"),
+    ],
+)
+def test_actions_that_are_none_say_what_they_should_be(make: Any, actions: Any, message: str) -> None:
+    env = make()
+    env.reset(seed=0)
+    before = env.episodes.state.copy()
+    with pytest.raises(InvalidActionError, match=message):
+        env.step(actions)
+    assert all(np.array_equal(value, getattr(env.episodes.state, name)) for name, value in vars(before).items())
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint64, list, tuple])
+def test_integers_of_any_kind_are_actions(make: Any, same: Any, kind: Any) -> None:
+    one, other = make(), make()
+    one.reset(seed=0)
+    other.reset(seed=0)
+    actions = np.array([0, 0, 2, 0])
+    given = kind(actions.tolist()) if kind in (list, tuple) else actions.astype(kind)
+    assert same(one.step(actions), other.step(given))
+
+
+# Rendering
+
+
+def test_every_environment_is_rendered(make: Any) -> None:
+    env = make(3, render_mode="ansi")
+    env.reset(seed=0)
+    before = env.render()
+    env.step(np.array([0, 2, 0]))
+    after = env.render()
+    assert [len(frames) for frames in (before, after)] == [3, 3]
+    assert all(isinstance(frame, str) for frame in (*before, *after))
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    alone = EmbeddingPlacementEnv(env.episodes.source, max_devices=3, render_mode="ansi")
+    for number, frame in enumerate(after):
+        alone.reset(seed=number)
+        alone.step([0, 2, 0][number])
+        assert alone.render() == frame
+
+
+def test_pictures_are_rendered_one_for_each_environment(make: Any) -> None:
+    pytest.importorskip("matplotlib")
+    env = make(2, render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = env.render()
+    assert [(frame.dtype, frame.shape[2]) for frame in frames] == [(np.dtype(np.uint8), 3)] * 2
+    assert make(2).render() is None
+
+
+def test_a_render_mode_that_is_none_is_refused(make: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="render_mode must be None or one of"):
+        make(2, render_mode="human")
