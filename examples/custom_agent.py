@@ -6,19 +6,22 @@ from shard_gym import Task, evaluate
 from shard_gym.agents import Agent
 
 
-class RowsGreedyAgent(Agent):
-    """Most rows first, each table to the device with the most memory left."""
+class DistinctGreedyAgent(Agent):
+    """Most distinct rows first, each table to the device with the fewest so far among those where it fits."""
 
-    name = "rows-greedy"
+    name = "distinct-greedy"
 
     def place(self, task: Task) -> np.ndarray:
-        placement, free = np.empty(task.num_tables, np.int64), task.topology.memory_cap_bytes.copy()
-        for table in np.argsort(-task.tables.num_embeddings):
-            placement[table] = free.argmax()
-            free[placement[table]] -= task.tables.memory_bytes[table]
+        tables, free = task.tables, task.topology.memory_cap_bytes.copy()
+        placement, load = np.empty(task.num_tables, np.int64), np.zeros(task.num_devices)
+        for table in np.argsort(-tables.distinct_rows):
+            fits = free >= tables.memory_bytes[table]
+            device = placement[table] = np.where(fits, load, np.inf).argmin()
+            load[device] += tables.distinct_rows[table]
+            free[device] -= tables.memory_bytes[table]
         return placement
 
 
 if __name__ == "__main__":
-    result = evaluate(RowsGreedyAgent(), "dlrm-20x4")
+    result = evaluate(DistinctGreedyAgent(), "dlrm-20x4")
     print(f"{result.agent}: {result.mean_cost_ms:.2f} ms, {result.failures} failures of {len(result.tasks)} tasks")

@@ -1,0 +1,37 @@
+"""Describe the tables of your own model and write the file that `shard-gym place --tables` reads.
+
+What has to be known of a table is its size, its pooling factor, and how skewed its lookups are. Here the skew is a Zipf
+law; with recorded lookups, count them instead (`shard-gym import-pool` does that for files in the format of Meta's
+data set).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from shard_gym import Tables, Workload
+from shard_gym.pools import Pool, PoolCard, RequestLaw, save_pool
+from shard_gym.pools.zipf import reuse_statistics
+
+ROWS = np.array([40_000_000, 2_000_000, 500_000, 10_000, 100])
+DIMS = np.array([64, 64, 32, 16, 16])
+POOLING_FACTORS = np.array([20.0, 5.0, 80.0, 1.0, 1.0])
+SKEW = np.array([1.05, 1.05, 0.9, 0.0, 0.0])  # exponent of the Zipf law; 0 is uniform
+
+
+def make_pool() -> Pool:
+    workload = Workload(batch_size=65536, weight_dtype="fp16", optimizer="rowwise_adagrad")
+    shift = np.zeros(len(ROWS))
+    statistics = reuse_statistics(ROWS, POOLING_FACTORS * workload.batch_size, shift, SKEW)
+    tables = Tables(
+        ROWS, DIMS, POOLING_FACTORS, *statistics, workload, names=("user", "item", "history", "shop", "hour")
+    )
+    card = PoolCard(title="My model", source="our logs of May", how_made="examples/make_tables.py")
+    return Pool("my-model", tables, card, RequestLaw(shift, SKEW))
+
+
+if __name__ == "__main__":
+    path = Path("my_tables.json")
+    save_pool(make_pool(), path)
+    print(f"Written: {path}. Next:")
+    print(f"shard-gym place --tables {path} --hardware a100-dgx --num-devices 2 --agent local-search")
