@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from shard_gym.tasks import Task, pack_by_memory
 
 MIN_GAIN_MS = 1e-9
 """A change that gains less is rounding error."""
+
+FEW_CHANGES = 4096
+"""Changes listed at once."""
 
 BATCH = 512
 """Candidates costed at once: enough to make the arrays worth their while, few enough to move on early."""
@@ -122,10 +126,7 @@ class _Search:
 
     def _improve(self) -> bool:
         """Apply the best change of the first batch, in random order, that has one that gains; False if none has."""
-        changes = self._around.around(self._around.critical_tables())
-        shuffled = self._rng.permutation(len(changes))
-        for start in range(0, len(changes), BATCH):
-            batch = changes.take(shuffled[start : start + BATCH])
+        for batch in self._batches():
             costs = self._around.costs_after(batch)
             self._remember(batch, costs)
             best = int(costs.smoothed.argmin())
@@ -135,6 +136,17 @@ class _Search:
             if self._budget.spent():
                 return False
         return False
+
+    def _batches(self) -> Iterator[Changes]:
+        """All changes of the critical tables, a few tables at a time, for most are never looked at on a large task."""
+        task = self._around.task
+        tables = self._rng.permutation(self._around.critical_tables())
+        at_once = max(1, FEW_CHANGES // (task.num_tables + task.num_devices))
+        for first in range(0, len(tables), at_once):
+            changes = self._around.around(tables[first : first + at_once])
+            shuffled = self._rng.permutation(len(changes))
+            for start in range(0, len(changes), BATCH):
+                yield changes.take(shuffled[start : start + BATCH])
 
     def _remember(self, batch: Changes, costs: Costs) -> None:
         """Keep the cheapest placement met, also where the smoothed cost leads elsewhere."""

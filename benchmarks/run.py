@@ -1,4 +1,4 @@
-"""How fast things are: `make bench` prints JSON and draws docs/images/scaling.png.
+"""How fast things are: `make bench` prints JSON; with `ARGS=--write` it renews docs/performance.md and its picture.
 
 Compare ratios within one run; absolute rates depend on the machine.
 
@@ -14,6 +14,7 @@ Compare ratios within one run; absolute rates depend on the machine.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import statistics
@@ -33,9 +34,13 @@ from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.files import write_atomically
 from shard_gym.tasks import Task, TaskSampler, capped_task
 
-PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "performance.md"
+PICTURE = DOCS / "images" / "scaling.png"
+BEGIN, END = "<!-- generated: bench -->", "<!-- end -->"
 SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
 """Tables and devices."""
 
@@ -48,8 +53,8 @@ class Args:
     """medians are over this many runs"""
     num_envs: tuple[int, ...] = (1, 16, 128, 1024, 4096)
     """sizes of the vector environment"""
-    picture: bool = True
-    """draw docs/images/scaling.png"""
+    write: bool = False
+    """put the numbers into docs/performance.md and draw docs/images/scaling.png"""
 
 
 def median_rate(work: Callable[[], int], repeats: int) -> float:
@@ -170,7 +175,8 @@ def large_task() -> dict[str, dict[str, float]]:
     record = {}
     for name in ("lookup-greedy", "cost-greedy", "local-search"):
         started = time.perf_counter()
-        placement = make_agent(name).place(task)
+        options = {"max_queries": 300_000} if name == "local-search" else {}
+        placement = make_agent(name, **options).place(task)
         spent = time.perf_counter() - started
         record[name] = {"cost_ms": round(_cost(task, placement, model), 3), "seconds": round(spent, 3)}
     return record
@@ -221,13 +227,11 @@ def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
 def measure(args: Args) -> dict[str, Any]:
     """Everything, as a JSON value."""
     shapes = {f"{tables}x{devices}": shape_record(tables, devices, args) for tables, devices in SHAPES}
-    if args.picture:
-        draw_scaling(shapes, PICTURE)
     return {
         "shard_gym": shard_gym.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "machine": platform.machine(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
         "shapes": shapes,
         "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
         "large_task": large_task(),
@@ -236,5 +240,59 @@ def measure(args: Args) -> dict[str, Any]:
     }
 
 
+def _processor() -> str:
+    """Name of the processor, where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in _lines(cpuinfo) if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def tables(record: dict[str, Any]) -> str:
+    """The record as Markdown: steps/s for every shape and size, then the searches."""
+    lines = [
+        f"Machine: {record['machine']}; Python {record['python']}, NumPy {record['numpy']}; one thread. "
+        f"Peak memory of the whole run: {record['peak_memory_mib']} MiB.",
+        "",
+        "| tables x devices | N | full | compact | bare loop | compact / bare loop |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for shape, rates in record["shapes"].items():
+        scalar = rates["scalar_env"]
+        lines.append(f"| {shape} | scalar | {scalar['full']:,} | {scalar['compact']:,} | | |")
+        lines += [
+            f"| {shape} | {size:,} | {row['full']:,} | {row['compact']:,} | {row['bare_loop']:,} | "
+            f"{row['compact_to_bare_loop']:.2f} |"
+            for size, row in rates["vector_env"].items()
+        ]
+    lines += [
+        "",
+        "| local search | changes costed per second | questions per second of a whole search |",
+        "|---|---:|---:|",
+    ]
+    for shape, row in record["local_search"].items():
+        lines.append(f"| {shape} | {row['changes_per_s']:,} | {row['queries_per_s_of_a_search']:,} |")
+    lines += ["", "| 1,000 tables on 128 devices | cost, ms | seconds |", "|---|---:|---:|"]
+    for agent, row in record["large_task"].items():
+        lines.append(f"| `{agent}` | {row['cost_ms']:.2f} | {row['seconds']:.2f} |")
+    lines += ["", "| evaluation of dlrm-200x8, 50 tasks | seconds |", "|---|---:|"]
+    lines += [f"| `{agent}` | {seconds:.2f} |" for agent, seconds in record["evaluation_s"].items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write where asked to."""
+    args = tyro.cli(Args, description=__doc__)
+    record = measure(args)
+    if args.write:
+        before, rest = PAGE.read_text().split(BEGIN)
+        write_atomically(PAGE, f"{before}{BEGIN}\n{tables(record)}\n{END}{rest.split(END, 1)[1]}".encode())
+        draw_scaling(record["shapes"], PICTURE)
+    print(json.dumps(record, indent=1))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(tyro.cli(Args, description=__doc__)), indent=1))
+    main()

@@ -79,8 +79,8 @@ def test_it_repeats_for_equal_seeds_whatever_came_before() -> None:
 
 
 def test_other_seeds_kick_elsewhere() -> None:
-    task = load_suite("mixdim-4")[0]
-    assert len({tuple(LocalSearchAgent(max_queries=3000, seed=seed).place(task)) for seed in range(4)}) > 1
+    task = load_suite("mixdim-4")[5]  # large enough that the seeds do not all end in one optimum
+    assert len({tuple(LocalSearchAgent(max_queries=6000, seed=seed).place(task)) for seed in range(4)}) > 1
 
 
 @pytest.mark.parametrize("max_queries", [1, 2500, 20_000])

@@ -1,0 +1,82 @@
+"""MaskablePPO on scalar environments against MaskablePPO on the vector environment: `python benchmarks/sb3.py`.
+
+Both train on dlrm-20x4 and are scored on its test tasks. The scalar recipe is Stable-Baselines3 as its documentation
+shows it: eight environments in a DummyVecEnv. The other is `shard_gym.agents.sb3.train_maskable_ppo`. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import tyro
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.env_util import make_vec_env
+
+import shard_gym
+from shard_gym.agents import PolicyAgent
+from shard_gym.agents.sb3 import masked_policy, train_maskable_ppo
+
+SUITE = "dlrm-20x4"
+
+
+@dataclass
+class Args:
+    """How much to train."""
+
+    seeds: int = 3
+    """runs of each"""
+    scalar_steps: int = 150_000
+    """steps on the scalar environments"""
+    vector_steps: int = 300_000
+    """steps on the vector environment"""
+
+
+def scalar(seed: int, steps: int) -> PolicyAgent:
+    """Train on eight scalar environments."""
+    env = make_vec_env(
+        shard_gym.EmbeddingPlacementEnv,
+        n_envs=8,
+        seed=seed,
+        env_kwargs={"suite": SUITE, "split": "train", "reward": "dense"},
+    )
+    model = MaskablePPO("MultiInputPolicy", env, n_steps=256, batch_size=512, ent_coef=0.01, seed=seed, device="cpu")
+    model.learn(steps)
+    return PolicyAgent("scalar", masked_policy(model), max_tables=20, max_devices=4)
+
+
+def vector(seed: int, steps: int) -> PolicyAgent:
+    """Train on the vector environment."""
+    return train_maskable_ppo(SUITE, total_timesteps=steps, seed=seed)
+
+
+def run(recipe: Any, seeds: int, steps: int) -> dict[str, Any]:
+    """Seconds of training and mean test cost of each seed, and their medians."""
+    seconds, costs = [], []
+    for seed in range(seeds):
+        started = time.perf_counter()
+        agent = recipe(seed, steps)
+        seconds.append(time.perf_counter() - started)
+        costs.append(shard_gym.evaluate(agent, SUITE).mean_cost_ms)
+    return {
+        "steps": steps,
+        "seconds": [round(each, 1) for each in seconds],
+        "test_cost_ms": [round(each, 3) for each in costs],
+        "median_seconds": round(statistics.median(seconds), 1),
+        "median_test_cost_ms": round(statistics.median(costs), 3),
+    }
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    torch.set_num_threads(1)  # for both: the network is small
+    records = {
+        "scalar": run(scalar, args.seeds, args.scalar_steps),
+        "vector": run(vector, args.seeds, args.vector_steps),
+    }
+    ratio = records["vector"]["median_seconds"] / records["scalar"]["median_seconds"]
+    print(json.dumps({**records, "seconds_vector_to_scalar": round(ratio, 3)}, indent=1))

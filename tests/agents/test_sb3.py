@@ -1,0 +1,117 @@
+"""The vector environment under Stable-Baselines3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+
+from shard_gym import EmbeddingPlacementEnv, evaluate, load_suite
+from shard_gym.agents.sb3 import train_maskable_ppo
+from shard_gym.agents.sb3_vec_env import PlacementVecEnv
+from shard_gym.errors import InvalidOptionError
+
+
+def make(num_envs: int = 3, **options: Any) -> PlacementVecEnv:
+    return PlacementVecEnv(num_envs, **{"suite": "dlrm-20x4", "split": "test", "reward": "dense", **options})
+
+
+def test_it_returns_what_scalar_environments_return() -> None:
+    vec = make()
+    vec.seed(7)
+    vec.set_options([{"task": number} for number in (4, 0, 9)])
+    seen = vec.reset()
+    scalars = [EmbeddingPlacementEnv("dlrm-20x4", "test", reward="dense") for _ in range(3)]
+    for number, (env, task) in enumerate(zip(scalars, (4, 0, 9), strict=True)):
+        first, _ = env.reset(seed=7 + number, options={"task": task})
+        assert all(np.array_equal(first[key], seen[key][number]) for key in first)
+    rng, ended = np.random.default_rng(0), 0
+    for _ in range(45):
+        masks = get_action_masks(vec)
+        actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+        seen, rewards, dones, infos = vec.step(actions)
+        assert rewards.dtype == np.float32
+        for number, env in enumerate(scalars):
+            observation, reward, over, _, info = env.step(int(actions[number]))
+            assert (np.float32(reward), over) == (rewards[number], dones[number])
+            if over:
+                ended += 1
+                last = infos[number].pop("terminal_observation")
+                assert infos[number].pop("TimeLimit.truncated") is False
+                assert all(np.array_equal(observation[key], last[key]) for key in observation)
+                assert infos[number].keys() == info.keys()
+                assert np.array_equal(infos[number]["placement"], info["placement"])
+                assert infos[number]["cost_ms"] == info["cost_ms"]
+                observation, _ = env.reset()
+            else:
+                assert infos[number] == {}
+            assert all(np.array_equal(observation[key], seen[key][number]) for key in observation)
+    assert ended == 6
+
+
+def test_masks_come_in_one_call_and_only_they_do() -> None:
+    vec = make()
+    vec.reset()
+    assert is_masking_supported(vec)
+    masks = vec.env_method("action_masks")
+    assert len(masks) == 3
+    assert np.array_equal(np.stack(masks), vec.envs.action_masks())
+    assert np.array_equal(vec.env_method("action_masks", indices=[2])[0], masks[2])
+    with pytest.raises(AttributeError, match="action_masks"):
+        vec.env_method("render")
+
+
+def test_bad_options_are_named_errors() -> None:
+    with pytest.raises(InvalidOptionError, match="autoreset_mode"):
+        make(autoreset_mode="DISABLED")
+    vec = make()
+    vec.set_options({"tasks": 3})
+    with pytest.raises(InvalidOptionError, match="'tasks'"):
+        vec.reset()
+    with pytest.raises(InvalidOptionError, match="for all"):
+        vec.set_attr("render_mode", None, indices=[0])
+
+
+@pytest.mark.parametrize("algorithm", [PPO, A2C, MaskablePPO])
+def test_stock_algorithms_train_on_it(algorithm: Any) -> None:
+    env = VecMonitor(make(4))
+    options = {} if algorithm is A2C else {"batch_size": 32}
+    model = algorithm("MultiInputPolicy", env, n_steps=24, seed=0, device="cpu", **options).learn(96)
+    assert model.num_timesteps == 96
+    assert len(env.episode_returns) == 4
+
+
+def test_rewards_can_be_normalised() -> None:
+    env = VecNormalize(make(4), norm_obs=False)
+    env.reset()
+    _, rewards, _, _ = env.step(np.zeros(4, np.int64))
+    assert np.isfinite(rewards).all()
+
+
+def test_training_learns_and_repeats_for_equal_seeds() -> None:
+    """On one small task: better than the mean of random placements, and the same twice."""
+    heard: list[int] = []
+    agents = [
+        train_maskable_ppo("dlrm-20x4", total_timesteps=20_000, num_envs=64, seed=3, on_step=heard.append)
+        for _ in range(2)
+    ]
+    assert agents[0].steps_trained >= 20_000
+    assert heard[-1] == agents[0].steps_trained
+    task = load_suite("dlrm-20x4", "train")[0]
+    assert np.array_equal(agents[0].place(task), agents[1].place(task))
+    trained = evaluate(agents[0], "dlrm-20x4", split="train").mean_cost_ms
+    untrained = evaluate(
+        train_maskable_ppo("dlrm-20x4", total_timesteps=1, num_envs=1, seed=3), "dlrm-20x4", split="train"
+    )
+    assert trained < 0.8 * untrained.mean_cost_ms
+
+
+@pytest.mark.parametrize("arguments", [{"total_timesteps": 0}, {"num_envs": 0}, {"seed": -1}])
+def test_training_refuses_what_makes_no_sense(arguments: dict[str, int]) -> None:
+    with pytest.raises(InvalidOptionError):
+        train_maskable_ppo("dlrm-20x4", **{"total_timesteps": 100, **arguments})
