@@ -202,18 +202,18 @@ def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    ends = []
     for shape, record in shapes.items():
-        sizes = list(record["vector_env"])
-        micros = [1e6 / record["vector_env"][size]["compact"] for size in sizes]
+        sizes = [int(size) for size in record["vector_env"]]
+        micros = [1e6 / row["compact"] for row in record["vector_env"].values()]
         (line,) = axes.loglog(sizes, micros, marker="o", markersize=4)
-        axes.annotate(
-            shape,
-            (sizes[-1], micros[-1]),
-            xytext=(6, 0),
-            textcoords="offset points",
-            color=line.get_color(),
-            va="center",
-        )
+        ends.append((micros[-1], shape, line.get_color()))
+    height = 0.0
+    for micro, shape, color in sorted(ends):
+        height = max(micro, 1.2 * height)  # labels of lines that end together stand above each other
+        axes.text(sizes[-1] * 1.15, height, shape, color=color, va="center", fontsize=9)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], minor=False)
+    axes.set_xlim(right=sizes[-1] * 2.2)
     axes.set_xlabel("environments in one step")
     axes.set_ylabel("microseconds for each of them")
     axes.set_title(
