@@ -210,9 +210,10 @@ def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
         ends.append((micros[-1], shape, line.get_color()))
     height = 0.0
     for micro, shape, color in sorted(ends):
-        height = max(micro, 1.2 * height)  # labels of lines that end together stand above each other
+        height = max(micro, 1.28 * height)  # labels of lines that end together stand above each other
         axes.text(sizes[-1] * 1.15, height, shape, color=color, va="center", fontsize=9)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes], minor=False)
+    axes.minorticks_off()
     axes.set_xlim(right=sizes[-1] * 2.2)
     axes.set_xlabel("environments in one step")
     axes.set_ylabel("microseconds for each of them")
