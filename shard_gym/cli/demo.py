@@ -50,7 +50,7 @@ Results = dict[str, dict[str, Evaluation]]
 """Evaluations by suite and agent."""
 
 
-def demo(out: Path = Path("demo"), timesteps: int = 150_000, seed: int = 0) -> None:
+def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> None:
     """Score every agent on three suites, train MaskablePPO on one, draw a picture.
 
     What needs a package that is not installed is left out.

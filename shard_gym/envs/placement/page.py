@@ -26,7 +26,8 @@ class Page:
 
     def __init__(self, width: float, height: float) -> None:
         self.width = width
-        self.height = math.ceil(height * DPI / 2) * 2 / DPI  # an even number of pixels, as video codecs want it
+        # An even number of pixels, as video codecs want it; a hair more, for matplotlib cuts what comes out below.
+        self.height = (math.ceil(height * DPI / 2) * 2 + 1e-3) / DPI
         self.figure = Figure(figsize=(width, self.height), dpi=DPI, facecolor="white")
         self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
