@@ -128,15 +128,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._names[0] is None):
             raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
         rewards, over = self._episodes.step(chosen)
+        self._over = over | waiting  # first of all, so that the environments still know it if what follows raises
         endings = self._endings(np.flatnonzero(over))
         if mode == AutoresetMode.NEXT_STEP:
             self._begin(np.flatnonzero(waiting))
-            self._over = over.copy()
         elif mode == AutoresetMode.SAME_STEP and over.any():
             endings = self._final(np.flatnonzero(over), endings)
             self._begin(np.flatnonzero(over))
-        else:
-            self._over = over.copy()
         infos = {**self._infos(np.arange(self.num_envs)), **endings}
         return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
 

@@ -12,11 +12,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.state import Status
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidActionError, InvalidOptionError
-from shard_gym.tasks import TaskSampler
+from shard_gym.errors import InvalidActionError, InvalidCostError, InvalidOptionError
+from shard_gym.tasks import TaskSampler, TaskSuite
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 CONSTANT = {"device_mask", "table_features", "table_mask"}
@@ -271,3 +272,36 @@ def test_pictures_are_rendered_one_for_each_environment(make: Any) -> None:
 def test_a_render_mode_that_is_none_is_refused(make: Any) -> None:
     with pytest.raises(InvalidOptionError, match="render_mode must be None or one of"):
         make(2, render_mode="human")
+
+
+class Unwell(AnalyticalCostModel):
+    """Says NaN of everything while `ill`."""
+
+    name = "unwell"
+    ill = False
+
+    def iteration_cost(self, phases: Any, shared: Any, cluster: Any) -> Any:
+        cost = super().iteration_cost(phases, shared, cluster)
+        return cost * np.nan if self.ill else cost
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_an_environment_goes_on_after_a_cost_that_is_no_number(random_task: Any, mode: str) -> None:
+    task, model = random_task(np.random.default_rng(0), 2, 2, slack=None), Unwell()
+    envs = EmbeddingPlacementVectorEnv(3, TaskSuite("one", [task]), cost_model=model, autoreset_mode=mode)
+    envs.reset(seed=0)
+    envs.step(np.zeros(3, np.int64))
+    model.ill = True
+    with pytest.raises(InvalidCostError, match="unwell"):
+        envs.step(np.zeros(3, np.int64))
+    model.ill = False
+    if mode == "SAME_STEP":  # the new episodes never began
+        with pytest.raises(ResetNeeded):
+            envs.step(np.zeros(3, np.int64))
+        envs.reset()
+    else:
+        envs.step(np.zeros(3, np.int64))
+    for _ in range(2):
+        _, rewards, over, _, _ = envs.step(np.zeros(3, np.int64))
+    assert over.all()
+    assert np.isfinite(rewards).all()
