@@ -39,7 +39,7 @@ format: $(INSTALLED) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED) ## Measure the speed of environments and cost models
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(ARGS)
 
 results: $(INSTALLED) ## Score every agent on every suite and make the tables of the documentation anew
 	$(BIN)/python benchmarks/results.py $(ARGS)

@@ -35,7 +35,7 @@ from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.files import write_atomically
-from shard_gym.tasks import Task, TaskSampler, capped_task
+from shard_gym.tasks import Task, TaskSampler, capped_task, pack_by_memory
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "performance.md"
@@ -144,7 +144,7 @@ def shape_record(tables: int, devices: int, args: Args) -> dict[str, Any]:
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
     """Changes costed per second."""
     task = sampler(tables, devices).sample(np.random.default_rng(0))
-    around = Neighbourhood(task, make_cost_model("analytical"), task.known_placement)  # type: ignore[arg-type]
+    around = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
     changes = around.around(around.critical_tables())
     batch = changes.take(np.random.default_rng(0).permutation(len(changes))[:512])
 

@@ -67,10 +67,6 @@ class UnwritablePathError(ShardGymError, OSError):
     """Raised when a file cannot be written where it was asked for."""
 
 
-class DuplicateNameError(ShardGymError, ValueError):
-    """Raised when a name is registered a second time."""
-
-
 class MissingExtraError(ShardGymError, ImportError):
     """Raised when an optional dependency is needed and not installed."""
 

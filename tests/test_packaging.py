@@ -248,6 +248,7 @@ def test_no_file_names_a_place_on_one_machine() -> None:
 
 def test_the_citation_and_the_changelog_name_the_version() -> None:
     version = project()["project"]["version"]
+    assert f'\n__version__ = "{version}"\n' in (REPO / "shard_gym" / "__init__.py").read_text()
     assert f"\nversion: {version}\n" in (REPO / "CITATION.cff").read_text()
     assert f"\n## [{version}]" in (REPO / "CHANGELOG.md").read_text()
 

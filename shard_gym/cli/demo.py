@@ -28,7 +28,7 @@ from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_pic
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.placement.viewer import PlacementView, draw_comparison
 from shard_gym.errors import MissingExtraError, missing_extra
-from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.evaluation import Evaluation, compare, evaluate
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task
@@ -158,8 +158,7 @@ def _print_notes(results: Results, steps: int | None) -> None:
 def _cells(evaluation: Evaluation | None, reference: Evaluation) -> tuple[str, str]:
     if evaluation is None:
         return NONE, NONE
-    change = float(np.mean(evaluation.costs_ms / reference.costs_ms) - 1.0)
-    return format_ms(evaluation.mean_cost_ms), format_change(change)
+    return format_ms(evaluation.mean_cost_ms), format_change(compare(evaluation, reference, {}).to_random)
 
 
 def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:

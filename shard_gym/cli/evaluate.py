@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -94,13 +96,12 @@ def _run(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel
         bars = {name: progress.add_task(name, total=len(tasks), start=False) for name in agents}
         for name, placer in agents.items():
             progress.start_task(bars[name])
-            evaluations[name] = evaluate_agent(
-                placer,
-                tasks,
-                model,
-                progress=lambda done, total, bar=bars[name]: progress.update(bar, completed=done),  # type: ignore[misc]
-            )
+            evaluations[name] = evaluate_agent(placer, tasks, model, progress=partial(_show, progress, bars[name]))
     return evaluations
+
+
+def _show(progress: Progress, bar: TaskID, done: int, _: int) -> None:
+    progress.update(bar, completed=done)
 
 
 def _print_table(

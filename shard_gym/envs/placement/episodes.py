@@ -19,7 +19,6 @@ from shard_gym.envs.placement.reward import Reward, Transition, make_reward
 from shard_gym.envs.placement.state import (
     COMPLETE,
     RUNNING,
-    UNPLACED,
     PlacementState,
     action_mask,
     advance,
@@ -135,12 +134,7 @@ class Episodes:
 
     def placements(self, envs: IntArray) -> IntArray:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 where none is."""
-        problem = self.problem
-        real = np.arange(self.max_tables) < problem.num_tables[envs][:, None]
-        row, step = np.nonzero(real)
-        placements = np.full((len(envs), self.max_tables), UNPLACED, np.int64)
-        placements[row, problem.tables.order[problem.row[envs]][row, step]] = self.state.assignment[envs][row, step]
-        return placements
+        return self.problem.placements_of(self.state.assignment, envs)
 
     def ending(self, env: int) -> dict[str, Any]:
         """What the info of an episode's last step adds; empty while it goes on.

@@ -97,12 +97,13 @@ class Problem:
         """
         return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
 
-    def placement_of(self, assignment: NDArray[np.integer[Any]], env: int = 0) -> IntArray:
-        """(T,) int64, an environment's (max_tables,) assignment in the task's own order of tables, without padding."""
-        count = int(self.num_tables[env])
-        placement = np.empty(count, np.int64)
-        placement[self.tables.order[self.row[env], :count]] = assignment[env, :count]
-        return placement
+    def placements_of(self, assignment: NDArray[np.integer[Any]], envs: IntArray) -> IntArray:
+        """(len(envs), T) int64, rows `envs` of an (N, T) assignment in the tasks' own order; -1 beyond their tables."""
+        real = np.arange(self.max_tables) < self.num_tables[envs][:, None]
+        row, step = np.nonzero(real)
+        placements = np.full((len(envs), self.max_tables), -1, np.int64)
+        placements[row, self.tables.order[self.row[envs]][row, step]] = assignment[envs][row, step]
+        return placements
 
     def take(self, envs: IntArray, source: Problem, rows: IntArray) -> None:
         """From now on environment `envs[i]` solves task `rows[i]` of `source`, whose tables this problem shares."""

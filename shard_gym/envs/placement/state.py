@@ -157,10 +157,9 @@ def _place(
     model: AdditiveCostModel,
 ) -> None:
     """Place the current tables of `envs`, whose actions are legal, and cost the devices that changed."""
+    current = problem.current(state.step)
     if len(envs) < len(actions):
-        chosen, current = chosen[envs], problem.current(state.step)[envs]
-    else:
-        current = problem.current(state.step)
+        chosen, current = chosen[envs], current[envs]
     tables = problem.tables
     state.assignment[envs, state.step[envs]] = actions[envs]
     state.step[envs] += 1

@@ -127,11 +127,13 @@ def test_an_assignment_is_given_back_in_the_tasks_own_order(task: Any, random_ta
     placement = np.array([2, 0, 1, 1, 0, 2, 2])
     assignment = np.full((1, 9), -1)
     assignment[0, :7] = placement[problem.order[0, :7]]
-    assert problem.placement_of(assignment).tolist() == placement.tolist()
+    padded = [*placement.tolist(), -1, -1]
+    assert problem.placements_of(assignment, np.array([0])).tolist() == [padded]
     other = prepare(random_task(np.random.default_rng(9), 4, 3), MODEL, 9, 3)
     both = Problem.stack([other, problem])
-    assert both.placement_of(np.vstack([np.zeros_like(assignment), assignment]), 1).tolist() == placement.tolist()
-    assert both.placement_of(np.vstack([assignment, assignment]), 0).shape == (4,)
+    given = np.vstack([np.zeros_like(assignment), assignment])
+    assert both.placements_of(given, np.array([1])).tolist() == [padded]
+    assert both.placements_of(given, np.array([1, 0])).tolist() == [padded, [0, 0, 0, 0, -1, -1, -1, -1, -1]]
 
 
 @pytest.mark.parametrize("padding", [(6, 3), (7, 2)])
