@@ -31,6 +31,7 @@ from bare_loop import BareLoop
 import shard_gym
 from shard_gym.agents import make_agent
 from shard_gym.agents.neighbourhood import Neighbourhood
+from shard_gym.agents.search import BATCH
 from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
@@ -146,7 +147,7 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
     task = sampler(tables, devices).sample(np.random.default_rng(0))
     around = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
     changes = around.around(around.critical_tables())
-    batch = changes.take(np.random.default_rng(0).permutation(len(changes))[:512])
+    batch = changes.take(np.random.default_rng(0).permutation(len(changes))[:BATCH])
 
     def cost_changes() -> int:
         for _ in range(20):
