@@ -13,8 +13,9 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     CostEstimate,
     CostModel,
-    CountedCostModel,
+    PlainCosts,
 )
+from shard_gym.cost_models.counted import CountedCostModel
 from shard_gym.errors import unknown_name, wrong_kind
 
 COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
@@ -45,5 +46,6 @@ __all__ = [
     "CostEstimate",
     "CostModel",
     "CountedCostModel",
+    "PlainCosts",
     "make_cost_model",
 ]

@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
@@ -154,6 +155,24 @@ class AnalyticalCostModel(AdditiveCostModel):
         phases[..., 1] = all_to_all_ms(shared[..., 0], cluster)
         phases[..., 2] = phases[..., 1]
 
+    @property
+    def plain_costs(self) -> PlainCosts:
+        """What the two methods above and `iteration_cost` say; the same bits (tests/envs/placement/test_plain.py)."""
+        return self._plain_costs
+
+    @staticmethod
+    def _plain_costs(
+        device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
+    ) -> float:
+        lanes = loads[LANE_MS] * loads[LANE_SHARE]
+        forward, _, _, backward = phases
+        forward[device] = max(loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], lanes) + loads[FORWARD_FIXED_MS]
+        slowest = max(loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], lanes)
+        backward[device] = slowest + loads[SORT_MS] + loads[BACKWARD_FIXED_MS]
+        exchange = phases[1] = phases[2] = plain_all_to_all_ms(shared[0], cluster)
+        exchanged = max(exchange)
+        return max(forward) + exchanged + exchanged + max(backward)
+
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms. Above: all tables on one device. Below: the sums spread evenly, the narrowest lanes for all."""
         return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
@@ -185,42 +204,3 @@ class AnalyticalCostModel(AdditiveCostModel):
         others = cluster.num_devices - 1 - cluster.num_peers
         ms_per_byte = np.maximum(cluster.num_peers / cluster.intra_bytes_per_ms, others / cluster.inter_bytes_per_ms)
         return float(total_bytes / cluster.num_devices / (1.0 / ms_per_byte).sum() + cluster.latency_ms)
-
-
-def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms each device spends in an all-to-all of pooled outputs.
-
-    Device d holds output_bytes[d] for the whole batch, one D-th of it for every device. It lasts as long as the larger
-    of what it sends and what it receives ("max of max", ml_perf_model analysis/memory_bw_utils.py), on the slower of
-    its two links, plus the latency. Nobody waits where there is nothing to send or no one to send to.
-
-    Args:
-        output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 where there is no device.
-        cluster: the topology; broadcasts against the leading shape.
-    """
-    # Bytes are whole numbers, so these sums are exact: the order of the devices cannot change a bit of the result.
-    total = output_bytes.sum(axis=-1, keepdims=True)
-    devices = _column(cluster.num_devices)
-    crosses = np.asarray(cluster.crosses_hosts)[..., None]
-    if crosses.any():
-        from_peers = _received_from_peers(output_bytes, cluster.host_peers)
-        others = devices - 1.0 - cluster.num_peers
-        inter = np.maximum(output_bytes * others, total - output_bytes - from_peers)
-        inter = np.where(crosses, inter / _column(cluster.inter_bytes_per_ms), 0.0)
-    else:
-        from_peers, inter = total - output_bytes, 0.0
-    intra = np.maximum(output_bytes * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
-    busy = np.maximum(intra, inter) / devices + _column(cluster.latency_ms)
-    return np.where((total > 0) & cluster.device_mask, busy, 0.0)
-
-
-def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:
-    """(..., D), the bytes of the other devices of each device's host; `host_peers` is symmetric."""
-    if host_peers.ndim == 2:
-        return output_bytes @ host_peers  # one product for all, where one topology serves all
-    return np.asarray((host_peers @ output_bytes[..., None])[..., 0])
-
-
-def _column(numbers: FloatArray | np.float64) -> FloatArray:
-    """(...) numbers as (..., 1), to go with an axis of devices."""
-    return np.asarray(numbers)[..., None]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical import AnalyticalCostModel, all_to_all_ms
+from shard_gym.cost_models.all_to_all import all_to_all_ms
+from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError
 from shard_gym.files import read_json, write_atomically

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical import all_to_all_ms
+from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
 from shard_gym.hardware import hardware_profile
-from shard_gym.topology import Topology
+from shard_gym.topology import Cluster, Topology
 
 
 def message_by_message(output_bytes: NDArray[np.float64], topology: Topology) -> list[float]:
@@ -64,3 +64,16 @@ def test_it_lasts_at_least_as_long_when_one_device_holds_everything() -> None:
     crowded = all_to_all_ms(np.array([4e8, 0, 0, 0]), topology.cluster()).max()
     spread = all_to_all_ms(np.full(4, 1e8), topology.cluster()).max()
     assert crowded - 0.025 == pytest.approx(4 * (spread - 0.025))
+
+
+@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 7, 8])
+def test_plain_numbers_have_the_bits_of_the_arrays(num_devices: int, devices_per_host: int) -> None:
+    topology = hardware_profile("v100-nvlink").topology(num_devices, devices_per_host=devices_per_host)
+    cluster = Cluster.stack([topology.cluster(9)])
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    outputs = np.zeros((40, 9))
+    outputs[1:, :num_devices] = rng.integers(0, 10**11, (39, num_devices)) * rng.integers(0, 2, (39, num_devices))
+    for each in outputs:
+        plain = plain_all_to_all_ms(each.tolist(), cluster)
+        assert np.array(plain).tobytes() == all_to_all_ms(each[None], cluster).tobytes()

@@ -58,23 +58,6 @@ def test_the_penalty_is_a_margin_above_the_upper_bound(tables: Tables) -> None:
     assert PENALTY_MARGIN > 1
 
 
-def test_a_counted_model_counts_placements_and_changes_no_number(tables: Tables) -> None:
-    counted = CountedCostModel(MODEL)
-    placement = np.array([0, 1, 2, 0])
-    estimate = counted.estimate(placement, tables, TOPOLOGY)
-    assert counted.queries == 1
-    assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, tables, TOPOLOGY).phases_ms)
-    loads = counted.table_loads(tables, TOPOLOGY)
-    assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
-    assert counted.penalty_ms(tables, TOPOLOGY) == MODEL.penalty_ms(tables, TOPOLOGY)
-    assert counted.queries == 1
-    counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
-    assert counted.queries == 11
-    counted.single_table_costs(loads, TOPOLOGY)
-    assert counted.queries == 11 + len(tables)
-    assert counted.fingerprint == MODEL.fingerprint
-
-
 def test_a_fingerprint_names_the_model_and_changes_with_its_version() -> None:
     class Newer(AnalyticalCostModel):
         version = AnalyticalCostModel.version + 1
@@ -111,6 +94,36 @@ def test_a_model_of_ones_own_can_be_registered_and_brings_its_own_head(
     assert estimate.total_ms == pytest.approx(estimate.phases_ms.sum())
     counted = CountedCostModel(model).estimate(np.array([0, 1, 2, 0]), tables, TOPOLOGY)
     assert counted.total_ms == estimate.total_ms
+
+
+def test_plain_numbers_are_withdrawn_where_a_subclass_changes_what_they_restate() -> None:
+    class Renamed(AnalyticalCostModel):
+        name = "renamed"
+
+    class Coupled(AnalyticalCostModel):
+        def couple(self, *arguments: Any) -> None:
+            super().couple(*arguments)
+
+    class Phased(Renamed):
+        def device_phases(self, loads: Any) -> Any:
+            return 2 * super().device_phases(loads)
+
+    class Head:
+        def iteration_cost(self, phases: Any, *others: Any) -> Any:
+            return phases.sum(axis=(-1, -2))
+
+    class Mixed(Head, AnalyticalCostModel):
+        pass
+
+    class Restated(Phased):
+        @property
+        def plain_costs(self) -> Any:
+            return MODEL.plain_costs
+
+    assert MODEL.plain_costs is not None
+    assert Renamed().plain_costs is Restated().plain_costs is MODEL.plain_costs
+    for changed in (Coupled, Phased, Mixed, PerTable, type("Below", (PerTable,), {})):
+        assert changed().plain_costs is None, changed
 
 
 def test_costs_follow_the_topology(tables: Tables) -> None:

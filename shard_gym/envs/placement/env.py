@@ -184,9 +184,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             InvalidCostError: the episode ends here, and the cost model says that it costs NaN or infinity.
         """
         self._require_episode("No episode has begun")
-        if self.state.status[0] != RUNNING:
+        if self._episodes.state.status.item() != RUNNING:
             raise ResetNeeded("This episode is over: call reset() before the next step().")
-        if not self.action_space.contains(action):
+        if not self._is_device(action):
             raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
         return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
@@ -274,6 +274,12 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         if task is None:
             raise ResetNeeded(f"{sentence}: call reset() first.")
         return task
+
+    def _is_device(self, action: Any) -> bool:
+        """Whether `action` is in the action space, which takes two microseconds to say so of the usual integers."""
+        if type(action) in (int, np.int64):
+            return bool(0 <= action < self.max_devices)
+        return self.action_space.contains(action)
 
     def _observation(self) -> ObservationDict:
         return {key: batch[0] for key, batch in self._episodes.observations().items()}

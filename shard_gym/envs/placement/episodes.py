@@ -107,16 +107,17 @@ class Episodes:
         Returns:
             (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
         """
-        state = self.state
-        cost_before, was_running = state.cost_ms.copy(), state.status == RUNNING
-        advance(self.problem, state, actions, self.cost_model)
-        over = was_running & (state.status != RUNNING)
+        state, problem = self.state, self.problem
+        cost_before, was_over = state.cost_ms.copy(), state.over
+        advance(problem, state, actions, self.cost_model)
+        over = state.over > was_over
         failed = over & (state.status != COMPLETE)
-        problem = self.problem
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
-        rewards = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
-        return np.where(was_running, rewards, 0.0).astype(np.float64, copy=False), over
+        rewards = np.empty(len(actions))
+        rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
+        rewards[was_over] = 0.0
+        return rewards, over
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, D) bool, the legal devices; see `state.action_mask`."""

@@ -6,7 +6,9 @@ Every array is 1-D, as Stable-Baselines3 wants it: rows of tables or devices sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from operator import truediv
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shard_gym.envs.placement.problem import IntArray, Problem
-from shard_gym.envs.placement.state import PlacementState, action_mask
+from shard_gym.envs.placement.state import MOST_PLAIN_DEVICES, PlacementState, action_mask
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import FEATURE_NAMES
 
@@ -65,16 +67,44 @@ class CompactObservation:
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        count, tables = problem.num_envs, problem.tables
-        current = problem.current(state.step)
-        waiting = (state.step < problem.num_tables)[:, None]
+        if problem.num_envs == 1 and problem.max_devices <= MOST_PLAIN_DEVICES:
+            return self._of_one(problem, state)
+        tables, current = problem.tables, problem.current(state.step)
+        features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
+        costs = tables.costs.reshape(-1, 4).take(current, axis=0)
+        needed = tables.memory.reshape(-1).take(current)
+        nothing_waits = state.step == problem.num_tables
+        features[nothing_waits], costs[nothing_waits], needed[nothing_waits] = 0.0, 0.0, 0
         return {
-            "current_table": tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0) * waiting,
-            "current_table_costs": tables.costs.reshape(-1, 4).take(current, axis=0) * waiting,
-            "device_costs": state.phases_ms.astype(np.float32, order="C").reshape(count, -1),
-            "device_memory": self._memory(problem, state, tables.memory.reshape(-1).take(current)[:, None] * waiting),
+            "current_table": features,
+            "current_table_costs": costs,
+            "device_costs": state.phases_ms.astype(np.float32, order="C").reshape(len(current), -1),
+            "device_memory": self._memory(problem, state, needed[:, None]),
             "action_mask": action_mask(problem, state).astype(np.int8, order="C"),
             "progress": (state.step / problem.num_tables).astype(np.float32)[:, None],
+        }
+
+    @staticmethod
+    def _of_one(problem: Problem, state: PlacementState) -> ObservationDict:
+        """The arrays of one environment alone, on plain numbers, as it steps; the same bits (test_plain.py)."""
+        tables, num_tables = problem.tables, problem.num_tables.item()
+        row, step = problem.row.item(), state.step.item()
+        if step < num_tables:
+            features, costs = tables.features[row, step, None].copy(), tables.costs[row, step, None].copy()
+            needed = float(tables.memory.item(row, step))
+        else:
+            features, costs, needed = np.zeros((1, len(FEATURE_NAMES)), np.float32), np.zeros((1, 4), np.float32), 0.0
+        caps = [float(cap or math.inf) for cap in problem.memory_cap[0].tolist()]  # of no memory, nothing is in use
+        memory = [0.0] * (2 * len(caps))
+        memory[0::2] = map(truediv, state.memory_used[0].tolist(), caps)
+        memory[1::2] = [min(needed / cap, 1.0) for cap in caps]
+        return {
+            "current_table": features,
+            "current_table_costs": costs,
+            "device_costs": state.phases_ms.reshape(1, -1).astype(np.float32),
+            "device_memory": np.array([memory], np.float32),
+            "action_mask": action_mask(problem, state).view(np.int8),
+            "progress": np.array([[step / num_tables]], np.float32),
         }
 
     @staticmethod

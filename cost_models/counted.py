@@ -1,0 +1,64 @@
+"""`CountedCostModel`: another model, with its questions counted."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+
+class CountedCostModel(AdditiveCostModel):
+    """Another model, with every placement it is asked to cost counted in `queries`."""
+
+    def __init__(self, model: AdditiveCostModel) -> None:
+        self.model = model
+        self.queries = 0
+        self.name = model.name
+        self.version = model.version
+        self.num_loads = model.num_loads
+        self.num_sum_loads = model.num_sum_loads
+        self.shared_loads = model.shared_loads
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the counted model."""
+        return self.model.fingerprint
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """See the counted model."""
+        return self.model.table_loads(tables, topology)
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """See the counted model."""
+        return self.model.device_phases(loads)
+
+    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """See the counted model; counts one query for each placement in the leading shape."""
+        self.queries += math.prod(phases.shape[:-2])
+        self.model.couple(phases, shared, cluster)
+
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
+        """See the counted model."""
+        return self.model.iteration_cost(phases, shared, cluster)
+
+    @property
+    def plain_costs(self) -> PlainCosts | None:
+        """Those of the counted model; each call counts one query."""
+        costs = self.model.plain_costs
+        return None if costs is None else partial(self._counted, costs)
+
+    def _counted(self, costs: PlainCosts, *changed: Any) -> float:
+        self.queries += 1
+        return costs(*changed)
+
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """See the counted model."""
+        return self.model.penalty_ms(tables, topology)
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See the counted model."""
+        return self.model.cost_bounds(loads, topology)
