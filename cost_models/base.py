@@ -110,12 +110,15 @@ class AdditiveCostModel(CostModel):
         def definer(name: str) -> int:
             return next(place for place, base in enumerate(bases) if name in vars(base))
 
-        if definer("plain_costs") > min(map(definer, ("add", "device_phases", "couple", "iteration_cost"))):
+        if definer("plain_costs") > min(map(definer, ("device_phases", "couple", "iteration_cost"))):
             cls.plain_costs = AdditiveCostModel.plain_costs  # type: ignore[method-assign]
 
     @property
     def plain_costs(self) -> PlainCosts | None:
-        """The same arithmetic on plain numbers, with which one environment alone steps faster; None: there is none."""
+        """`device_phases`, `couple` and `iteration_cost` on plain numbers for one environment alone; None: not offered.
+
+        A model need not offer them: the environment then steps on arrays, to the same bits.
+        """
         return None
 
     @abstractmethod
