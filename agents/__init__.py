@@ -5,15 +5,19 @@ This folder is imported as `shard_gym.agents`; `shard_gym/agents` is a symbolic 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
 from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAgent, RandomAgent, TableScore
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.training.registry import LEARNERS, load_agent
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError, unknown_name
+from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name
+from shard_gym.weights import SUFFIX
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
 """Names of the four greedy heuristics DreamShard compares with."""
@@ -26,36 +30,61 @@ def _greedy(name: str, score: TableScore) -> AgentFactory:
     return lambda cost_model, seed: GreedyAgent(name, score)
 
 
+def _dreamshard(cost_model: str | AdditiveCostModel, seed: int, **options: Any) -> Agent:
+    """The checkpoints that come with the package; imported when it is asked for, since loading needs safetensors."""
+    from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
+
+    return PretrainedDreamShard(seed, **options)
+
+
 AGENTS: dict[str, AgentFactory] = {
     "random": lambda cost_model, seed: RandomAgent(seed),
     **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
     "cost-greedy": lambda cost_model, seed: CostGreedyAgent(cost_model),
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
+    "dreamshard": _dreamshard,
 }
 """The one table of agents by name; add yours with `AGENTS["name"] = factory`."""
 
 
 def make_agent(
-    name: str, *, cost_model: str | AdditiveCostModel = "analytical", seed: int = 0, **options: Any
+    name: str | Path, *, cost_model: str | AdditiveCostModel = "analytical", seed: int = 0, **options: Any
 ) -> Agent:
-    """The agent named `name`.
+    """The agent named `name`, or a trained one from its file.
 
     Args:
-        name: one of `AGENTS`.
+        name: one of `AGENTS`; or the folder of a training run, or the `agent.safetensors` in it (see `load_agent`).
         cost_model: what the agent may ask while it plans; agents that ask nothing ignore it.
         seed: of agents that are random; the others ignore it.
         options: the agent's own, for example `max_queries` of "local-search".
 
     Raises:
-        UnknownNameError: there is no agent of that name; the message lists those there are.
+        UnknownNameError: there is no agent of that name, or it has to be trained first; the message lists those there
+            are.
         InvalidOptionError: the agent has no such option.
+        InvalidCheckpointError: the file is missing, or no agent of ShardGym.
+        MissingExtraError: a package that a trained agent needs is not installed.
     """
+    if name not in AGENTS and _is_path(name):
+        return load_agent(name, cost_model=cost_model, seed=seed, **options)
+    if name in LEARNERS and name not in AGENTS:
+        raise UnknownNameError(
+            f"Agent {name!r} has to be trained: shard-gym train --agent {name} --suite SUITE --out FOLDER. "
+            f"Then name that folder. Known without training: {', '.join(sorted(AGENTS))}."
+        )
     if name not in AGENTS:
         raise unknown_name("agent", name, AGENTS)
     try:
-        return AGENTS[name](cost_model, seed, **options)
+        return AGENTS[str(name)](cost_model, seed, **options)
     except TypeError as error:
         raise InvalidOptionError(f"Agent {name!r} cannot be made with the options {options}: {error}.") from error
+
+
+def _is_path(name: str | Path) -> bool:
+    """Whether `name` is meant as a path: it is one, looks like one, or is there."""
+    return isinstance(name, Path) or (
+        isinstance(name, str) and (name.endswith(SUFFIX) or "/" in name or os.path.exists(name))
+    )
 
 
 __all__ = [
@@ -68,5 +97,6 @@ __all__ = [
     "LocalSearchAgent",
     "PolicyAgent",
     "RandomAgent",
+    "load_agent",
     "make_agent",
 ]

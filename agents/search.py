@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -60,14 +60,24 @@ class LocalSearchAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        budget = _Budget(self.cost_model, self.max_queries, self.max_seconds)
+        budget = self._budget()  # now: what the starts ask counts
+        return self._searched(task, self.starts(task), budget)
+
+    def improve(self, task: Task, starts: Sequence[Placement]) -> Placement:
+        """The best placement met on the way from the cheapest of `starts` (valid, at least one)."""
+        return self._searched(task, starts, self._budget())
+
+    def _budget(self) -> _Budget:
+        return _Budget(self.cost_model, self.max_queries, self.max_seconds)
+
+    def _searched(self, task: Task, starts: Sequence[Placement], budget: _Budget) -> Placement:
         rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-        starts = [Neighbourhood(task, self.cost_model, placement) for placement in self._starts(task)]
-        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget)
+        around = [Neighbourhood(task, self.cost_model, placement) for placement in starts]
+        search = _Search(min(around, key=lambda start: float(start.costs.exact)), rng, budget)
         search.run()
         return search.best
 
-    def _starts(self, task: Task) -> list[Placement]:
+    def starts(self, task: Task) -> list[Placement]:
         """The placements of all greedy agents that find one, and the one packed by memory if it fits.
 
         Raises:

@@ -63,6 +63,14 @@ class DamagedFileError(ShardGymError, ValueError):
     """Raised when a file's content is not what its checksum, its schema or its format promises."""
 
 
+class InvalidCheckpointError(ShardGymError, ValueError):
+    """Raised when a file of weights is missing, damaged, pickled, of another program, or not for what loads it."""
+
+
+class RunsFailedError(ShardGymError):
+    """Raised at the end when runs ended with an error; the records of all others are written."""
+
+
 class UnwritablePathError(ShardGymError, OSError):
     """Raised when a file cannot be written where it was asked for."""
 

@@ -32,13 +32,14 @@ LAYERS: dict[str, int] = {
     name: number
     for number, names in enumerate(
         (
-            ("errors", "files", "wording", "tables", "topology", "hardware", "placement", "pools"),
+            ("errors", "files", "weights", "wording", "tables", "topology", "hardware", "placement", "pools"),
             ("cost_models",),
             ("tasks", "suites", "envs", "evaluation", "explain"),
             ("agents",),
             (
                 "leaderboard",
                 "cli",
+                "experiments",
                 "__main__",
                 "registration",
                 "",

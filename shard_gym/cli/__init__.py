@@ -38,6 +38,10 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(
         "shard_gym.cli.evaluate", "evaluate", "Let agents place all tasks of a suite and compare them."
     ),
+    "train": Command("shard_gym.cli.train", "train", "Train an agent that learns; a run goes on where it was stopped."),
+    "experiment": Command(
+        "shard_gym.cli.experiment", "experiment", "Repeat the experiments of the DreamShard paper on the suites."
+    ),
     "show": Command("shard_gym.cli.show", "show", "Explain a placement: what each device costs, what would help."),
     "place": Command("shard_gym.cli.place", "place", "Place the tables of a model of your own: tables in, a plan out."),
     "import-pool": Command("shard_gym.cli.import_pool", "import_pool", "Make a pool from one of Meta's lookup files."),

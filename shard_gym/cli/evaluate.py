@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -64,7 +65,7 @@ def evaluate(
     """Let agents place every task of a suite and compare what their placements cost.
 
     Args:
-        agent: name of an agent; give the option again for each further one.
+        agent: name of an agent, or the folder of a training run; give the option again for each further one.
         suite: name of the suite; `shard-gym suites` lists them.
         split: the split of the suite, train or test.
         cost_model: the model that scores the placements, and that agents may ask while they plan.
@@ -79,24 +80,24 @@ def evaluate(
     model = make_cost_model(cost_model)
     asked = {name: make_agent(name, cost_model=model, seed=seed) for name in agent}
     agents = {REFERENCE: make_agent(REFERENCE, cost_model=model, seed=seed), **asked}
-    evaluations = _run(agents, tasks, model)
+    evaluations = evaluate_all(agents, tasks, model)
     shown = [evaluations[name] for name in asked]
     console = output()
-    _print_table(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))
-    _print_failures(console, shown)
+    print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))
     if out is not None:
         write_json(out, shown[0].to_json() if len(shown) == 1 else [evaluation.to_json() for evaluation in shown])
         console.print(sentence(f"\nWritten to {out}.", "dim"))
 
 
-def _run(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
-    """Every agent on every task, under one progress bar each."""
+def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
+    """Every agent on every task, under one progress bar each; the results call them by their keys."""
     evaluations = {}
     with new_progress() as progress:
         bars = {name: progress.add_task(name, total=len(tasks), start=False) for name in agents}
         for name, placer in agents.items():
             progress.start_task(bars[name])
-            evaluations[name] = evaluate_agent(placer, tasks, model, progress=partial(_show, progress, bars[name]))
+            evaluation = evaluate_agent(placer, tasks, model, progress=partial(_show, progress, bars[name]))
+            evaluations[name] = replace(evaluation, agent=name)
     return evaluations
 
 
@@ -104,10 +105,10 @@ def _show(progress: Progress, bar: TaskID, done: int, _: int) -> None:
     progress.update(bar, completed=done)
 
 
-def _print_table(
+def print_evaluations(
     console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
 ) -> None:
-    """All agents, the cheapest first."""
+    """A table of all agents, the cheapest first, and below it what went wrong."""
     count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
     table = new_table()
@@ -129,6 +130,7 @@ def _print_table(
     print_table(console, table, EXPENDABLE)
     ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.", "dim"))
+    _print_failures(console, evaluations)
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:

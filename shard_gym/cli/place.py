@@ -44,7 +44,7 @@ def place(
         tables: a pool file (.json) with the model's tables, or the name of a pool that ships with ShardGym.
         hardware: name of the hardware profile, for example a100-dgx.
         num_devices: how many devices to place on.
-        agent: name of the agent that places them.
+        agent: name of the agent that places them, or the folder of a training run.
         memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
         embedding_dim: width of every table; needed where the file has none, refused where it has its own.
         weight_dtype: fp16 or fp32; that of the file if not given.

@@ -42,7 +42,7 @@ def show(
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
-        agent: name of the agent that places the tables.
+        agent: name of the agent that places the tables, or the folder of a training run.
         task: number of the task in the split, or its name.
         split: the split of the suite, train or test.
         cost_model: the model that costs the placement, and that the agent may ask while it plans.

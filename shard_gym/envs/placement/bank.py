@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.envs.placement.problem import IntArray, Problem, empty_problem, prepare
+from shard_gym.envs.placement.problem import IntArray, empty_problem, prepare, problem_over
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
@@ -27,16 +27,7 @@ class TaskBank:
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model = model
         self._all = empty_problem(len(self._suite) + num_envs, max_tables, max_devices, model.num_loads)
-        per_env = empty_problem(num_envs, 0, max_devices, model.num_loads)
-        self.problem = Problem(
-            self._all.tables,
-            per_env.row,
-            per_env.num_tables,
-            per_env.memory_cap,
-            per_env.cluster,
-            per_env.penalty_ms,
-            per_env.lower_bound_ms,
-        )
+        self.problem = problem_over(self._all.tables, num_envs, max_devices)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
         """Environment `envs[i]` now solves `tasks[i]`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,6 +111,12 @@ class Problem:
         for target, given in zip(_per_env(self), _per_env(source), strict=True):
             target[envs] = given[rows]
 
+    def repeated(self, count: int) -> Problem:
+        """This problem (N = 1) for `count` environments; they share its tables."""
+        many = problem_over(self.tables, count, self.max_devices)
+        many.take(np.arange(count), self, np.zeros(count, np.int64))
+        return many
+
     def put(self, row: int, prepared: Problem) -> None:
         """Make `prepared` (N = 1) the task at `row`, of the tables and of this problem."""
         for f in fields(TableRows):
@@ -160,6 +166,12 @@ def empty_problem(size: int, max_tables: int, max_devices: int, num_loads: int) 
         penalty_ms=np.zeros(size),
         lower_bound_ms=np.zeros(size),
     )
+
+
+def problem_over(tables: TableRows, num_envs: int, max_devices: int) -> Problem:
+    """A problem with room for `num_envs` environments that solve tasks with these tables; all zeros but the tables."""
+    empty = empty_problem(num_envs, 0, max_devices, tables.loads.shape[2])
+    return replace(empty, tables=tables)
 
 
 def require_room(task: Task, max_tables: int, max_devices: int) -> None:

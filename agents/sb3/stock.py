@@ -56,10 +56,10 @@ def train_maskable_ppo(
     if total_timesteps < 1:
         raise InvalidOptionError(f"total_timesteps must be at least 1, not {total_timesteps!r}.")
     try:
-        import torch
         from sb3_contrib import MaskablePPO
 
-        from shard_gym.agents.sb3_vec_env import PlacementVecEnv
+        from shard_gym.agents.sb3.vec_env import PlacementVecEnv
+        from shard_gym.cost_models.neural.training import one_thread
     except ImportError as error:
         raise missing_extra("sb3-contrib", "sb3", "Training with MaskablePPO") from error
     env = PlacementVecEnv(num_envs, suite=suite, split=split, reward=reward, cost_model=cost_model)
@@ -81,13 +81,8 @@ def train_maskable_ppo(
             on_step(local_names["self"].num_timesteps)
         return True
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the network is so small that a second thread costs more than it gives
-    try:
+    with one_thread():
         model.learn(total_timesteps, callback=report)
-    finally:
-        torch.set_num_threads(threads)
-        env.close()
     agent = PolicyAgent(
         "maskable-ppo", masked_policy(model), max_tables=max_tables, max_devices=max_devices, cost_model=cost_model
     )

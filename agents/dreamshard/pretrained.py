@@ -1,0 +1,70 @@
+"""DreamShard as it comes with the package: trained for two kinds of hardware, ready to place tasks of any size.
+
+`checkpoints/` holds the agents and a page about them; `python benchmarks/pretrained.py` trains them again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.dreamshard.agent import DreamShardAgent
+from shard_gym.agents.training.registry import load_agent
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import Placement
+from shard_gym.tasks import Task
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+
+
+class Pretrained(NamedTuple):
+    """A checkpoint: the suite and the options it was trained with."""
+
+    suite: str
+    options: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return CHECKPOINTS / f"{self.suite}.safetensors"
+
+
+PRETRAINED: dict[str, Pretrained] = {
+    "rtx2080ti-pcie": Pretrained("dlrm-50x4", {}),
+    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50, "policy_updates": 20}),
+}
+"""By hardware profile."""
+
+
+class PretrainedDreamShard(Agent):
+    """Places a task with the checkpoint trained for its hardware.
+
+    Args:
+        seed: of samples and search.
+        options: to place with, such as `samples=0, queries=0` for the policy alone; see `DreamShardOptions`.
+    """
+
+    name = "dreamshard"
+
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        self._agents: dict[str, DreamShardAgent] = {}
+        for profile, checkpoint in PRETRAINED.items():
+            agent = load_agent(checkpoint.path, seed=seed, **options)
+            assert isinstance(agent, DreamShardAgent)
+            self._agents[hardware_profile(profile).device.name] = agent
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`.
+
+        Raises:
+            NoPlacementFoundError: also when no checkpoint was trained for the task's devices.
+        """
+        device = task.topology.device.name
+        if device not in self._agents:
+            raise NoPlacementFoundError(
+                f"DreamShard comes trained for {' and '.join(sorted(self._agents))}, and task {task.name!r} is for "
+                f"{device}. Train one with: shard-gym train --agent dreamshard --suite NAME --out FOLDER."
+            )
+        return self._agents[device].place(task)

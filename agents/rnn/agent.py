@@ -1,0 +1,100 @@
+"""The trained RNN baseline as an agent, and how it comes out of its file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.heuristics import checked_seed
+from shard_gym.agents.rnn.decoding import TableSequence, decode
+from shard_gym.agents.rnn.network import PlacementNetwork, network_with
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.neural.training import one_thread
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.placement import Placement, format_bytes
+from shard_gym.tasks import Task
+from shard_gym.weights import Arrays
+
+MAX_SIZE = 2**16
+"""No network in a file may have more units than that in a layer."""
+
+
+class RnnAgent(Agent):
+    """Places with the network's most likely devices, or with drawn ones; it asks no cost model.
+
+    Args:
+        name: how result files call it.
+        network: trained for a number of devices; a task with more cannot be placed.
+        sample: draw every device from the softmax instead of taking the most likely one.
+        seed: of what is drawn. Equal seeds, equal placements.
+    """
+
+    def __init__(self, name: str, network: PlacementNetwork, *, sample: bool = False, seed: int = 0) -> None:
+        self.name = name
+        self.network = network
+        self.sample = sample
+        self.seed = checked_seed(seed)
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`.
+
+        Raises:
+            NoPlacementFoundError: also when the task has more devices than the network.
+        """
+        most = self.network.max_devices
+        if task.num_devices > most:
+            raise NoPlacementFoundError(
+                f"{self.name} was trained for at most {most} devices, and its output layer has one unit for each; "
+                f"task {task.name!r} has {task.num_devices}. Train it on a suite with as many."
+            )
+        noise = gumbel_noise(self._rng(task), task.num_tables, 1, most) if self.sample else None
+        with torch.no_grad(), one_thread():
+            decoded = decode(self.network, TableSequence.of(task, most), noise)
+        stuck = int(decoded.stuck[0])
+        if stuck >= 0:
+            raise NoPlacementFoundError(
+                f"Table {task.tables.names[stuck]} of task {task.name!r} needs "
+                f"{format_bytes(task.tables.memory_bytes[stuck])}, and no device has as much free after the tables "
+                f"that {self.name} placed before it."
+            )
+        placement: Placement = decoded.placements[0]
+        return placement
+
+    def _rng(self, task: Task) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+
+
+def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devices: int) -> torch.Tensor:
+    """(T, B, D) float32, what `decode` draws `count` placements with."""
+    return torch.from_numpy(rng.gumbel(size=(num_tables, count, num_devices)).astype(np.float32))
+
+
+def load_rnn(
+    arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, sample: bool = False
+) -> RnnAgent:
+    """The agent out of what `RnnLearner` says of itself.
+
+    Args:
+        arrays: the network's weights.
+        about: holds the sizes of the network.
+        cost_model: not asked.
+        seed: of what is drawn.
+        sample: see `RnnAgent`.
+
+    Raises:
+        InvalidCheckpointError: these are not the weights of such a network.
+    """
+    network = network_with(arrays, _size(about, "max_devices"), _size(about, "hidden"))
+    return RnnAgent(about["agent"], network, sample=sample, seed=seed)
+
+
+def _size(about: Mapping[str, Any], name: str) -> int:
+    size = about.get(name)
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_SIZE:
+        raise InvalidCheckpointError(f"{name} of the network must be an integer from 1 to {MAX_SIZE}, not {size!r}.")
+    return size

@@ -1,0 +1,5 @@
+"""Stable-Baselines3 on the environment: its stock policies as they are, and policies that see devices as a set."""
+
+from shard_gym.agents.sb3.stock import masked_policy, train_maskable_ppo
+
+__all__ = ["masked_policy", "train_maskable_ppo"]

@@ -1,0 +1,127 @@
+"""The trained policy as an agent for tasks of any size, and how it comes out of its file. Needs torch, not SB3."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.agents.heuristics import checked_seed
+from shard_gym.agents.policy import PolicyAgent
+from shard_gym.agents.sb3.features import device_set
+from shard_gym.agents.sb3.network import DeviceScorer
+from shard_gym.agents.training.options import checked_count
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.neural.training import one_thread
+from shard_gym.envs.placement.observation import ObservationDict
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.placement import Placement
+from shard_gym.tasks import Task
+from shard_gym.weights import Arrays, require_arrays
+
+MAX_WIDTH = 2**12
+"""No network in a file may be wider than that."""
+
+
+class SetPolicyAgent(CostGuidedAgent):
+    """Gives every table to the legal device with the highest score; any number of tables and devices will do.
+
+    The scores read the estimated costs of the tables placed so far; each estimate counts as a question to the cost
+    model. Should a table fit nowhere in the end, the task is tried again with some devices drawn at random: few at
+    first, all of them in the last try.
+
+    Args:
+        name: how result files call it.
+        scorer: scores the devices.
+        cost_model: the model behind the observations.
+        seed: of what is drawn. Equal seeds, equal placements.
+        retries: how often a task is tried again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        scorer: DeviceScorer,
+        *,
+        cost_model: str | AdditiveCostModel = "analytical",
+        seed: int = 0,
+        retries: int = 20,
+    ) -> None:
+        super().__init__(cost_model)
+        self.name = name
+        self.scorer = scorer
+        self.seed = checked_seed(seed)
+        self.retries = checked_count("retries", retries, least=0)
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        for retry in range(self.retries + 1):
+            try:
+                return self._try(task, retry / max(self.retries, 1), rng)
+            except NoPlacementFoundError as error:
+                stuck = error
+        raise stuck
+
+    def _try(self, task: Task, share: float, rng: np.random.Generator) -> Placement:
+        """One episode of `task`, with that share of the devices drawn by `rng`."""
+
+        def choose(observation: ObservationDict, mask: NDArray[np.bool_]) -> int:
+            if rng.random() < share:
+                return int(rng.choice(np.flatnonzero(mask)))
+            tensors = {key: torch.from_numpy(array).unsqueeze(0) for key, array in observation.items()}
+            return int(self.scorer(device_set(tensors)).argmax())
+
+        player = PolicyAgent(
+            self.name,
+            choose,
+            max_tables=task.num_tables,
+            max_devices=task.num_devices,
+            observation="compact",
+            cost_model=self.cost_model,
+        )
+        with torch.no_grad(), one_thread():
+            return player.place(task)
+
+
+def load_policy(
+    arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, retries: int = 20
+) -> SetPolicyAgent:
+    """The agent out of what `Sb3Learner` says of itself.
+
+    Args:
+        arrays: the scorer's weights.
+        about: holds the width of the network.
+        cost_model: the model behind the observations.
+        seed: of what is drawn when a task is tried again.
+        retries: see `SetPolicyAgent`.
+
+    Raises:
+        InvalidCheckpointError: these are not the weights of such a network.
+    """
+    width = about.get("width")
+    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= MAX_WIDTH:
+        raise InvalidCheckpointError(f"width of the network must be an integer from 1 to {MAX_WIDTH}, not {width!r}.")
+    scorer = DeviceScorer(width)
+    load_module_arrays(scorer, arrays, "The policy")
+    return SetPolicyAgent(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)
+
+
+def module_arrays(module: torch.nn.Module) -> Arrays:
+    """Copies of all weights of `module`, by name."""
+    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> None:
+    """Put back what `module_arrays` returned.
+
+    Raises:
+        InvalidCheckpointError: they are of another module; the message calls it `called`.
+    """
+    require_arrays(called, arrays, module_arrays(module))
+    module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})

@@ -1,0 +1,111 @@
+"""Policies for Stable-Baselines3 that see the devices as a set.
+
+Their observation is "compact". `net_arch=[width]` is the width of all hidden layers; no weight depends on the padding.
+Needs the extra `sb3`; import it where it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from torch import nn
+
+from shard_gym.agents.sb3.features import DeviceSet, device_set
+from shard_gym.agents.sb3.network import DeviceScorer, SetCritic
+
+
+class DeviceFeatures(BaseFeaturesExtractor):
+    """`device_set` as a features extractor; it has no weights."""
+
+    def __init__(self, observation_space: spaces.Dict) -> None:
+        super().__init__(observation_space, features_dim=1)  # SB3 builds layers of that size, which are replaced
+
+    def forward(self, observation: dict[str, torch.Tensor]) -> DeviceSet:
+        """The observations as sets of devices."""
+        return device_set(observation)
+
+
+class ActorAndCritic(nn.Module):
+    """A scorer and a critic that share nothing.
+
+    Args:
+        width: of their hidden layers.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scorer = DeviceScorer(width)
+        self.critic = SetCritic(width)
+
+    def forward(self, devices: DeviceSet) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, D) logits and (N, 1) values."""
+        return self.scorer(devices), self.critic(devices)
+
+    def forward_actor(self, devices: DeviceSet) -> torch.Tensor:
+        """(N, D) logits."""
+        logits: torch.Tensor = self.scorer(devices)
+        return logits
+
+    def forward_critic(self, devices: DeviceSet) -> torch.Tensor:
+        """(N, 1) values."""
+        values: torch.Tensor = self.critic(devices)
+        return values
+
+
+class SetPolicy(ActorCriticPolicy):
+    """For PPO and A2C. The mask in the observation masks the logits, so illegal devices have probability zero."""
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        _put_heads(self, lr_schedule)
+
+
+class MaskableSetPolicy(MaskableActorCriticPolicy):
+    """For MaskablePPO."""
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        _put_heads(self, lr_schedule)
+
+
+def _put_heads(policy: Any, lr_schedule: Schedule) -> None:
+    """Give an actor-critic policy its network and optimizer."""
+    policy.mlp_extractor = ActorAndCritic(policy.net_arch[0])
+    policy.action_net = nn.Identity()  # logits and values come ready
+    policy.value_net = nn.Identity()
+    policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
+
+
+class _Dueling(nn.Module):
+    """The value of the state and how much better each device is: (N, D) Q-values, those of illegal devices hopeless."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scorer = DeviceScorer(width)
+        self.critic = SetCritic(width)
+
+    def forward(self, devices: DeviceSet) -> torch.Tensor:
+        values: torch.Tensor = self.scorer(devices) + self.critic(devices)
+        return values
+
+
+class SetQNetwork(QNetwork):
+    """One Q-value for each device; no maximum, be it an action or a target, is ever that of an illegal device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.q_net = _Dueling(self.net_arch[0])  # type: ignore[assignment]
+
+
+class SetDQNPolicy(DQNPolicy):
+    """For DQN."""
+
+    def make_q_net(self) -> SetQNetwork:
+        """A new network with an extractor of its own."""
+        arguments = self._update_features_extractor(self.net_args, features_extractor=None)
+        return SetQNetwork(**arguments).to(self.device)

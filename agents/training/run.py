@@ -1,0 +1,136 @@
+"""A training run in a folder: it survives being killed, logs for TensorBoard, and says what it was started with.
+
+config.json            what was asked for
+training.safetensors   everything needed to go on, after every iteration
+agent.safetensors      what placing needs; see `shard_gym.agents.load_agent`
+log/                   events for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.log import TrainingLog
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError
+from shard_gym.files import read_json, require_writable, write_json
+from shard_gym.weights import load_arrays, save_arrays
+
+CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
+
+OnReport = Callable[[Learner, Report], None]
+"""Called after every iteration, when it is safe on disk."""
+
+
+class TrainingRun:
+    """A learner and the folder where it leaves its states.
+
+    Args:
+        learner: what to train.
+        folder: made if it is missing.
+        options: the learner's own options, for the configuration.
+        resume: go on from the folder's last state; without one the run begins.
+
+    Raises:
+        InvalidOptionError: the folder holds a run already and `resume` is False, or a run with another configuration.
+        InvalidCheckpointError: the state cannot be used.
+        DamagedFileError: the folder's configuration cannot be read.
+        UnwritablePathError: the folder cannot be written to.
+    """
+
+    def __init__(self, learner: Learner, folder: Path, options: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.learner = learner
+        self.folder = folder
+        self.seconds = 0.0
+        self._config = _config(learner, options)
+        require_writable(folder / CONFIG)
+        if (folder / TRAINING).exists() or (folder / CONFIG).exists():
+            self._require_same_run(resume)
+            if (folder / TRAINING).exists():
+                self._restore()
+        else:
+            write_json(folder / CONFIG, self._config)
+
+    def _require_same_run(self, resume: bool) -> None:
+        if not resume:
+            raise InvalidOptionError(
+                f"{self.folder} holds a training run already. Go on with it by resuming (--resume), or name another "
+                "folder."
+            )
+        found = read_json(self.folder / CONFIG)
+        if not isinstance(found, dict):
+            raise DamagedFileError(f"{self.folder / CONFIG} is no configuration of a run. Name another folder.")
+        differing = sorted(key for key in self._config if found.get(key) != self._config[key])
+        if differing:
+            key = differing[0]
+            raise InvalidOptionError(
+                f"The run in {self.folder} was started with {key} {found.get(key)!r}, not {self._config[key]!r}. "
+                "Resume it with what it was started with, or name another folder."
+            )
+
+    def _restore(self) -> None:
+        arrays, about = load_arrays(self.folder / TRAINING, "training")
+        try:
+            iteration, queries = int(about["iteration"]), int(about["true_cost_queries"])
+            self.seconds = float(about["seconds"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidCheckpointError(
+                f"{self.folder / TRAINING} does not say how far it came: {error!r}."
+            ) from error
+        try:
+            self.learner.load_state(arrays)
+        except InvalidCheckpointError as error:
+            raise InvalidCheckpointError(f"{self.folder / TRAINING} is no state of this run. {error}") from error
+        self.learner.iteration = iteration
+        self.learner.cost_model.queries = queries
+
+    def run(self, on_report: OnReport | None = None) -> Agent:
+        """Train until all iterations are done, and return the agent."""
+        learner = self.learner
+        with TrainingLog(self.folder / LOG, learner.iteration) as log:
+            while learner.iteration < learner.iterations:
+                started = time.perf_counter()
+                report = learner.iterate()
+                learner.iteration += 1
+                self.seconds += time.perf_counter() - started
+                queries = {"true_cost_queries": learner.true_cost_queries}
+                log.add(learner.iteration, {"mean_cost_ms": report.mean_cost_ms, **queries, **report.numbers})
+                self._save()
+                if on_report:
+                    on_report(learner, report)
+        return learner.agent()
+
+    def _save(self) -> None:
+        """The agent first: a run killed in between repeats an iteration and writes the same agent again."""
+        learner = self.learner
+        progress = {
+            "iteration": learner.iteration,
+            "true_cost_queries": learner.true_cost_queries,
+            "seconds": self.seconds,
+        }
+        about = {"agent": learner.name, **learner.about(), "trained": {**self._config, **progress}}
+        save_arrays(self.folder / AGENT, "agent", learner.weights(), about)
+        save_arrays(self.folder / TRAINING, "training", learner.state(), progress)
+
+
+def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is started with, as JSON would read it back."""
+    import shard_gym
+
+    config = {
+        "agent": learner.name,
+        "suite": learner.suite.name,
+        "split": learner.suite.split,
+        "suite_sha256": learner.suite.sha256,
+        "cost_model": learner.cost_model.fingerprint,
+        "seed": learner.seed,
+        "options": dict(options),
+        "version": shard_gym.__version__,
+    }
+    value: dict[str, Any] = json.loads(json.dumps(config))
+    return value

@@ -1,0 +1,197 @@
+"""What all neural cost models share: tables become latents, latents add up, heads read ms from the sums.
+
+A model is a dict of weights and a few functions of them that serve NumPy and torch alike (see `network`). The functions
+`latents`, `own_phases`, `all_to_alls` and `overall` are the network; the methods of `AdditiveCostModel` call them
+with NumPy arrays and see to it that no estimate is negative, that an empty device costs nothing, and that no cost lies
+outside the bounds promised. Training calls them with tensors (see `training`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+LEAST_SHARE, MOST_SHARE = 0.002, 3.0
+"""No placement is estimated below the first share, or above the second, of the sum of its tables' costs alone. A fused
+op is cheaper than its tables one by one, and devices work side by side; what lies beyond is a network's error."""
+
+LEAST_MS = 1e-3
+"""No table alone is estimated to cost less."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the training data look like to an untrained network; NumPy arrays.
+
+    Attributes:
+        inputs: (M, F) float32, what it reads of each table.
+        loads: (P, D, K) float32, its loads of each device.
+        cluster: the topologies, leading shape (P,).
+        phases_ms: (P, D, 4) float32, ms measured.
+    """
+
+    inputs: NDArray[np.float32]
+    loads: NDArray[np.float32]
+    cluster: Cluster
+    phases_ms: NDArray[np.float32]
+
+
+class NeuralCostModel(AdditiveCostModel):
+    """A cost model whose formulas are a network.
+
+    The loads of a table are `num_sums` latents that are summed over a device, then its cost alone in ms (column
+    `alone`, summed too: it tells an empty device, and bounds every cost), then latents that are reduced by maximum.
+
+    Args:
+        weights: float32 arrays by name.
+        card: what is known about the model (data, errors); JSON values.
+
+    Attributes:
+        architecture: how files and the registry of networks call the network.
+        num_sums: latents that are summed.
+        num_maxima: latents that are reduced by maximum; none may be negative.
+    """
+
+    architecture: ClassVar[str]
+    version = 1
+    num_sums: int
+    num_maxima: int = 0
+
+    def __init__(self, weights: Mapping[str, NDArray[np.float32]], card: Mapping[str, Any] | None = None) -> None:
+        self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+        self.card = dict(card or {})
+        self.name = f"neural-{self.architecture}"
+        self.alone = self.num_sums
+        self.num_sum_loads = self.num_sums + 1
+        self.num_loads = self.num_sum_loads + self.num_maxima
+
+    @cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for name in sorted(self.weights):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(self.weights[name]).tobytes())
+        return digest.hexdigest()[:12]
+
+    @property
+    def fingerprint(self) -> str:
+        """Name, version and the first digits of the SHA-256 of the weights."""
+        return f"{super().fingerprint}-{self._digest}"
+
+    # The network: `weights` and all arrays are NumPy's or torch's
+
+    @classmethod
+    @abstractmethod
+    def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
+        """Weights of an untrained network."""
+
+    @classmethod
+    def calibrated(cls, data: Calibration) -> FloatWeights:
+        """The weights that are measured on the training data, not learnt; by default there are none."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, tables: Tables) -> NDArray[np.float32]:
+        """(T, F) float32, what the network reads of each table."""
+
+    @classmethod
+    @abstractmethod
+    def latents(cls, weights: Weights, inputs: Array) -> Array:
+        """(T, K) loads of tables with (T, F) `inputs`, with 1 in the column `alone`."""
+
+    @classmethod
+    @abstractmethod
+    def own_phases(cls, weights: Weights, loads: Array) -> Array:
+        """(..., 4) ms from the (..., K) loads of a device; of any sign, and anything for an empty device."""
+
+    @classmethod
+    def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array | None:
+        """(..., D, 2) ms of the forward and the backward all-to-all, if the network estimates them from all devices.
+
+        Args:
+            weights: of the network.
+            phases: (..., D, 4) ms, what `own_phases` says.
+            loads: (..., D, C), the `shared_loads`.
+            cluster: the topologies; its arrays are of the same library.
+
+        Returns:
+            None for a network whose `own_phases` hold them already.
+        """
+        return None
+
+    @classmethod
+    def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
+        """(...) ms of an iteration from (..., D, 4) phases and the (..., D, C) `shared_loads` of the devices.
+
+        Both are 0 beyond the devices that `cluster` says there are. By default the phases follow each other, each as
+        long as its slowest device.
+        """
+        return largest(phases, -2).sum(-1)
+
+    # The cost model
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, K) float64."""
+        loads = np.asarray(self.latents(self.weights, self.describe(tables)), np.float64)
+        loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
+        return loads
+
+    def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        """(T,) ms, each table alone on the first device, not bounded."""
+        shared = np.zeros((len(loads), topology.num_devices, loads[:, self.shared_loads].shape[1]))
+        shared[:, 0] = loads[:, self.shared_loads]
+        phases = np.zeros((len(loads), topology.num_devices, 4))
+        phases[:, 0] = self.device_phases(loads)
+        cluster = topology.cluster()
+        self.couple(phases, shared, cluster)
+        return np.asarray(self.overall(self.weights, phases, shared, cluster), np.float64)
+
+    def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        """See `AdditiveCostModel`; they are in the loads already."""
+        return loads[:, self.alone].copy()
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """See `AdditiveCostModel`."""
+        phases = self.own_phases(self.weights, loads.astype(np.float32))
+        return _estimated(phases, loads[..., self.alone])
+
+    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """See `AdditiveCostModel`."""
+        both = self.all_to_alls(self.weights, phases, shared, cluster)
+        if both is not None:
+            sends = cluster.device_mask & (self._costs_in_all(shared) > 0)[..., None]
+            phases[..., 1:3] = np.where(sends[..., None], np.maximum(both, 0.0), 0.0)
+
+    def _costs_in_all(self, shared: FloatArray) -> FloatArray:
+        """(...) ms, the sum of the costs alone of all tables placed, from the (..., D, C) `shared_loads`."""
+        return np.asarray(shared[..., self.alone - (self.shared_loads.start or 0)].sum(axis=-1))
+
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
+        """See `AdditiveCostModel`; within the bounds of `cost_bounds`."""
+        in_all = self._costs_in_all(shared)
+        cost = self.overall(self.weights, phases, shared, cluster)
+        return np.asarray(np.clip(cost, LEAST_SHARE * in_all, MOST_SHARE * in_all), np.float64)
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See `AdditiveCostModel`: shares of the sum of the tables' costs alone."""
+        in_all = float(loads[:, self.alone].sum())
+        # A placement's loads may be added in another order: a hair of room for the rounding.
+        return LEAST_SHARE * in_all * (1 - 1e-9), MOST_SHARE * in_all * (1 + 1e-9)
+
+
+def _estimated(phases: Array, alone: FloatArray) -> FloatArray:
+    """Phases without negative times, and none at all for an empty device."""
+    return np.where((alone > 0)[..., None], np.maximum(phases, 0.0), 0.0).astype(np.float64)

@@ -1,0 +1,104 @@
+"""DreamShard's cost network: table latents, their sum over a device, a head for each kind of time, one for the total.
+
+Zha et al., *DreamShard*, NeurIPS 2022, section 3.1; sizes and activations as in daochenzha/dreamshard,
+dreamshard/models.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
+from shard_gym.cost_models.neural.features import calibrated_features, new_features, plain_features
+from shard_gym.cost_models.neural.network import (
+    Array,
+    FloatWeights,
+    Weights,
+    heads,
+    joined,
+    largest,
+    mlp,
+    new_heads,
+    new_mlp,
+    relu,
+    standardised,
+)
+from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.topology import Cluster, Topology
+
+LATENT = 32
+HIDDEN = 64
+HEADS = ("forward", "communication", "backward")
+
+PHASE_OF_HEAD = [0, 1, 1, 2]
+"""The network has one head for communication; both all-to-alls take its time."""
+
+
+class DreamShardCostModel(NeuralCostModel):
+    """DreamShard's cost network.
+
+    A table MLP (21 features, 128, 32 latents, ReLU on both layers); the sum of the latents over a device; heads with
+    64 hidden units for forward, communication and backward; the maximum of the sums over the devices, and a head with
+    64 hidden units for the cost of the iteration. Numbers are ms throughout.
+
+    Two things differ from the authors' code: features are standardised over all training tables, not within a task,
+    which forgets the absolute scale; and an empty device costs nothing instead of what the network says of a table of
+    zeros.
+    """
+
+    architecture = "dreamshard"
+    num_sums = LATENT
+
+    @classmethod
+    def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        return {
+            **new_features(),
+            **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
+            **new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
+            **new_mlp(rng, "overall", (LATENT, HIDDEN, 1)),
+        }
+
+    @classmethod
+    def calibrated(cls, data: Calibration) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        return calibrated_features(data.inputs)
+
+    @classmethod
+    def describe(cls, tables: Tables) -> NDArray[np.float32]:
+        """(T, 21) float32, DreamShard's features as plain numbers."""
+        features: NDArray[np.float32] = plain_features(tables.features())
+        return features
+
+    @classmethod
+    def latents(cls, weights: Weights, inputs: Array) -> Array:
+        """See `NeuralCostModel`."""
+        latents = relu(mlp(weights, "table", standardised(weights, "features", inputs)))
+        return joined([latents, inputs[:, :1] * 0.0 + 1.0])
+
+    @classmethod
+    def own_phases(cls, weights: Weights, loads: Array) -> Array:
+        """See `NeuralCostModel`."""
+        return heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
+
+    def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        """The heads' times added up, as the authors sort tables: no placement teaches the total of one table."""
+        phases = self.own_phases(self.weights, loads.astype(np.float32))
+        return np.asarray(phases[:, [0, 2, 3]].sum(axis=1), np.float64)
+
+    @classmethod
+    def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
+        """(...) ms from the maxima of the latent sums over the devices; the phases are not looked at."""
+        return mlp(weights, "overall", cls._placement(cls._device(loads), cluster))[..., 0]
+
+    @classmethod
+    def _device(cls, loads: Array) -> Array:
+        """(..., 32), the latents of a device: the sums of its tables'."""
+        return loads[..., :LATENT]
+
+    @classmethod
+    def _placement(cls, latents: Array, cluster: Cluster) -> Array:
+        """(..., 32), the latents of a placement: the maxima over its (..., D, 32) devices."""
+        return largest(latents, -2)

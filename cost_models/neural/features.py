@@ -1,0 +1,39 @@
+"""The table features as DreamShard and NeuroShard read them: plain numbers, not logarithms."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.neural.network import Array, FloatWeights, exp2, joined, measured, new_standard
+from shard_gym.tables import FEATURE_NAMES, REFERENCE_SCALE
+
+SCALED = len(REFERENCE_SCALE.mean)
+"""Features that `Tables.features` gives as standardised logarithms; the reuse bins after them are shares."""
+
+
+def plain_features(features: Array) -> Array:
+    """(..., 21): dim, rows, pooling factor and GiB of each table, then the reuse bins, from `Tables.features`.
+
+    What a device costs is nearly linear in these numbers. From their logarithms a small network with a sum behind it
+    learns it several times worse from a hundred placements.
+    """
+    columns = [
+        exp2(features[..., k : k + 1] * std + mean) - 1.0
+        for k, (mean, std) in enumerate(zip(REFERENCE_SCALE.mean, REFERENCE_SCALE.std, strict=True))
+    ]
+    plain = joined([*columns, features[..., SCALED:]])
+    return plain.astype(np.float32) if isinstance(plain, np.ndarray) else plain
+
+
+def new_features() -> FloatWeights:
+    """Weights of `standardised` for plain features, that change nothing yet."""
+    return new_standard("features", len(FEATURE_NAMES))
+
+
+def calibrated_features(plain: NDArray[np.float32]) -> FloatWeights:
+    """The weights that standardise (M, 21) plain features over the training tables; the reuse bins stay as they are."""
+    weights = new_features()
+    for name, values in measured("features", plain[:, :SCALED]).items():
+        weights[name][:SCALED] = values
+    return weights

@@ -1,0 +1,186 @@
+"""Fitting a neural cost model to a data set: it learns from some tables and stops by what it says of others.
+
+Needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.dataset import CostDataset
+from shard_gym.cost_models.neural.metrics import errors
+from shard_gym.cost_models.neural.network import FloatWeights
+from shard_gym.cost_models.neural.splits import SplitCosts
+from shard_gym.cost_models.neural.storage import network_named
+from shard_gym.cost_models.neural.training import Samples, as_arrays, new_optimizer, one_thread, teach, trainable
+from shard_gym.errors import InvalidOptionError, wrong_kind
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How long and how fast a network learns.
+
+    Attributes:
+        steps: batches it learns from at most.
+        learning_rate: of Adam's first step; falls linearly to 0.
+        weight_decay: of the matrices, see `training.new_optimizer`.
+        batch_size: placements in a batch.
+        check_every: steps between two looks at the validation tables.
+        patience: looks without a smaller error before the fit ends.
+
+    Raises:
+        InvalidOptionError: a number is not positive (the decay: negative).
+    """
+
+    steps: int = 3_000
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.1
+    batch_size: int = 64
+    check_every: int = 100
+    patience: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "check_every", "patience"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise InvalidOptionError(f"{name} of a fit must be an integer of at least 1, not {value!r}.")
+        if not _is_number(self.learning_rate) or not 0 < self.learning_rate < np.inf:
+            raise InvalidOptionError(f"learning_rate of a fit must be a positive number, not {self.learning_rate!r}.")
+        if not _is_number(self.weight_decay) or not 0 <= self.weight_decay < np.inf:
+            raise InvalidOptionError(f"weight_decay of a fit must be a number from 0 up, not {self.weight_decay!r}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class FitProgress:
+    """Where a fit stands after a look at the validation tables.
+
+    Attributes:
+        step: batches learnt from so far.
+        steps: how many there will be at most.
+        loss: mean of the last training losses.
+        validation_error: see `validation_error`.
+        best_step: the step with the smallest validation error so far; its weights are kept.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    validation_error: float
+    best_step: int
+
+
+OnProgress = Callable[[FitProgress], None]
+
+
+def fit_cost_model(
+    network: str | type[NeuralCostModel],
+    costs: SplitCosts,
+    *,
+    seed: int,
+    options: FitOptions | None = None,
+    on_progress: OnProgress | None = None,
+) -> NeuralCostModel:
+    """A network that learnt the costs of the training tables; equal arguments give equal weights.
+
+    The weights with the smallest `validation_error` met on the way are returned, with a card that says how they came
+    about (`make_card` makes it whole).
+
+    Args:
+        network: architecture, by name or class.
+        costs: placements of training and of validation tables, at least.
+        seed: of the first weights and of the batches.
+        options: how long and how fast.
+        on_progress: called after every look at the validation tables.
+
+    Raises:
+        UnknownNameError: there is no such network.
+        InvalidOptionError: a split has no placement, or the seed is no integer of at least 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise wrong_kind("seed", seed, "an integer of at least 0")
+    chosen = network_named(network) if isinstance(network, str) else network
+    with one_thread():
+        fit = _Fit(chosen, costs, np.random.default_rng(seed), options or FitOptions())
+        while not fit.over:
+            fit.go_on(on_progress)
+    return chosen(fit.best, {"fit": {"seed": int(seed), **fit.account()}})
+
+
+class _Fit:
+    """A network in training, and the best weights so far."""
+
+    def __init__(
+        self, network: type[NeuralCostModel], costs: SplitCosts, rng: np.random.Generator, options: FitOptions
+    ) -> None:
+        self._network, self._rng, self._options = network, rng, options
+        self._samples, self._validation = Samples(costs.part("train"), network), costs.part("validation")
+        self._weights = trainable(calibrated(self._samples, network.new_weights(rng)))
+        self._optimizer = new_optimizer(self._weights, options.weight_decay)
+        self._step, self._best_step, self._best_error = 0, 0, np.inf
+        self.best = as_arrays(self._weights)
+
+    @property
+    def over(self) -> bool:
+        """Whether all steps are done, or the last looks brought nothing better."""
+        stuck = self._step - self._best_step >= self._options.patience * self._options.check_every
+        return stuck or self._step >= self._options.steps
+
+    def go_on(self, on_progress: OnProgress | None) -> None:
+        """Learn until the next look at the validation tables, and look."""
+        options, done = self._options, self._step
+        self._step = min(done + options.check_every, options.steps)
+        loss = teach(
+            self._weights,
+            self._optimizer,
+            self._samples,
+            self._rng,
+            steps=self._step - done,
+            learning_rate=options.learning_rate * (1 - done / options.steps),
+            final_learning_rate=options.learning_rate * (1 - self._step / options.steps),
+            batch_size=options.batch_size,
+        )
+        weights = as_arrays(self._weights)
+        error = validation_error(self._network(weights), self._validation)
+        if error < self._best_error:
+            self.best, self._best_error, self._best_step = weights, error, self._step
+        if on_progress:
+            on_progress(FitProgress(self._step, options.steps, loss, error, self._best_step))
+
+    def account(self) -> dict[str, Any]:
+        """How the weights came about, as JSON values."""
+        import shard_gym
+
+        return {
+            **vars(self._options),
+            "steps_done": self._step,
+            "best_step": self._best_step,
+            "validation_error": self._best_error,
+            "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
+        }
+
+
+def calibrated(samples: Samples, weights: FloatWeights) -> FloatWeights:
+    """`weights` with those that are measured on `samples` measured.
+
+    Twice: what later layers are given depends on what the first ones were given, which the first round sets.
+    """
+    for _ in range(2):
+        weights = {**weights, **samples.network.calibrated(samples.calibration(weights))}
+    return weights
+
+
+def validation_error(model: NeuralCostModel, data: CostDataset) -> float:
+    """Mean of two relative errors of `model` on `data`: that of the cost, and the mean of those of the phases."""
+    found = errors(model, data)
+    phases = [error.mape for error in found.phases.values() if error.count]
+    return (found.cost.mape + float(np.mean(phases))) / 2

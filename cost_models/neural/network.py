@@ -1,0 +1,145 @@
+"""Small dense networks over arrays of NumPy or of torch: one definition for estimating and for training.
+
+Weights are a dict of arrays, `"<layer>.weight"` (inputs, outputs) and `"<layer>.bias"` (outputs,). With NumPy arrays a
+network estimates without torch; with tensors it can be trained. Only operations that both libraries spell alike are
+used, and the few they do not are below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = Any
+"""A NumPy array or a torch tensor; what goes in comes out."""
+
+Weights = Mapping[str, Array]
+
+FloatWeights = dict[str, NDArray[np.float32]]
+
+
+def relu(values: Array) -> Array:
+    """`values` where they are positive, else 0."""
+    return values.clip(min=0)
+
+
+def largest(values: Array, axis: int) -> Array:
+    """The maximum over one axis."""
+    return values.max(axis=axis) if isinstance(values, np.ndarray) else values.amax(dim=axis)
+
+
+def log2(values: Array) -> Array:
+    """The binary logarithm."""
+    return np.log2(values) if isinstance(values, np.ndarray) else values.log2()
+
+
+def exp2(values: Array) -> Array:
+    """Two to the power of `values`."""
+    return np.exp2(values) if isinstance(values, np.ndarray) else values.exp2()
+
+
+def joined(arrays: Sequence[Array]) -> Array:
+    """Arrays of equal leading shape side by side on the last axis."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(list(arrays), axis=-1)
+    import torch
+
+    return torch.cat(list(arrays), dim=-1)
+
+
+def dense(weights: Weights, layer: str, inputs: Array) -> Array:
+    """(..., outputs) of one affine layer."""
+    weight = weights[f"{layer}.weight"]
+    if inputs.dtype != weight.dtype:
+        inputs = inputs.astype(weight.dtype)  # NumPy alone gets here: a product of two precisions is slow
+    return inputs @ weight + weights[f"{layer}.bias"]
+
+
+def mlp(weights: Weights, name: str, inputs: Array) -> Array:
+    """(..., outputs) of the layers `name`.0, `name`.1, ... with ReLU between them; the last is affine."""
+    values = dense(weights, f"{name}.0", inputs)
+    layer = 1
+    while f"{name}.{layer}.weight" in weights:
+        values = dense(weights, f"{name}.{layer}", relu(values))
+        layer += 1
+    return _with_shortcut(weights, name, inputs, values)
+
+
+def heads(weights: Weights, name: str, inputs: Array) -> Array:
+    """(..., H) of H networks with one hidden layer and one output each, computed as one wide layer."""
+    hidden = relu(dense(weights, f"{name}.hidden", inputs))
+    out = weights[f"{name}.out.weight"]
+    values = (hidden.reshape((*hidden.shape[:-1], *out.shape)) * out).sum(-1) + weights[f"{name}.out.bias"]
+    return _with_shortcut(weights, name, inputs, values)
+
+
+def _with_shortcut(weights: Weights, name: str, inputs: Array, values: Array) -> Array:
+    """`values`, and an affine layer around the network where it has one: it goes on straight beyond what was learnt."""
+    shortcut = f"{name}.shortcut"
+    return values + dense(weights, shortcut, inputs) if f"{shortcut}.weight" in weights else values
+
+
+def new_mlp(rng: np.random.Generator, name: str, sizes: Sequence[int]) -> FloatWeights:
+    """Fresh weights of `mlp`: uniform within 1 / sqrt(inputs), the default of torch's linear layers."""
+    weights: FloatWeights = {}
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weights |= new_dense(rng, f"{name}.{layer}", inputs, (inputs, outputs))
+    return weights
+
+
+def new_heads(rng: np.random.Generator, name: str, inputs: int, hidden: int, count: int) -> FloatWeights:
+    """Fresh weights of `heads`, each head drawn as `new_mlp` would."""
+    return {
+        **new_dense(rng, f"{name}.hidden", inputs, (inputs, count * hidden)),
+        **new_dense(rng, f"{name}.out", hidden, (count, hidden), outputs=count),
+    }
+
+
+def new_shortcut(name: str, inputs: int, outputs: int) -> FloatWeights:
+    """A shortcut around the network `name` that adds nothing yet."""
+    return {
+        f"{name}.shortcut.weight": np.zeros((inputs, outputs), np.float32),
+        f"{name}.shortcut.bias": np.zeros(outputs, np.float32),
+    }
+
+
+def new_dense(
+    rng: np.random.Generator, layer: str, fan_in: int, shape: tuple[int, int], outputs: int | None = None
+) -> FloatWeights:
+    """Fresh weights of one layer with `fan_in` inputs to each of its outputs."""
+    bound = fan_in**-0.5
+    return {
+        f"{layer}.weight": rng.uniform(-bound, bound, shape).astype(np.float32),
+        f"{layer}.bias": rng.uniform(-bound, bound, outputs or shape[1]).astype(np.float32),
+    }
+
+
+MEASURED = (".mean", ".scale")
+"""Weights with names that end so are measured on the training data, not learnt."""
+
+
+def new_standard(name: str, size: int) -> FloatWeights:
+    """Weights of `standardised` that change nothing yet."""
+    return {f"{name}.mean": np.zeros(size, np.float32), f"{name}.scale": np.ones(size, np.float32)}
+
+
+def standardised(weights: Weights, name: str, values: Array) -> Array:
+    """`values` with the mean and the spread of the training data taken out."""
+    return (values - weights[f"{name}.mean"]) * weights[f"{name}.scale"]
+
+
+def measured(name: str, values: NDArray[np.floating[Any]]) -> FloatWeights:
+    """The weights of `standardised` for (n, size) `values`.
+
+    What hardly varies in the training data is scaled by a tenth of its mean instead of its spread, so that a new value
+    does not come out enormous; what does not vary at all is left out.
+    """
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    unit = np.maximum(spread, np.abs(mean) / 10)
+    varies = spread > 1e-4 * np.abs(mean) + 1e-9
+    scale = np.divide(1.0, unit, out=np.zeros_like(unit), where=varies)
+    return {f"{name}.mean": mean.astype(np.float32), f"{name}.scale": scale.astype(np.float32)}

@@ -1,0 +1,170 @@
+"""NeuroShard's networks: one for the computation of a device, two for the all-to-alls of all devices.
+
+Zha et al., *Pre-train and Search*, MLSys 2023, section 3.2; sizes as in daochenzha/neuroshard,
+neuroshard/compute_cost_model.py and neuroshard/comm_cost_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
+from shard_gym.cost_models.neural.features import calibrated_features, new_features, plain_features
+from shard_gym.cost_models.neural.network import (
+    Array,
+    FloatWeights,
+    Weights,
+    heads,
+    joined,
+    largest,
+    measured,
+    mlp,
+    new_heads,
+    new_mlp,
+    new_standard,
+    relu,
+    standardised,
+)
+from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.topology import Cluster
+
+LATENT = 32
+HIDDEN = 64
+COMMUNICATION_SIZES = (128, 64, 32, 16)
+OUTPUT_BYTES = 4
+"""Pooled outputs travel as FP32."""
+
+MIB = 2.0**20
+
+ROUTE_FEATURES = 7
+SKEW_FEATURES = 2
+
+
+class NeuroShardCostModel(NeuralCostModel):
+    """NeuroShard's three networks.
+
+    Computation: a table MLP (21 features, 128, 32 latents, ReLU on both layers), the sum over a device, a head with 64
+    hidden units. Communication: an MLP (128, 64, 32, 16) for each all-to-all; the backward one from what every device
+    sends, the forward one also from when each device is ready to send.
+
+    Where it differs from the paper: computation has two outputs, forward and backward, because an iteration waits for
+    the slowest device in each. And the paper's communication networks read one number for each device of a fixed
+    cluster; here one network is asked about every device in turn, with what this device and the others send and
+    receive, inside the host and across, so any number of devices will do.
+    """
+
+    architecture = "neuroshard"
+    num_sums = LATENT + 1
+    shared_loads = slice(LATENT, LATENT + 2)
+
+    @classmethod
+    def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        return {
+            **new_features(),
+            **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
+            **new_heads(rng, "compute", LATENT, HIDDEN, 2),
+            **new_communication(rng),
+        }
+
+    @classmethod
+    def calibrated(cls, data: Calibration) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        return {
+            **calibrated_features(data.inputs[:, :-1]),
+            **calibrated_communication(data, data.loads[..., LATENT]),
+        }
+
+    @classmethod
+    def describe(cls, tables: Tables) -> NDArray[np.float32]:
+        """(T, 22) float32: DreamShard's features as plain numbers, and MiB of pooled outputs."""
+        return np.concatenate([plain_features(tables.features()), output_mib(tables)[:, None]], axis=1)
+
+    @classmethod
+    def latents(cls, weights: Weights, inputs: Array) -> Array:
+        """See `NeuralCostModel`; the last summed latent is the MiB of pooled outputs."""
+        latents = relu(mlp(weights, "table", standardised(weights, "features", inputs[:, :-1])))
+        return joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
+
+    @classmethod
+    def own_phases(cls, weights: Weights, loads: Array) -> Array:
+        """See `NeuralCostModel`; the all-to-alls are 0."""
+        both = heads(weights, "compute", loads[..., :LATENT])
+        nothing = both * 0.0
+        return joined([both[..., :1], nothing, both[..., 1:]])
+
+    @classmethod
+    def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
+        """See `NeuralCostModel`."""
+        return communication(weights, phases, loads[..., 0], cluster)
+
+
+def output_mib(tables: Tables) -> NDArray[np.float32]:
+    """(T,) float32, MiB of the pooled outputs of each table for the whole batch."""
+    values = tables.embedding_dim * tables.num_features * tables.workload.batch_size
+    return (values * (OUTPUT_BYTES / MIB)).astype(np.float32)
+
+
+def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNICATION_SIZES) -> FloatWeights:
+    """Fresh weights of `communication`, with hidden layers of these sizes."""
+    return {
+        **new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
+        **new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
+        **new_standard("route", ROUTE_FEATURES),
+        **new_standard("skew", SKEW_FEATURES),
+    }
+
+
+def calibrated_communication(data: Calibration, mib: NDArray[np.float32]) -> FloatWeights:
+    """The weights of `communication` that are measured, not learnt; `mib` is (P, D), the outputs of each device."""
+    real = data.cluster.device_mask
+    route = routes(mib, data.cluster)[real]
+    ready = data.phases_ms[..., [0, 2, 3]].sum(axis=-1)
+    return {**measured("route", route), **measured("skew", skews(ready, data.cluster)[real])}
+
+
+def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster) -> Array:
+    """(..., D, 2) ms of the forward and backward all-to-all from (..., D, 4) phases and (..., D) MiB of outputs."""
+    route = standardised(weights, "route", routes(mib, cluster))
+    backward = mlp(weights, "backward_comm", route)
+    late = skews(phases[..., 0] + phases[..., 3] + backward[..., 0], cluster)
+    forward = mlp(weights, "forward_comm", joined([route, standardised(weights, "skew", late)]))
+    return joined([forward, backward])
+
+
+def skews(ready: Array, cluster: Cluster) -> Array:
+    """(..., D, 2) ms: how much later than the first device each is ready to send, and how much the last one is.
+
+    The iteration before left the devices apart: each is ready after its backward all-to-all, its backward and its
+    forward computation (neuroshard/simulator.py).
+    """
+    real = cluster.device_mask * 1.0
+    first = -largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
+    late = (ready - first) * real
+    last = largest(late, -1)[..., None] + late * 0.0
+    return joined([late[..., None], last[..., None]])
+
+
+def routes(mib: Array, cluster: Cluster) -> Array:
+    """(..., D, 7): what a device sends and receives (MiB), inside its host and across, and how many devices there are.
+
+    Every device sends one D-th of its pooled outputs to every device, and receives as much of theirs.
+    """
+    count: Array = cluster.num_devices
+    count = count[..., None]
+    total = mib.sum(-1)[..., None] + mib * 0.0
+    of_peers = (cluster.host_peers @ mib[..., None])[..., 0]
+    others = count - 1.0 - cluster.num_peers
+    columns = [
+        mib * cluster.num_peers / count,
+        of_peers / count,
+        mib * others / count,
+        (total - mib - of_peers) / count,
+        mib,
+        total / count,
+        count + mib * 0.0,
+    ]
+    return joined([column[..., None] for column in columns])

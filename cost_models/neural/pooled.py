@@ -1,0 +1,132 @@
+"""The network behind `dream-search`: NeuroShard's, told more about the tables and able to see the widest one.
+
+What it adds to NeuroShard's, because an analytical or measured cost depends on it and DreamShard's 21 features leave it
+to guesswork: the work of each table in linear units (lookups, bytes read, bytes updated, bytes sent), which add up over
+a device exactly; the share of accesses in each reuse bin; and latents that are reduced by maximum, for the widest table
+decides how the whole fused op runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
+from shard_gym.cost_models.neural.network import (
+    Array,
+    FloatWeights,
+    Weights,
+    heads,
+    joined,
+    log2,
+    measured,
+    mlp,
+    new_heads,
+    new_mlp,
+    new_shortcut,
+    new_standard,
+    relu,
+    standardised,
+)
+from shard_gym.cost_models.neural.neuroshard import (
+    MIB,
+    ROUTE_FEATURES,
+    SKEW_FEATURES,
+    calibrated_communication,
+    communication,
+    new_communication,
+    output_mib,
+)
+from shard_gym.tables import FEATURE_NAMES, NUM_BINS, Tables
+from shard_gym.topology import Cluster
+
+WORK = ("lookups", "read_mib", "distinct_mib", "gradient_mib", "output_mib")
+SUM_LATENT, MAX_LATENT, HIDDEN = 32, 8, 64
+ROUTE_HIDDEN = (32, 32)
+"""A tenth of NeuroShard's communication networks: every step and every try of a search asks about every device."""
+
+INPUTS = len(FEATURE_NAMES) + NUM_BINS + len(WORK)
+DEVICE = SUM_LATENT + len(WORK) + MAX_LATENT
+
+
+class PooledCostModel(NeuralCostModel):
+    """Sums and maxima of table latents, sums of work; heads for forward and backward, networks for the all-to-alls.
+
+    Every network has an affine shortcut around it and reads standardised numbers. Its outputs count in units of the
+    mean phase of the training data (`phase.scale`), so that one learning rate serves all hardware.
+    """
+
+    architecture = "pooled"
+    num_sums = SUM_LATENT + len(WORK)
+    num_maxima = MAX_LATENT
+    shared_loads = slice(num_sums - 1, num_sums + 1)
+
+    @classmethod
+    def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        return {
+            **new_mlp(rng, "table", (INPUTS, 128, SUM_LATENT + MAX_LATENT)),
+            **new_heads(rng, "compute", DEVICE, HIDDEN, 2),
+            **new_shortcut("compute", DEVICE, 2),
+            **new_communication(rng, ROUTE_HIDDEN),
+            **new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
+            **new_shortcut("backward_comm", ROUTE_FEATURES, 1),
+            **new_standard("work", len(WORK)),
+            **new_standard("device", DEVICE),
+            "phase.scale": np.ones(4, np.float32),
+        }
+
+    @classmethod
+    def calibrated(cls, data: Calibration) -> FloatWeights:
+        """See `NeuralCostModel`."""
+        used = data.loads[..., cls.num_sums] > 0
+        return {
+            **measured("work", np.log2(1 + data.inputs[:, -len(WORK) :])),
+            **measured("device", cls._device(data.loads)[used]),
+            **calibrated_communication(data, data.loads[..., cls.num_sums - 1]),
+            "phase.scale": data.phases_ms[used].mean(axis=0),
+        }
+
+    @classmethod
+    def describe(cls, tables: Tables) -> NDArray[np.float32]:
+        """(T, 21 + 17 + W) float32: DreamShard's features, the access histogram, the work."""
+        return np.concatenate([tables.features(), tables.access_histogram, work(tables)], axis=1, dtype=np.float32)
+
+    @classmethod
+    def latents(cls, weights: Weights, inputs: Array) -> Array:
+        """See `NeuralCostModel`."""
+        amount = inputs[:, -len(WORK) :]
+        level = standardised(weights, "work", log2(amount + 1.0))
+        both = relu(mlp(weights, "table", joined([inputs[:, : -len(WORK)], level])))
+        return joined([both[:, :SUM_LATENT], amount, amount[:, :1] * 0.0 + 1.0, both[:, SUM_LATENT:]])
+
+    @classmethod
+    def own_phases(cls, weights: Weights, loads: Array) -> Array:
+        """See `NeuralCostModel`; the all-to-alls are 0."""
+        both = heads(weights, "compute", standardised(weights, "device", cls._device(loads)))
+        return joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
+
+    @classmethod
+    def _device(cls, loads: Array) -> Array:
+        """(..., 45) what the heads read of a device: all loads but its tables' costs alone."""
+        return joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
+
+    @classmethod
+    def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
+        """See `NeuralCostModel`."""
+        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][1:3]
+
+
+def work(tables: Tables) -> NDArray[np.float64]:
+    """(T, W) float64, what one batch asks of each table: millions of lookups, and MiB in the order of `WORK`."""
+    lookups = tables.lookups_per_batch
+    columns: list[NDArray[np.floating[Any]]] = [
+        lookups / 1e6,
+        lookups * tables.row_bytes / MIB,
+        tables.distinct_rows * tables.row_bytes / MIB,
+        lookups * tables.embedding_dim * 4 / MIB,
+        output_mib(tables),
+    ]
+    return np.stack(columns, axis=1)

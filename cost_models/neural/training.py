@@ -1,0 +1,282 @@
+"""Teaching a neural cost model from measured placements; needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
+from shard_gym.cost_models.neural.dataset import CostDataset
+from shard_gym.cost_models.neural.network import MEASURED, FloatWeights, Weights
+from shard_gym.topology import Cluster
+
+TensorWeights = dict[str, Tensor]
+Indices = NDArray[np.int64]
+
+LAST = 50
+"""Steps whose losses `teach` reports."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: these networks are so small that a second one costs more than it gives."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def trainable(weights: FloatWeights) -> TensorWeights:
+    """`weights` as tensors; all but the measured ones can be learnt."""
+    return {
+        name: torch.tensor(array, requires_grad=not name.endswith(MEASURED)) for name, array in sorted(weights.items())
+    }
+
+
+def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
+    """Adam for all of `weights` that can be learnt; the decay is for the matrices, not for biases and shortcuts.
+
+    A decay of about 1 is large on purpose: with a hundred placements and as many tables the table network could tell
+    every table by heart. Decay leaves what the tables have in common, and took errors on unseen tables from 5% to 0.3%.
+    """
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for name in sorted(weights):
+        if weights[name].requires_grad:
+            groups[name.endswith(".weight") and ".shortcut." not in name].append(weights[name])
+    return torch.optim.AdamW(
+        [{"params": groups[decays], "weight_decay": weight_decay if decays else 0.0} for decays in (True, False)],
+        fused=True,  # one kernel instead of a loop in Python over parameters this small
+    )
+
+
+def as_arrays(weights: TensorWeights) -> FloatWeights:
+    """Copies of `weights` as NumPy arrays."""
+    return {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
+
+
+def put_back(weights: TensorWeights, arrays: FloatWeights) -> None:
+    """Give `weights` the values that `as_arrays` returned, in place: an optimizer goes on knowing them."""
+    for name, tensor in weights.items():
+        tensor.data.copy_(torch.from_numpy(arrays[name]))
+
+
+class Samples:
+    """A data set as tensors, ready to be drawn from in batches.
+
+    Args:
+        data: P placements.
+        network: whose inputs are wanted.
+
+    Attributes:
+        phases_ms: (P, D, 4) float32.
+        cost_ms: (P,) float32.
+    """
+
+    def __init__(self, data: CostDataset, network: type[NeuralCostModel]) -> None:
+        self.network = network
+        self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32)
+        self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
+        self._inputs = torch.tensor(network.describe(data.tables))
+        self._devices = data.phases_ms.shape[1]
+        self._members, self._seats = self._padded(data)
+        self._topology = torch.tensor(data.topology)
+        clusters = Cluster.stack([topology.cluster(self._devices) for topology in data.topologies])
+        self._clusters = {f.name: torch.tensor(getattr(clusters, f.name), dtype=torch.float32) for f in fields(Cluster)}
+
+    def __len__(self) -> int:
+        return len(self.cost_ms)
+
+    def _padded(self, data: CostDataset) -> tuple[Tensor, Tensor]:
+        """(P, T) rows of tables and (P, T) devices; beyond a placement's tables table 0 sits on a device too many."""
+        widest = int(np.diff(data.start).max())
+        members = np.zeros((len(data), widest), np.int64)
+        seats = np.full((len(data), widest), self._devices)
+        for p in range(len(data)):
+            rows = slice(int(data.start[p]), int(data.start[p + 1]))
+            members[p, : rows.stop - rows.start] = data.members[rows]
+            seats[p, : rows.stop - rows.start] = data.devices[rows]
+        return torch.tensor(members), torch.tensor(seats)
+
+    def latents(self, weights: Weights) -> Tensor:
+        """(M, K) loads of all tables."""
+        latents: Tensor = self.network.latents(weights, self._inputs)
+        return latents
+
+    def loads(self, latents: Tensor, which: Indices) -> Tensor:
+        """(B, D, K) loads of the devices of the placements `which`, from what `latents` returned."""
+        split = self.network.num_sums + 1
+        places = self._devices + 1
+        rows = torch.arange(len(which))[:, None] * places + self._seats[which]
+        rows, chosen = rows.flatten(), latents[self._members[which].flatten()]
+        loads = torch.zeros(len(which) * places, split).index_add(0, rows, chosen[:, :split])
+        if self.network.num_maxima:
+            maxima = torch.zeros(len(which) * places, self.network.num_maxima)
+            rows = rows[:, None].expand(-1, self.network.num_maxima)
+            loads = torch.cat([loads, maxima.scatter_reduce(0, rows, chosen[:, split:], "amax")], dim=1)
+        return loads.view(len(which), places, -1)[:, :-1]
+
+    @cached_property
+    def used_devices(self) -> Tensor:
+        """(U, T) for every device that holds a table, the rows of its tables; beyond them M."""
+        nobody = len(self._inputs)
+        places = [
+            self._members[p][self._seats[p] == device]
+            for p in range(len(self))
+            for device in range(self._devices)
+            if (self._seats[p] == device).any()
+        ]
+        return torch.nn.utils.rnn.pad_sequence(places, batch_first=True, padding_value=nobody)
+
+    @cached_property
+    def used_phases_ms(self) -> Tensor:
+        """(U, 4) float32, what was measured on the `used_devices`."""
+        seats = torch.arange(self._devices)
+        used = (self._seats[:, None, :] == seats[:, None]).any(dim=-1)
+        return self.phases_ms[used]
+
+    def device_loads(self, latents: Tensor, rows: Indices) -> Tensor:
+        """(B, K) loads of the devices `rows` of `used_devices`; networks without maxima."""
+        with_nobody = torch.cat([latents, torch.zeros_like(latents[:1])])
+        return with_nobody[self.used_devices[rows]].sum(dim=1)
+
+    @cached_property
+    def phase_unit(self) -> Tensor:
+        """(4,) ms, the mean of each phase over all devices."""
+        return self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
+
+    @cached_property
+    def cost_unit(self) -> Tensor:
+        """() ms, the mean cost."""
+        return self.cost_ms.mean()
+
+    def clusters(self, which: Indices) -> Cluster:
+        """The clusters of the placements `which`, as tensors."""
+        rows = self._topology[which]
+        return Cluster(**{name: values[rows] for name, values in self._clusters.items()})  # type: ignore[arg-type]
+
+    @cached_property
+    def everything(self) -> Indices:
+        """The numbers of all placements."""
+        return np.arange(len(self))
+
+    def calibration(self, weights: FloatWeights) -> Calibration:
+        """What the data look like to a network with `weights`."""
+        tensors = {name: torch.tensor(array) for name, array in weights.items()}
+        cluster = self.clusters(self.everything)
+        arrays = {f.name: np.asarray(getattr(cluster, f.name)) for f in fields(Cluster)}
+        arrays["device_mask"] = arrays["device_mask"] > 0
+        return Calibration(
+            inputs=self._inputs.numpy(),
+            loads=self.loads(self.latents(tensors), self.everything).numpy(),
+            cluster=Cluster(**arrays),
+            phases_ms=self.phases_ms.numpy(),
+        )
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What a network says of B placements.
+
+    Attributes:
+        phases_ms: (B, D, 4), 0 for devices that are empty or not there.
+        cost_ms: (B,).
+    """
+
+    phases_ms: Tensor
+    cost_ms: Tensor
+
+
+def estimates(weights: Weights, samples: Samples, which: Indices) -> Estimates:
+    """What the network with `weights` says of the placements `which`."""
+    network = samples.network
+    loads = samples.loads(samples.latents(weights), which)
+    used = (loads[..., network.num_sums] > 0)[..., None]
+    phases = network.own_phases(weights, loads) * used
+    shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
+    # Skews are taken from the measured phases: the communication is learnt apart from the computation.
+    both = network.all_to_alls(weights, samples.phases_ms[which], shared, cluster)
+    if both is not None:
+        both = both * cluster.device_mask[..., None]
+        phases = torch.cat([phases[..., :1], both, phases[..., 3:]], dim=-1)
+    return Estimates(phases, network.overall(weights, phases, shared, cluster))
+
+
+Loss = Callable[[Weights, "Samples", np.random.Generator, int], Tensor]
+"""Draws a batch of that many placements, and says how wrong the weights are about it."""
+
+
+def relative_loss(weights: Weights, samples: Samples, rng: np.random.Generator, batch_size: int) -> Tensor:
+    """Squared relative errors of phases and cost; a time below the mean of its kind counts as the mean.
+
+    So neither do the few enormous loads outweigh all others, nor the tiny ones.
+    """
+    which = rng.integers(len(samples), size=batch_size)
+    said = estimates(weights, samples, which)
+    true_phases, true_cost = samples.phases_ms[which], samples.cost_ms[which]
+    phases = ((said.phases_ms - true_phases) / torch.maximum(samples.phase_unit, true_phases)) ** 2
+    cost = ((said.cost_ms - true_cost) / torch.maximum(samples.cost_unit, true_cost)) ** 2
+    return 4 * phases.mean() + cost.mean()
+
+
+def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, batch_size: int) -> Tensor:
+    """DreamShard's (section 3.2; dreamshard/training.py), in ms.
+
+    Squared errors of the cost of `batch_size` placements, and of forward, communication and backward of as many devices
+    of any placements; the communication is that of the backward all-to-all.
+    """
+    latents = samples.latents(weights)
+    which = rng.integers(len(samples), size=batch_size)
+    loads = samples.loads(latents, which)
+    cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
+    rows = rng.integers(len(samples.used_devices), size=batch_size)
+    phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))
+    wrong = (phases - samples.used_phases_ms[rows])[:, [0, 2, 3]]
+    in_all: Tensor = (cost**2).mean() + (wrong**2).mean(dim=0).sum()
+    return in_all
+
+
+def teach(
+    weights: TensorWeights,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    rng: np.random.Generator,
+    *,
+    steps: int,
+    learning_rate: float,
+    final_learning_rate: float = 0.0,
+    batch_size: int = 64,
+    loss: Loss = relative_loss,
+) -> float:
+    """Change `weights` by `steps` steps, in place; the mean of the last losses.
+
+    Args:
+        weights: see `trainable`.
+        optimizer: of these weights.
+        samples: what to learn from.
+        rng: draws the batches.
+        steps: at least 1.
+        learning_rate: of the first step.
+        final_learning_rate: what it falls to, linearly.
+        batch_size: placements in a batch.
+        loss: what to make small.
+    """
+    losses = []
+    for step in range(steps):
+        share = step / steps
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * (1 - share) + final_learning_rate * share
+        batch_loss = loss(weights, samples, rng, batch_size)
+        optimizer.zero_grad()
+        batch_loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(batch_loss.detach())
+    return float(torch.stack(losses[-LAST:]).mean())

@@ -1,0 +1,198 @@
+"""`shard-gym train`: an agent that learns, trained on a suite."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
+from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
+from shard_gym.agents.training.run import AGENT, LOG, OnReport
+from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
+from shard_gym.cli.console import (
+    REFERENCE,
+    errors,
+    format_ms,
+    format_seconds,
+    new_progress,
+    output,
+    sentence,
+)
+from shard_gym.cli.evaluate import evaluate_all, print_evaluations
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.tasks import TaskSuite
+from shard_gym.wording import counted
+
+Option = bool | int | float | str
+
+ELSEWHERE = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model": "--cost-model"}
+"""What learners take beside their options, and how it is given."""
+
+MAX_LINES = 50
+"""Iterations that are told of where standard error is no terminal."""
+
+
+def train(
+    agent: str,
+    suite: str,
+    out: Path,
+    option: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")],
+    split: str = "train",
+    cost_model: str = "analytical",
+    seed: int = 0,
+    resume: bool = False,
+    no_evaluate: bool = False,
+) -> int:
+    """Train an agent that learns, and compare it with the greedy heuristics.
+
+    Every iteration is saved: a run that was stopped goes on with --resume.
+
+    Args:
+        agent: name of the agent that learns.
+        suite: name of the suite; `shard-gym suites` lists them.
+        out: folder for the trained agent, for what it takes to go on, and for TensorBoard's log.
+        option: an option of the agent, such as iterations=20; give it again for each further one.
+        split: the split to learn from, train or test.
+        cost_model: the model that tells the true cost.
+        seed: of everything random.
+        resume: go on with the run in the folder, if there is one.
+        no_evaluate: do not place the test tasks afterwards.
+    """
+    options = parse_options(option)
+    tasks, model = load_suite(suite, split), make_cost_model(cost_model)
+    learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
+    run = TrainingRun(learner, out, options, resume=resume)
+    try:
+        with watch(learner, _best_heuristic(tasks, model)) as on_report:
+            trained = run.run(on_report)
+        _print_end(run)
+        if not no_evaluate:
+            _compare(agent, trained, load_suite(suite), model)
+    except KeyboardInterrupt:
+        given = {"agent": agent, "suite": suite, "out": out, "split": split, "cost-model": cost_model, "seed": seed}
+        flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
+        flags += [part for each in option for part in ("--option", each)]
+        command = shlex.join([PROG, "train", *flags, *["--no-evaluate"] * no_evaluate, "--resume"])
+        errors().print(sentence("Interrupted. All finished iterations are safe; go on with:", "bold red"))
+        errors().print(sentence(command), soft_wrap=True)
+        return INTERRUPTED_EXIT_CODE
+    _print_next(
+        shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite]),
+        shlex.join(["tensorboard", "--logdir", str(out / LOG)]),
+    )
+    return 0
+
+
+def parse_options(given: Sequence[str]) -> dict[str, Option]:
+    """The options `given` as KEY=VALUE; a value is a truth value (true, false), an integer, a number or a text.
+
+    Raises:
+        InvalidOptionError: one has another form, stands twice, or is given in another way.
+    """
+    options: dict[str, Option] = {}
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not key or not equals:
+            raise InvalidOptionError(f"--option wants KEY=VALUE, such as iterations=20, not {each!r}.")
+        if key in ELSEWHERE:
+            raise InvalidOptionError(f"{key} is no option of an agent; give it with {ELSEWHERE[key]}.")
+        if key in options:
+            raise InvalidOptionError(f"The option {key!r} is given twice; give it once.")
+        options[key] = _parsed(text)
+    return options
+
+
+def _parsed(text: str) -> Option:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return value
+    return text
+
+
+def _best_heuristic(tasks: TaskSuite, model: AdditiveCostModel) -> Evaluation:
+    """The cheapest of the greedy heuristics on the tasks to learn from."""
+    evaluations = [evaluate(make_agent(name), tasks, model) for name in PAPER_HEURISTICS]
+    return min(evaluations, key=lambda each: each.mean_cost_ms)
+
+
+@contextmanager
+def watch(learner: Learner, goal: Evaluation) -> Iterator[OnReport]:
+    """Show on standard error how training goes, beside the heuristic it has to beat on the same tasks.
+
+    A terminal gets a bar that leaves nothing behind; anything else gets a line for each iteration, `MAX_LINES` at most.
+    """
+    console = errors()
+    count = counted(len(goal.tasks), "task")
+    to_beat = f"to beat on all {count}: {goal.agent} {format_ms(goal.mean_cost_ms)} ms"
+    if console.is_terminal:
+        with _bar(learner, to_beat) as on_report:
+            yield on_report
+        return
+    console.print(sentence(f"{learner.name} on {goal.suite} {goal.split}, {to_beat}"), soft_wrap=True)
+    rarely = math.ceil(learner.iterations / MAX_LINES)
+
+    def tell(learner: Learner, report: Report) -> None:
+        if learner.iteration % rarely == 0 or learner.iteration == learner.iterations:
+            console.print(sentence(f"{_progress_of(learner)}: {_said(learner, report)}"), soft_wrap=True)
+
+    yield tell
+
+
+@contextmanager
+def _bar(learner: Learner, to_beat: str) -> Iterator[OnReport]:
+    progress = new_progress()
+    bar = progress.add_task(_progress_of(learner), total=learner.iterations, completed=learner.iteration)
+    status = Text(to_beat, "dim")
+
+    def show(learner: Learner, report: Report) -> None:
+        progress.update(bar, description=_progress_of(learner), completed=learner.iteration)
+        status.plain = f"{_said(learner, report)}\n{to_beat}"
+
+    with Live(Group(progress, status), console=errors(), transient=True):
+        yield show
+
+
+def _progress_of(learner: Learner) -> str:
+    return f"iteration {learner.iteration}/{learner.iterations}"
+
+
+def _said(learner: Learner, report: Report) -> str:
+    return f"mean true cost {format_ms(report.mean_cost_ms)} ms, {learner.true_cost_queries:,} queries"
+
+
+def _print_end(run: TrainingRun) -> None:
+    learner = run.learner
+    done = f"{counted(learner.iterations, 'iteration')}, {learner.true_cost_queries:,} queries of the true cost"
+    output().print(sentence(f"Trained {learner.name}: {done}, {format_seconds(run.seconds)}."))
+    output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
+
+
+def _print_next(first: str, second: str) -> None:
+    output().print(sentence(f"\nNext: {first}\n      {second}"), soft_wrap=True)
+
+
+def _compare(name: str, trained: Agent, tasks: TaskSuite, model: AdditiveCostModel) -> None:
+    """The trained agent on the test tasks, beside the heuristics and random."""
+    agents = {name: trained, **{other: make_agent(other) for other in (*PAPER_HEURISTICS, REFERENCE)}}
+    evaluations = evaluate_all(agents, tasks, model)
+    output().print()
+    print_evaluations(output(), list(evaluations.values()), evaluations[REFERENCE], best_known_costs(tasks, model))

@@ -1,0 +1,214 @@
+"""DreamShard in training: its budget, its memory, what it learns, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import RandomAgent, load_agent
+from shard_gym.agents.dreamshard import DreamShardLearner
+from shard_gym.agents.dreamshard.measure import random_load
+from shard_gym.agents.training import TrainingRun
+from shard_gym.cost_models import CountedCostModel, make_cost_model
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.evaluation import evaluate
+from shard_gym.placement import check_placement
+from shard_gym.tasks import Task, TaskSuite
+from shard_gym.weights import load_arrays, save_arrays
+
+Make = Callable[..., DreamShardLearner]
+PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
+
+
+class Killed(Exception):
+    pass
+
+
+def kill(learner: Any, report: Any) -> None:
+    raise Killed
+
+
+@PRESETS
+def test_a_run_that_was_killed_ends_as_one_that_was_not(
+    preset: str, new_learner: Make, tmp_path: Path, same: Callable[[Any, Any], bool]
+) -> None:
+    whole = TrainingRun(new_learner(preset), tmp_path / "whole", {})
+    agent = whole.run()
+    with pytest.raises(Killed):
+        TrainingRun(new_learner(preset), tmp_path / "killed", {}).run(kill)
+    TrainingRun(new_learner(preset), tmp_path / "killed", {}, resume=True).run()
+    for name in ("training", "agent"):
+        (one, _), (other, _) = (
+            load_arrays(tmp_path / run / f"{name}.safetensors", name) for run in ("whole", "killed")
+        )
+        assert same(one, other)
+    task = new_learner(preset).suite[1]
+    np.testing.assert_array_equal(load_agent(tmp_path / "killed").place(task), agent.place(task))
+
+
+@PRESETS
+def test_it_asks_for_as_many_true_costs_as_its_options_say(preset: str, new_learner: Make) -> None:
+    learner = new_learner(preset)
+    while learner.iteration < learner.iterations:
+        report = learner.iterate()
+        learner.iteration += 1
+        assert np.isfinite([report.mean_cost_ms, *report.numbers.values()]).all()
+        assert 0 < learner.true_cost_queries <= learner.iteration * learner.options.measurements
+
+
+@PRESETS
+def test_placing_never_asks_the_true_cost(preset: str, new_learner: Make, tmp_path: Path) -> None:
+    TrainingRun(new_learner(preset), tmp_path, {}).run()
+    true_cost = CountedCostModel(make_cost_model("analytical"))
+    agent = load_agent(tmp_path, cost_model=true_cost)
+    for task in new_learner(preset).suite:
+        check_placement(agent.place(task), task.tables, task.topology)
+    assert true_cost.queries == 0
+
+
+@PRESETS
+def test_weights_place_tasks_of_any_size(
+    preset: str, new_learner: Make, random_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    agent = TrainingRun(new_learner(preset), tmp_path, {}).run()
+    for tables, devices in ((1, 1), (3, 5), (30, 12)):
+        task = random_task(np.random.default_rng(0), tables, devices)
+        check_placement(agent.place(task), task.tables, task.topology)
+
+
+def test_it_finds_a_planted_optimum(planted_task: Callable[..., Any], new_learner: Make) -> None:
+    """Copies of the same tables: the best placement has one of each on every device."""
+    tasks, best = [], []
+    model = make_cost_model("analytical")
+    for number in range(3):
+        task, planted = planted_task(np.random.default_rng(number), 4, 3)
+        tasks.append(Task(f"planted/{number}", task.tables, task.topology))
+        best.append(model.estimate(planted, task.tables, task.topology).total_ms)
+    suite = TaskSuite("planted", tuple(tasks))
+    learner = new_learner(
+        "dream-search", suite=suite, iterations=3, measurements=20, cost_updates=300, queries=2000, policy_updates=5
+    )
+    while learner.iteration < learner.iterations:
+        learner.iterate()
+        learner.iteration += 1
+    found = evaluate(learner.agent(), suite).costs_ms
+    random = evaluate(RandomAgent(), suite).costs_ms
+    np.testing.assert_allclose(found, best, rtol=0.01)
+    assert (random > 1.1 * np.array(best)).any()  # it was not easy
+
+
+def test_the_policy_of_the_paper_learns_inside_the_estimate(
+    planted_task: Callable[..., Any], new_learner: Make
+) -> None:
+    task, _ = planted_task(np.random.default_rng(0), 4, 3)
+    suite = TaskSuite("planted", (task,))
+    learner = new_learner("paper", suite=suite, iterations=6, measurements=10, cost_updates=150, policy_updates=40)
+    dreamt = []
+    while learner.iteration < learner.iterations:
+        dreamt.append(learner.iterate().mean_cost_ms)
+        learner.iteration += 1
+    assert evaluate(learner.agent(), suite).mean_cost_ms < 0.9 * dreamt[0]
+
+
+@PRESETS
+def test_a_checkpoint_that_is_not_its_own_is_refused(preset: str, new_learner: Make, tmp_path: Path) -> None:
+    TrainingRun(new_learner(preset, iterations=1), tmp_path, {}).run()
+    arrays, about = load_arrays(tmp_path / "agent.safetensors", "agent")
+    name = next(iter(arrays))
+    for damage, says in (
+        ({key: value for key, value in arrays.items() if key != name}, "lacks"),
+        ({**arrays, name: arrays[name][..., None]}, "shape"),
+        ({**arrays, "cost.more": arrays[name]}, "does not belong"),
+    ):
+        save_arrays(tmp_path / "bad.safetensors", "agent", damage, about)
+        with pytest.raises(InvalidCheckpointError, match=says):
+            load_agent(tmp_path / "bad.safetensors")
+    save_arrays(tmp_path / "bad.safetensors", "agent", arrays, {**about, "preset": "papyrus"})
+    with pytest.raises(InvalidCheckpointError, match="papyrus"):
+        load_agent(tmp_path / "bad.safetensors")
+    other = new_learner("dream-search" if preset == "paper" else "paper")
+    with pytest.raises(InvalidCheckpointError):
+        other.load_state(new_learner(preset).state())
+
+
+def test_a_loaded_agent_dreams_as_long_as_it_is_told(new_learner: Make, tmp_path: Path) -> None:
+    TrainingRun(new_learner("dream-search"), tmp_path, {}).run()
+    plain, long = load_agent(tmp_path, samples=0, queries=0), load_agent(tmp_path, samples=64, queries=5000)
+    suite = new_learner("paper").suite
+    dream = long.cost_model  # type: ignore[attr-defined]
+    costs = [
+        sum(dream.estimate(agent.place(task), task.tables, task.topology).total_ms for task in suite)
+        for agent in (long, load_agent(tmp_path, samples=64, queries=0))
+    ]
+    assert costs[0] <= costs[1] + 1e-9
+    assert json.dumps(plain.options.samples) == "0"  # type: ignore[attr-defined]
+    with pytest.raises(UnknownNameError, match="sample"):
+        load_agent(tmp_path, sample=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"preset": "papper"}, "paper"),
+        ({"network": "resnet"}, "dreamshard"),
+        ({"policy": "gpt"}, "context"),
+        ({"measurments": 3}, "measurements"),
+    ],
+)
+def test_unknown_names_are_refused_with_those_there_are(
+    options: dict[str, Any], says: str, small_suite: TaskSuite
+) -> None:
+    with pytest.raises(UnknownNameError, match=says):
+        DreamShardLearner(small_suite, make_cost_model("analytical"), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"iterations": 0},
+        {"measurements": True},
+        {"episodes": 1},
+        {"explored": 1.0},
+        {"learning_rate": 0},
+        {"queries": "many"},
+        {"relative_loss": False},
+        {"measurements": 2.5},
+        {"learning_rate": float("nan")},
+    ],
+    ids=str,
+)
+def test_impossible_numbers_are_refused(options: dict[str, Any], small_suite: TaskSuite) -> None:
+    with pytest.raises(InvalidOptionError):
+        DreamShardLearner(small_suite, make_cost_model("analytical"), **options)
+
+
+def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: TaskSuite) -> None:
+    rng = np.random.default_rng(0)
+    loads = [random_load(small_suite, rng) for _ in range(60)]
+    for tables, topology, placement in loads:
+        check_placement(placement, tables, topology)
+        assert (topology.memory_cap_bytes == topology.device.memory_bytes).all()
+    assert {topology.num_devices for _, topology, _ in loads} == {1, 2, 3}
+    sizes = {len(tables) for tables, _, _ in loads}
+    assert min(sizes) <= 2
+    assert max(sizes) >= 12
+
+
+def test_tables_that_fit_no_device_are_left_out_of_a_random_load(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(1), 12, 2, profile="a100-dgx")
+    huge = task.tables.with_dims(128)
+    needed = int(np.sort(huge.memory_bytes)[-3])
+    device = task.topology.device
+    from dataclasses import replace
+
+    small = replace(task.topology, device=replace(device, memory_bytes=needed), memory_cap_bytes=needed * 12)
+    suite = TaskSuite("tight", (Task("tight", huge, small),))
+    for _ in range(20):
+        tables, topology, placement = random_load(suite, np.random.default_rng(2))
+        check_placement(placement, tables, topology)
+        assert (tables.memory_bytes <= needed).all()

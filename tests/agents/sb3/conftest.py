@@ -1,0 +1,72 @@
+"""Small suites and observations for what learns from them; all randomness comes from the seeds given here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
+
+Observations = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
+    """Four tasks of four to six tables on two or three devices, whose memory matters."""
+    rng = np.random.default_rng(5)
+    sizes = ((6, 3), (4, 2), (5, 3), (6, 2))
+    tasks = [random_task(rng, *size, slack=1.3, name=f"small/{number}") for number, size in enumerate(sizes)]
+    return TaskSuite("small", tuple(tasks))
+
+
+@pytest.fixture(scope="session")
+def observed(random_task: Callable[..., Task]) -> Observations:
+    """Observations from the middle of 16 episodes on two to five devices, where some tables do not fit any more."""
+    rng = np.random.default_rng(1)
+    tasks = [random_task(rng, 14, 2 + number % 4, slack=1.1, name=f"task/{number}") for number in range(16)]
+    envs = EmbeddingPlacementVectorEnv(16, TaskSuite("some", tuple(tasks)), observation="compact")
+    observation, _ = envs.reset(seed=0, options={"tasks": list(range(16))})
+    for _ in range(9):
+        legal = envs.action_masks()
+        observation, *_ = envs.step(np.where(legal, rng.random(legal.shape), -1).argmax(axis=1))
+    real, fits = observation["device_mask"] > 0, observation["action_mask"] > 0
+    assert (real & ~fits).any()
+    assert (~real).any()
+    return {key: torch.from_numpy(array) for key, array in observation.items()}
+
+
+@pytest.fixture(scope="session")
+def packing_task(random_tables: Callable[..., Tables]) -> Callable[..., Task]:
+    """Makes a task of tables with the given bytes, in MiB, placed in that order, on devices that hold 10 each."""
+
+    def make(sizes: tuple[int, ...], num_devices: int) -> Task:
+        kind = random_tables(np.random.default_rng(1), 1, dims=(16,)).select(np.zeros(len(sizes), np.int64))
+        pooling = 2.0 ** np.arange(len(sizes), 0, -1)  # the dearest first
+        rows = np.array(sizes) * 2**20 // kind.row_bytes
+        tables = Tables(
+            num_embeddings=rows,
+            embedding_dim=kind.embedding_dim,
+            pooling_factor=pooling,
+            distinct_rows=np.minimum(rows, pooling * kind.workload.batch_size) * 0.5,
+            reuse_histogram=kind.reuse_histogram,
+            access_histogram=kind.access_histogram,
+            workload=kind.workload,
+        )
+        topology = hardware_profile("a100-dgx").topology(num_devices, memory_cap_bytes=10 * 2**20)
+        return Task(f"packing {sizes}", tables, topology)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        yield

@@ -1,0 +1,129 @@
+"""Trained policies as agents: tasks of every size, dead ends tried again, damaged files refused, no SB3 needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy, module_arrays
+from shard_gym.agents.sb3.features import DeviceSet
+from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer
+from shard_gym.agents.training import load_agent
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.placement import check_placement
+from shard_gym.tasks import Task
+from shard_gym.weights import save_arrays
+
+ABOUT = {"agent": "ppo", "width": 8}
+
+
+class FirstLegal(DeviceScorer):
+    """Fills one device after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, devices: DeviceSet) -> torch.Tensor:
+        falling = -torch.arange(devices.legal.shape[1], dtype=torch.float32)
+        return torch.where(devices.legal, falling, ILLEGAL)
+
+
+def load(arrays: dict[str, Any], about: dict[str, Any] = ABOUT, **options: Any) -> SetPolicyAgent:
+    return load_policy(arrays, about, AnalyticalCostModel(), 0, **options)
+
+
+def test_one_network_places_tasks_of_every_size_and_twice_the_same(random_task: Callable[..., Task]) -> None:
+    agent = load(module_arrays(DeviceScorer(8)))
+    assert agent.name == "ppo"
+    rng = np.random.default_rng(0)
+    for tables, devices in ((1, 1), (7, 2), (30, 4), (12, 11)):
+        task = random_task(rng, tables, devices)
+        placement = agent.place(task)
+        check_placement(placement, task.tables, task.topology)
+        assert np.array_equal(placement, agent.place(task))
+
+
+def test_every_look_at_the_estimate_counts(random_task: Callable[..., Task]) -> None:
+    agent = load(module_arrays(DeviceScorer(8)))
+    agent.place(random_task(np.random.default_rng(0), 9, 3))
+    assert agent.true_cost_queries(AnalyticalCostModel().fingerprint) >= 9
+    assert agent.true_cost_queries("another-model") == 0
+
+
+def test_a_dead_end_is_tried_again_with_some_devices_drawn(packing_task: Callable[..., Task]) -> None:
+    """Filled in order, the first device holds 4 + 4 MiB, the second 6, and the second table of 6 finds no room."""
+    task = packing_task((4, 4, 6, 6), 2)
+    with pytest.raises(NoPlacementFoundError, match="fit"):
+        SetPolicyAgent("first", FirstLegal(), retries=0).place(task)
+    placements = [SetPolicyAgent("first", FirstLegal(), retries=300, seed=1).place(task) for _ in range(2)]
+    check_placement(placements[0], task.tables, task.topology)
+    assert np.array_equal(*placements)
+
+
+def test_a_task_that_nothing_fits_stays_a_failure(packing_task: Callable[..., Task]) -> None:
+    with pytest.raises(NoPlacementFoundError, match="fit"):
+        SetPolicyAgent("first", FirstLegal(), retries=3).place(packing_task((6, 6, 6), 2))
+
+
+def test_arrays_that_are_not_of_such_a_network_are_refused() -> None:
+    arrays = module_arrays(DeviceScorer(8))
+    lacking = {name: array for name, array in arrays.items() if name != "own.bias"}
+    for wrong, message in (
+        (lacking, "lacks the array 'own.bias'"),
+        ({**arrays, "extra": np.zeros(2)}, "'extra' that does not belong"),
+        ({**arrays, "own.weight": np.zeros((8, 9))}, r"'own.weight' .* shape \(8, 9\)"),
+    ):
+        with pytest.raises(InvalidCheckpointError, match=message):
+            load(wrong)
+
+
+@pytest.mark.parametrize("width", [None, "8", 8.0, True, 0, 10**9])
+def test_a_width_that_makes_no_sense_is_refused(width: Any) -> None:
+    with pytest.raises(InvalidCheckpointError, match="width of the network must be an integer"):
+        load(module_arrays(DeviceScorer(8)), {"agent": "ppo", "width": width})
+
+
+def test_a_damaged_file_is_refused_and_options_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "agent.safetensors"
+    save_arrays(path, "agent", module_arrays(DeviceScorer(8)), ABOUT)
+    assert load_agent(path, retries=2).name == "ppo"
+    with pytest.raises(InvalidOptionError, match="retries"):
+        load_agent(path, retries=-1)
+    with pytest.raises(InvalidOptionError, match="tries"):
+        load_agent(path, tries=2)
+    save_arrays(path, "agent", module_arrays(DeviceScorer(8)), {**ABOUT, "width": 9})
+    with pytest.raises(InvalidCheckpointError, match=r"agent\.safetensors .* shape"):
+        load_agent(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InvalidCheckpointError, match="damaged"):
+        load_agent(path)
+
+
+def test_placing_needs_no_sb3_and_training_says_that_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "agent.safetensors"
+    save_arrays(path, "agent", module_arrays(DeviceScorer(8)), ABOUT)
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys(("stable_baselines3", "sb3_contrib")))
+from shard_gym import load_suite
+from shard_gym.agents.training import load_agent, make_learner
+from shard_gym.errors import MissingExtraError
+task = load_suite("dlrm-20x4")[0]
+assert load_agent({str(path)!r}).place(task).shape == (20,)
+try:
+    make_learner("ppo", "dlrm-20x4")
+except MissingExtraError as error:
+    assert "shard-gym[sb3]" in str(error), error
+else:
+    raise SystemExit("trained without SB3")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,88 @@
+"""The networks over sets of devices: order, padding and the unit of time make no difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.agents.sb3.features import DEVICE_FEATURES, SHARED_FEATURES, device_set
+from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer, SetCritic
+
+Observations = dict[str, torch.Tensor]
+PER_DEVICE = {"device_costs": 4, "device_memory": 2, "device_mask": 1, "action_mask": 1}
+
+
+def scorer() -> DeviceScorer:
+    """One whose scores differ; the last layer begins close to zero."""
+    made = DeviceScorer(24)
+    torch.nn.init.normal_(made.score.weight)
+    return made
+
+
+def by_device(observed: Observations, change: Any) -> Observations:
+    """The observations with every (N, D, k) array changed."""
+    count, devices = observed["device_mask"].shape
+    changed = {key: change(observed[key].reshape(count, devices, size)) for key, size in PER_DEVICE.items()}
+    return {**observed, **{key: array.reshape(count, -1) for key, array in changed.items()}}
+
+
+def test_features_have_the_sizes_they_say_and_stay_small(observed: Observations) -> None:
+    devices = device_set(observed)
+    assert devices.rows.shape == (16, 5, DEVICE_FEATURES)
+    assert devices.shared.shape == (16, SHARED_FEATURES)
+    assert devices.rows.dtype == devices.shared.dtype == torch.float32
+    assert devices.rows[devices.real].abs().max() <= 1.0
+    assert torch.isfinite(devices.shared).all()
+
+
+def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed: Observations) -> None:
+    score, critic = scorer(), SetCritic(24)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(5))
+    permuted = device_set(by_device(observed, lambda array: array[:, order]))
+    one, other = score(device_set(observed)), score(permuted)
+    assert torch.allclose(one[:, order], other, atol=1e-5)
+    assert one[one > ILLEGAL].std() > 0.1
+    assert torch.allclose(critic(device_set(observed)), critic(permuted), atol=1e-5)
+
+
+def test_padding_the_devices_changes_nothing(observed: Observations) -> None:
+    score, critic = scorer(), SetCritic(24)
+    padded = by_device(observed, lambda array: torch.nn.functional.pad(array, (0, 0, 0, 7)))
+    wide = score(device_set(padded))
+    assert torch.allclose(score(device_set(observed)), wide[:, :5], atol=1e-5)
+    assert (wide[:, 5:] == ILLEGAL).all()
+    assert torch.allclose(critic(device_set(observed)), critic(device_set(padded)), atol=1e-5)
+
+
+def test_hardware_that_takes_a_hundred_times_as_long_gets_the_same_scores(observed: Observations) -> None:
+    slow = {key: array * 100 if key.endswith("_costs") else array for key, array in observed.items()}
+    score = scorer()
+    assert torch.allclose(score(device_set(observed)), score(device_set(slow)), atol=1e-4)
+
+
+def test_illegal_devices_have_probability_zero_and_nothing_is_nan(observed: Observations) -> None:
+    score = scorer()
+    illegal = observed["action_mask"] == 0
+    logits = score(device_set(observed))
+    policy = torch.distributions.Categorical(logits=logits)
+    assert (policy.probs[illegal] == 0).all()
+    assert (policy.probs[~illegal] > 0).all()
+    policy.entropy().mean().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in score.parameters())
+
+
+def test_an_empty_system_has_features_too(observed: Observations) -> None:
+    """After the last table of an episode without costs there is neither a table nor a cost."""
+    nothing = {key: array * 0 if key.endswith(("_costs", "_table")) else array for key, array in observed.items()}
+    assert torch.isfinite(scorer()(device_set(nothing))).all()
+
+
+@pytest.mark.parametrize("network", [DeviceScorer, SetCritic])
+def test_one_set_of_weights_serves_any_number_of_devices(network: Any, observed: Observations) -> None:
+    two = by_device({key: array[:1] for key, array in observed.items()}, lambda array: array[:, :2])
+    net = network(8)
+    assert net(device_set(two)).shape[0] == 1
+    assert net(device_set(observed)).shape[0] == 16

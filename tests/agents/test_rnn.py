@@ -1,0 +1,306 @@
+"""The RNN baseline: what it draws is legal, what it learns pays, and it asks what it says it asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.agents import make_agent
+from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
+from shard_gym.agents.rnn.agent import gumbel_noise
+from shard_gym.agents.rnn.decoding import TableSequence, decode
+from shard_gym.agents.rnn.network import PlacementNetwork, network_with, new_network
+from shard_gym.agents.training import TrainingRun, load_agent, make_learner
+from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import check_placement
+from shard_gym.suites import load_suite
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, TaskSuite
+
+MODEL = make_cost_model("analytical")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small_network(max_devices: int = 4, seed: int = 0) -> PlacementNetwork:
+    return new_network(max_devices, 8, np.random.default_rng(seed))
+
+
+def drawn(network: PlacementNetwork, task: Task, count: int, seed: int = 0) -> Any:
+    noise = gumbel_noise(np.random.default_rng(seed), task.num_tables, count, network.max_devices)
+    with torch.no_grad():
+        return decode(network, TableSequence.of(task, network.max_devices), noise)
+
+
+def narrow_task() -> Task:
+    """Three tables of 60, 50 and 50 MiB, placed in this order, on devices of 100 and 60 MiB: 50 + 50 and 60 fit."""
+    bins = np.tile(np.eye(17)[3], (3, 1))
+    rows = np.array([60 * 2**15, 50 * 2**15, 50 * 2**15])
+    tables = Tables(rows, [16] * 3, [30.0, 20.0, 20.0], [100.0] * 3, bins, bins, Workload(1024), names=("a", "b", "c"))
+    caps = np.array([100, 60]) * 2**20
+    return Task("narrow", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps))
+
+
+# Drawing
+
+
+@settings(max_examples=25)
+@given(seed=SEEDS)
+def test_placements_are_legal_or_stuck_and_penalised_devices_are_never_taken(random_task: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 12)), int(rng.integers(1, 5)), slack=2.0)
+    decoded = drawn(small_network(6), task, 5, seed)
+    assert decoded.placements.shape == (5, task.num_tables)
+    assert torch.isfinite(decoded.log_probability).all()
+    assert torch.isfinite(decoded.entropy).all()
+    order = TableSequence.of(task, 6).order.tolist()
+    for placement, stuck in zip(decoded.placements, decoded.stuck, strict=True):
+        free = task.topology.memory_cap_bytes.copy()
+        for table in order if stuck < 0 else order[: order.index(stuck)]:
+            assert placement[table] < task.num_devices
+            free[placement[table]] -= task.tables.memory_bytes[table]
+        assert (free >= 0).all()
+        if stuck >= 0:
+            assert task.tables.memory_bytes[stuck] > free.max()
+        else:
+            check_placement(placement, task.tables, task.topology)
+
+
+def test_tables_come_by_descending_lookups_times_width(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 20, 2)
+    order = TableSequence.of(task, 4).order
+    products = (task.tables.embedding_dim * task.tables.pooling_factor)[order]
+    assert (np.diff(products) <= 0).all()
+    assert sorted(order) == list(range(20))
+
+
+def test_devices_are_drawn_as_often_as_the_probabilities_say(random_task: Any) -> None:
+    """All 9 placements of two tables, drawn often: their shares are exp(log_probability)."""
+    task = random_task(np.random.default_rng(1), 2, 3)
+    decoded = drawn(small_network(3), task, 20_000)
+    found, first, counts = np.unique(decoded.placements, axis=0, return_index=True, return_counts=True)
+    probabilities = decoded.log_probability.exp().numpy()[first]
+    assert len(found) == 9
+    assert probabilities.sum() == pytest.approx(1.0, abs=1e-5)
+    assert counts / 20_000 == pytest.approx(probabilities, abs=0.015)
+
+
+def test_a_placement_does_not_depend_on_those_drawn_beside_it(random_task: Any) -> None:
+    task, network = random_task(np.random.default_rng(2), 9, 3, slack=1.5), small_network()
+    together = drawn(network, task, 6)
+    noise = gumbel_noise(np.random.default_rng(0), 9, 6, 4)
+    for each in range(6):
+        with torch.no_grad():
+            alone = decode(network, TableSequence.of(task, 4), noise[:, each : each + 1])
+        assert np.array_equal(alone.placements[0], together.placements[each])
+        assert alone.log_probability[0] == pytest.approx(float(together.log_probability[each]), abs=1e-4)
+
+
+def test_the_gradient_raises_the_probability_of_what_was_drawn(random_task: Any) -> None:
+    task, network = random_task(np.random.default_rng(3), 6, 3), small_network()
+    noise = gumbel_noise(np.random.default_rng(0), 6, 1, 4)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    said = []
+    for _ in range(2):
+        decoded = decode(network, TableSequence.of(task, 4), noise)
+        said.append((decoded.placements.tolist(), float(decoded.log_probability.detach())))
+        optimizer.zero_grad()
+        (-decoded.log_probability.sum()).backward()
+        optimizer.step()
+    assert said[0][0] == said[1][0]
+    assert said[1][1] > said[0][1]
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+
+
+# Placing
+
+
+def test_the_likeliest_devices_are_taken_and_drawing_depends_on_the_seed(random_task: Any) -> None:
+    task, network = random_task(np.random.default_rng(4), 12, 4), small_network()
+    greedy = RnnAgent("rnn", network)
+    assert np.array_equal(greedy.place(task), RnnAgent("rnn", network, seed=1).place(task))
+    chances = drawn(network, task, 500).log_probability.max()
+    with torch.no_grad():
+        likeliest = decode(network, TableSequence.of(task, 4))
+    assert np.array_equal(likeliest.placements[0], greedy.place(task))
+    assert float(likeliest.log_probability[0]) >= float(chances)
+    sampled = [RnnAgent("rnn", network, sample=True, seed=seed).place(task).tolist() for seed in (0, 0, 1)]
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_a_task_with_more_devices_than_the_network_is_refused(random_task: Any) -> None:
+    agent = RnnAgent("rnn", small_network(4))
+    with pytest.raises(NoPlacementFoundError, match=r"rnn was trained for at most 4 devices.*has 5"):
+        agent.place(random_task(np.random.default_rng(0), 10, 5))
+    assert agent.place(random_task(np.random.default_rng(0), 10, 2)).max() <= 1
+
+
+def test_a_table_that_fits_nowhere_is_named() -> None:
+    task, endings = narrow_task(), set()
+    for seed in range(20):
+        try:
+            placement = RnnAgent("rnn", small_network(2), sample=True, seed=seed).place(task)
+        except NoPlacementFoundError as error:
+            endings.add(str(error).split()[1])
+        else:
+            endings.add(tuple(placement.tolist()))
+    assert endings == {(1, 0, 0), "c"}
+
+
+# Training
+
+
+def planted_suite(planted_task: Any, count: int, seed: int) -> tuple[TaskSuite, np.ndarray]:
+    """Tasks of three pairs of equal tables for two devices, and what the best placement of each costs, ms."""
+    rng = np.random.default_rng(seed)
+    pairs = [planted_task(rng, 3, 2) for _ in range(count)]
+    suite = TaskSuite("planted", tuple(replace(task, name=f"planted/{n}") for n, (task, _) in enumerate(pairs)))
+    return suite, np.array([MODEL.estimate(best, task.tables, task.topology).total_ms for task, best in pairs])
+
+
+def test_it_learns_to_place_tasks_it_has_not_seen(planted_task: Any) -> None:
+    """Tables come in pairs of equals: the gap to the optimum must shrink to a third, and below that of random."""
+    suite, _ = planted_suite(planted_task, 50, 0)
+    unseen, best = planted_suite(planted_task, 50, 1)
+
+    def gap(agent: Any) -> float:
+        return float((evaluate(agent, unseen).costs_ms / best).mean() - 1)
+
+    learner = RnnLearner(suite, MODEL, 0, iterations=80, episodes=8, hidden=32)
+    untrained = gap(learner.agent())
+    while learner.iteration < learner.iterations:
+        learner.iterate()
+        learner.iteration += 1
+    assert gap(learner.agent()) < untrained / 3
+    assert gap(learner.agent()) < gap(make_agent("random")) / 3
+
+
+def test_the_default_budget_is_100_true_costs_and_placing_asks_none(tmp_path: Path) -> None:
+    learner = make_learner("rnn", "dlrm-20x4", seed=1)
+    agent = TrainingRun(learner, tmp_path, {}).run()
+    assert (learner.iterations, learner.true_cost_queries) == (10, 100)
+    result = evaluate(agent, TaskSuite("few", load_suite("dlrm-20x4").tasks[:3]))
+    assert [each.true_cost_queries for each in result.tasks] == [0, 0, 0]
+    assert learner.true_cost_queries == 100
+
+
+def test_costs_are_the_true_ones_and_stuck_placements_are_charged_without_a_question() -> None:
+    task = narrow_task()
+    learner = RnnLearner(TaskSuite("narrow", (task,)), MODEL, 0, episodes=16)
+    report = learner.iterate()
+    stuck = int(report.numbers["stuck"])
+    assert 0 < stuck < 16
+    assert learner.true_cost_queries == 16 - stuck
+    cost = MODEL.estimate(np.array([1, 0, 0]), task.tables, task.topology).total_ms
+    penalty = MODEL.penalty_ms(task.tables, task.topology)
+    assert report.mean_cost_ms == pytest.approx((stuck * penalty + (16 - stuck) * cost) / 16)
+
+
+def test_where_all_placements_cost_the_same_nothing_is_learnt(random_task: Any) -> None:
+    suite = TaskSuite("one device", (random_task(np.random.default_rng(0), 5, 1),))
+    learner = RnnLearner(suite, MODEL, 0)
+    before = learner.weights()
+    learner.iterate()
+    assert all(np.array_equal(before[name], array) for name, array in learner.weights().items())
+
+
+def test_an_iteration_depends_on_the_state_the_options_and_the_seed_alone(same: Any) -> None:
+    def learner() -> RnnLearner:
+        return RnnLearner(load_suite("dlrm-20x4", "train"), MODEL, 5, episodes=3, hidden=8)
+
+    first, second = learner(), learner()
+    torch.manual_seed(123)  # no one's business
+    for _ in range(3):
+        first.iterate()
+        first.iteration += 1
+    torch.rand(7)
+    second.load_state(first.state())
+    second.iteration = first.iteration
+    assert same(first.state(), second.state())
+    assert first.iterate() == second.iterate()
+    assert same(first.state(), second.state())
+    other = RnnLearner(load_suite("dlrm-20x4", "train"), MODEL, 6, episodes=3, hidden=8)
+    assert not same(other.weights(), learner().weights())
+
+
+def test_state_and_weights_are_copies() -> None:
+    learner = RnnLearner(load_suite("dlrm-20x4", "train"), MODEL, 0, episodes=3, hidden=8)
+    agent = learner.agent()
+    learner.iterate()
+    state, weights = learner.state(), learner.weights()
+    kept = {name: array.copy() for name, array in {**state, **weights}.items()}
+    untrained = agent.network.arrays()
+    learner.iterate()
+    assert all(np.array_equal(array, kept[name]) for name, array in {**state, **weights}.items())
+    assert all(np.array_equal(array, untrained[name]) for name, array in agent.network.arrays().items())
+    assert any(not np.array_equal(array, kept[name]) for name, array in learner.weights().items())
+
+
+def test_a_loaded_agent_places_as_the_trained_one(tmp_path: Path) -> None:
+    learner = make_learner("rnn", "dlrm-20x4", iterations=2, episodes=4, hidden=8)
+    agent = TrainingRun(learner, tmp_path, {}).run()
+    loaded, sampling = load_agent(tmp_path), load_agent(tmp_path, sample=True, seed=2)
+    tasks = load_suite("dlrm-20x4").tasks[:3]
+    assert loaded.name == "rnn"
+    assert all(np.array_equal(loaded.place(task), agent.place(task)) for task in tasks)
+    assert any(not np.array_equal(sampling.place(task), agent.place(task)) for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"iterations": 0}, "iterations must be an integer of at least 1, not 0"),
+        ({"iterations": 2.5}, "iterations must be an integer of at least 1, not 2.5"),
+        ({"episodes": 1}, "episodes must be an integer of at least 2, not 1"),
+        ({"hidden": True}, "hidden must be an integer of at least 1, not True"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive number, not 0.0"),
+        ({"learning_rate": "fast"}, "learning_rate must be a positive number, not 'fast'"),
+        ({"entropy": 1}, "'rnn' cannot be trained with the options {'entropy': 1}"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(option: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        make_learner("rnn", "dlrm-20x4", **option)
+
+
+@pytest.mark.parametrize(
+    ("about", "changes", "says"),
+    [
+        ({"max_devices": None}, {}, "max_devices of the network must be an integer from 1 to 65536, not None"),
+        ({"max_devices": True}, {}, "max_devices of the network must be"),
+        ({"hidden": 10**12}, {}, "hidden of the network must be"),
+        ({"hidden": 65536}, {}, r"but \(262144,.*\) is needed"),
+        ({"max_devices": 5}, {}, r"'device.weight' in The network has shape \(5, 8\), but \(6, 8\) is needed"),
+        ({}, {"score.weight": None}, "The network lacks the array 'score.weight'"),
+        ({}, {"bias": np.zeros(1)}, "holds an array 'bias' that does not belong there"),
+    ],
+)
+def test_weights_of_another_network_are_refused(about: dict[str, Any], changes: dict[str, Any], says: str) -> None:
+    arrays = {name: each for name, each in {**small_network().arrays(), **changes}.items() if each is not None}
+    with pytest.raises(InvalidCheckpointError, match=says):
+        load_rnn(arrays, {"agent": "rnn", "max_devices": 4, "hidden": 8, **about}, MODEL, 0)
+
+
+def test_making_networks_leaves_the_generator_of_torch_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    network_with(small_network().arrays(), 4, 8)
+    assert torch.equal(torch.rand(3), expected)

@@ -1,0 +1,90 @@
+"""Adam as arrays: it goes on with the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
+from shard_gym.errors import InvalidCheckpointError
+
+
+def adam(rate: float = 0.1) -> tuple[Any, list[Any]]:
+    parameters = [
+        torch.nn.Parameter(torch.ones(2, 3)),
+        torch.nn.Parameter(torch.ones(4)),
+        torch.nn.Parameter(torch.ones(1)),
+    ]
+    return torch.optim.Adam([{"params": parameters[:1]}, {"params": parameters[1:]}], lr=rate), parameters
+
+
+def steps(optimizer: Any, parameters: list[Any], count: int, first: int = 0) -> None:
+    """Steps with gradients of their own; the last parameter never gets one."""
+    for number in range(first, first + count):
+        for parameter in parameters[:2]:
+            parameter.grad = torch.from_numpy(np.random.default_rng(number).normal(size=parameter.shape)).float()
+        optimizer.step()
+
+
+def test_it_goes_on_with_the_same_bits() -> None:
+    whole, expected = adam()
+    steps(whole, expected, 6)
+    first, parameters = adam()
+    steps(first, parameters, 3)
+    arrays = optimizer_arrays(first, "x.")
+    second, copies = adam()
+    with torch.no_grad():
+        for copy, parameter in zip(copies, parameters, strict=True):
+            copy.copy_(parameter)
+    load_optimizer_arrays(second, arrays, "x.")
+    steps(second, copies, 3, first=3)
+    assert all(torch.equal(copy, parameter) for copy, parameter in zip(copies, expected, strict=True))
+
+
+def test_the_arrays_are_copies_both_ways() -> None:
+    optimizer, parameters = adam()
+    steps(optimizer, parameters, 1)
+    arrays = optimizer_arrays(optimizer)
+    before = {name: array.copy() for name, array in arrays.items()}
+    load_optimizer_arrays(optimizer, arrays)
+    steps(optimizer, parameters, 1, first=1)
+    assert all(np.array_equal(arrays[name], before[name]) for name in before)
+    assert not np.array_equal(optimizer_arrays(optimizer)["optimizer.0.exp_avg"], before["optimizer.0.exp_avg"])
+
+
+def test_one_that_made_no_step_has_no_arrays_and_takes_none() -> None:
+    optimizer, parameters = adam()
+    assert optimizer_arrays(optimizer) == {}
+    steps(optimizer, parameters, 2)
+    load_optimizer_arrays(optimizer, {"network.weight": np.ones(3)})
+    assert optimizer_arrays(optimizer) == {}
+
+
+def test_the_learning_rate_stays_that_of_the_optimizer() -> None:
+    old, parameters = adam(0.5)
+    steps(old, parameters, 1)
+    new, _ = adam(0.1)
+    load_optimizer_arrays(new, optimizer_arrays(old))
+    assert [group["lr"] for group in new.param_groups] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"optimizer.0.step": None}, "lacks the array '0.step'"),
+        ({"optimizer.1.exp_avg_sq": None}, "lacks the array '1.exp_avg_sq'"),
+        ({"optimizer.0.exp_avg": np.zeros(6, np.float32)}, r"'0.exp_avg' in The optimizer's memory has shape \(6,\)"),
+        ({"optimizer.3.step": np.zeros(())}, "'3.step' that does not belong there"),
+        ({"optimizer.x.step": np.zeros(())}, "'x.step' that does not belong there"),
+        ({"optimizer.0.velocity": np.zeros(())}, "'0.velocity' that does not belong there"),
+    ],
+)
+def test_arrays_of_another_optimizer_are_refused(changes: dict[str, Any], says: str) -> None:
+    optimizer, parameters = adam()
+    steps(optimizer, parameters, 1)
+    arrays = {name: each for name, each in {**optimizer_arrays(optimizer), **changes}.items() if each is not None}
+    with pytest.raises(InvalidCheckpointError, match=says):
+        load_optimizer_arrays(optimizer, arrays)

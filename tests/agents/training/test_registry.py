@@ -1,0 +1,138 @@
+"""The table of agents that learn: made and loaded by name, with named errors for what is not there."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import Agent, make_agent
+from shard_gym.agents.training import LEARNERS, Family, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
+from shard_gym.suites import load_suite
+from shard_gym.tasks import TaskSuite
+from shard_gym.weights import save_arrays
+
+
+@pytest.fixture
+def trained(folder: Path, suite: TaskSuite) -> Path:
+    TrainingRun(make_learner("walk", suite), folder, {}).run()
+    return folder
+
+
+def test_every_family_is_where_the_table_says() -> None:
+    for name, family in LEARNERS.items():
+        module = import_module(family.module)
+        assert issubclass(getattr(module, family.learner), Learner), name
+        assert callable(getattr(module, family.loader)), name
+
+
+def test_a_named_suite_means_its_training_tasks() -> None:
+    learner = make_learner("walk", "dlrm-20x4", seed=7, iterations=9)
+    assert (learner.suite.split, learner.seed, learner.iterations, learner.name) == ("train", 7, 9, "walk")
+    assert learner.true_cost_queries == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "wall"}, UnknownNameError, "no agent that learns named 'wall'. Did you mean 'walk'"),
+        ({"suite": "dlrm-20x5"}, UnknownNameError, "Did you mean 'dlrm-20x4'"),
+        ({"cost_model": "analytic"}, UnknownNameError, "Did you mean 'analytical'"),
+        ({"iteration": 3}, InvalidOptionError, "'walk' cannot be trained .*iteration"),
+        ({"seed": -1}, InvalidOptionError, "A seed is an integer of at least 0, not -1"),
+    ],
+)
+def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_learner(**{"name": "walk", "suite": "dlrm-20x4", **arguments})
+
+
+@pytest.mark.parametrize("load", [load_agent, make_agent])
+def test_a_folder_and_its_file_are_the_same_agent(trained: Path, load: Any) -> None:
+    task = load_suite("dlrm-20x4")[0]
+    for place in (trained, str(trained), trained / "agent.safetensors", str(trained / "agent.safetensors")):
+        agent = load(place, seed=5, shift=1)
+        assert isinstance(agent, Agent)
+        assert (agent.name, agent.seed) == ("walk", 5)
+        assert not np.array_equal(agent.place(task), load(place).place(task))
+
+
+def test_an_agent_by_name_comes_before_a_folder_of_that_name(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "mine"):
+        trained.rename(tmp_path / name)
+        assert make_agent(name).name == ("random" if name == "random" else "walk")
+        trained = tmp_path / name
+
+
+def test_an_agent_that_is_not_trained_says_how_to_train_it() -> None:
+    with pytest.raises(UnknownNameError, match=r"has to be trained: shard-gym train --agent walk .*cost-greedy"):
+        make_agent("walk")
+
+
+@pytest.mark.parametrize("name", ["no/such/run", "none.safetensors"])
+def test_a_path_to_nothing_is_told_apart_from_an_unknown_agent(name: str) -> None:
+    with pytest.raises(InvalidCheckpointError, match=f"There is no file {name};"):
+        make_agent(name)
+
+
+def test_a_folder_without_an_agent_and_a_file_of_another_kind_are_refused(folder: Path, suite: TaskSuite) -> None:
+    folder.mkdir(parents=True)
+    with pytest.raises(InvalidCheckpointError, match=r"There is no file .*x/agent.safetensors"):
+        make_agent(folder)
+    (folder / "agent.pt").write_bytes(b"\x80\x04.")
+    with pytest.raises(InvalidCheckpointError, match="no safetensors file"):
+        make_agent(str(folder / "agent.pt"))
+    TrainingRun(make_learner("walk", suite), folder, {}).run()
+    with pytest.raises(InvalidCheckpointError, match="holds 'training', not 'agent'"):
+        load_agent(folder / "training.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "about", "says"),
+    [
+        ({"position": np.zeros(())}, {"agent": "fly"}, "holds an agent 'fly'; known are .*walk"),
+        ({"position": np.zeros(())}, {"agent": ["walk"]}, r"holds an agent \['walk'\]"),
+        ({"position": np.zeros(())}, {}, "holds an agent None"),
+        (
+            {"position": np.zeros(3)},
+            {"agent": "walk", "legs": 2},
+            r"not usable. 'position' in The walk has shape \(3,\)",
+        ),
+        ({}, {"agent": "walk", "legs": 2}, "not usable. The walk lacks the array 'position'"),
+    ],
+)
+def test_a_file_that_no_family_knows_is_refused(
+    tmp_path: Path, arrays: dict[str, Any], about: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "agent.safetensors"
+    save_arrays(path, "agent", arrays, about)
+    with pytest.raises(InvalidCheckpointError, match=says) as caught:
+        load_agent(path)
+    assert str(path) in str(caught.value)
+
+
+def test_options_the_agent_does_not_have_are_refused(trained: Path) -> None:
+    with pytest.raises(InvalidOptionError, match=r"'walk' cannot be loaded with the options .*jump"):
+        make_agent(trained, jump=1)
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setitem(LEARNERS, "walk", Family("no_such_package", "Walk", "load_walk", extra="sb3"))
+    with pytest.raises(MissingExtraError, match=r"Agent 'walk' needs the package 'no_such_package'.*shard-gym\[sb3\]"):
+        make_learner("walk", "dlrm-20x4")
+
+
+def test_without_tensorboard_the_run_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, suite: TaskSuite
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    with pytest.raises(MissingExtraError, match=r"Training needs the package 'tensorboard'.*shard-gym\[torch\]"):
+        TrainingRun(make_learner("walk", suite), folder, {}).run()

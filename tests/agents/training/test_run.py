@@ -1,0 +1,233 @@
+"""A run in a folder: it goes on where it was stopped, wherever that was, and refuses what is not its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents.training import Learner, TrainingRun, make_learner, run
+from shard_gym.agents.training.learner import Report
+from shard_gym.cli import main
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnwritablePathError
+from shard_gym.tasks import TaskSuite
+from shard_gym.weights import load_arrays, save_arrays
+
+Make = Callable[..., TrainingRun]
+FILES = [("agent.safetensors", "agent"), ("training.safetensors", "training")]
+
+
+@pytest.fixture
+def make(folder: Path) -> Make:
+    """A run of the walk in `folder`; the options go to the walk, and `seed` and `suite` to what makes it."""
+
+    def made(*, resume: bool = False, suite: str = "dlrm-20x4", seed: int = 0, **options: Any) -> TrainingRun:
+        return TrainingRun(make_learner("walk", suite, seed=seed, **options), folder, options, resume=resume)
+
+    return made
+
+
+def contents(folder: Path) -> list[Any]:
+    """Arrays, bit by bit, and what was said of them but for the time it took."""
+    found: list[Any] = []
+    for name, kind in FILES:
+        arrays, about = load_arrays(folder / name, kind)
+        about.get("trained", about).pop("seconds")
+        found.append(({key: (each.dtype.str, each.shape, each.tobytes()) for key, each in arrays.items()}, about))
+    return found
+
+
+def logged(folder: Path, name: str) -> dict[int, float]:
+    """What TensorBoard shows of one number, by iteration; each iteration may stand once only."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "log")).Reload().Scalars(name)
+    assert len({event.step for event in events}) == len(events)
+    return {event.step: event.value for event in events}
+
+
+def test_a_run_leaves_the_agent_the_state_the_configuration_and_a_log(make: Make, folder: Path) -> None:
+    training = make()
+    said: list[tuple[int, float, int]] = []
+    agent = training.run(lambda learner, report: said.append((learner.iteration, report.mean_cost_ms, learner.seed)))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "agent.safetensors",
+        "config.json",
+        "log",
+        "training.safetensors",
+    ]
+    arrays, about = load_arrays(folder / "agent.safetensors", "agent")
+    assert float(arrays["position"]) == agent.position
+    assert (about["agent"], about["legs"]) == ("walk", 2)
+    assert about["trained"]["true_cost_queries"] == about["trained"]["iteration"] == 4
+    config = json.loads((folder / "config.json").read_text())
+    assert config.items() <= about["trained"].items()
+    assert (config["suite"], config["split"], config["seed"], config["options"]) == ("dlrm-20x4", "train", 0, {})
+    assert [iteration for iteration, _, _ in said] == [1, 2, 3, 4]
+    costs = logged(folder, "mean_cost_ms")
+    assert costs == {iteration: pytest.approx(cost) for iteration, cost, _ in said}
+    assert logged(folder, "true_cost_queries") == {1: 1, 2: 2, 3: 3, 4: 4}
+    assert logged(folder, "position")[4] == pytest.approx(agent.position)
+
+
+def test_what_on_report_is_told_is_on_disk(make: Make, folder: Path) -> None:
+    def check(learner: Learner, _: Report) -> None:
+        arrays, about = load_arrays(folder / "training.safetensors", "training")
+        assert (about["iteration"], float(arrays["position"])) == (
+            learner.iteration,
+            float(learner.state()["position"]),
+        )
+
+    make().run(check)
+
+
+@pytest.mark.parametrize("stop", ["iterate", "log", "agent", "training", "told"])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_run_stopped_anywhere_goes_on_to_the_same_end(
+    make: Make, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, walk: Any, stop: str, at: int
+) -> None:
+    """The stop comes in iteration `at`: before it, before its log, before either of its files, and after all."""
+
+    def tell(learner: Learner, _: Report) -> None:
+        stop_if(stop == "told" and learner.iteration == at)
+
+    def stop_if(wanted: bool) -> None:
+        if wanted:
+            raise KeyboardInterrupt
+
+    def stopping(place: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            stop_if(stop == place and training.learner.iteration == at - (place == "iterate"))
+            return function(*args)
+
+        return call
+
+    def saving(path: Path, kind: str, *rest: Any) -> None:
+        stop_if(stop == kind and training.learner.iteration == at)
+        save_arrays(path, kind, *rest)
+
+    training = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(walk, "iterate", stopping("iterate", walk.iterate))
+        patched.setattr(run, "save_arrays", saving)
+        patched.setattr(run.TrainingLog, "add", stopping("log", run.TrainingLog.add))
+        with pytest.raises(KeyboardInterrupt):
+            training.run(tell)
+    finished = make(resume=True)
+    assert finished.learner.iteration == at - (stop != "told")
+    finished.run()
+    whole = tmp_path / "whole"
+    TrainingRun(make_learner("walk", "dlrm-20x4"), whole, {}).run()
+    assert contents(folder) == contents(whole)
+    for name in ("mean_cost_ms", "position", "true_cost_queries"):
+        assert logged(folder, name) == logged(whole, name)
+
+
+def test_a_finished_run_resumes_to_the_same_agent_without_another_iteration(make: Make, folder: Path) -> None:
+    agent = make().run()
+    before = {path: path.read_bytes() for path in folder.glob("*.*")}
+    again = make(resume=True)
+    assert again.run().position == agent.position
+    assert again.learner.true_cost_queries == 4
+    assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
+
+
+def test_the_time_of_all_parts_is_added_up(make: Make) -> None:
+    training = make()
+    training.run()
+    assert training.seconds > 0
+    assert make(resume=True).seconds == training.seconds
+
+
+def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder: Path) -> None:
+    make()  # not even begun
+    with pytest.raises(InvalidOptionError, match=f"{folder} holds a training run already. Go on with it"):
+        make()
+    assert make(resume=True).learner.iteration == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 1}, "started with seed 0, not 1"),
+        ({"iterations": 5}, "started with options {}, not {'iterations': 5}"),
+        ({"suite": "dlrm-40x4"}, "started with suite 'dlrm-20x4', not 'dlrm-40x4'"),
+    ],
+)
+def test_another_configuration_is_refused_by_its_key(make: Make, changes: dict[str, Any], says: str) -> None:
+    make().run()
+    with pytest.raises(InvalidOptionError, match=says):
+        make(resume=True, **changes)
+
+
+def test_another_agent_or_other_tasks_are_refused(make: Make, folder: Path, walk: Any, suite: TaskSuite) -> None:
+    make()
+    model = make_learner("walk", suite).cost_model.model
+    with pytest.raises(InvalidOptionError, match="agent 'walk', not 'run'"):
+        TrainingRun(walk(suite, model, 0, name="run"), folder, {}, resume=True)
+    mine = TaskSuite(suite.name, suite.tasks[:3], suite.split)
+    with pytest.raises(InvalidOptionError, match=r"suite_sha256 '.*', not ''"):
+        TrainingRun(walk(mine, model, 0), folder, {}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "about", "says"),
+    [
+        ({"position": np.zeros(2)}, {}, r"no state of this run. 'position' in The state has shape \(2,\)"),
+        ({}, {}, "no state of this run. The state lacks the array 'position'"),
+        ({"position": np.zeros(())}, {"iteration": None}, "does not say how far it came"),
+        ({"position": np.zeros(())}, {"seconds": "long"}, "does not say how far it came"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(
+    make: Make, folder: Path, arrays: dict[str, Any], about: dict[str, Any], says: str
+) -> None:
+    make().run()
+    progress = {"iteration": 1, "true_cost_queries": 1, "seconds": 0.0}
+    save_arrays(folder / "training.safetensors", "training", arrays, progress | about)
+    with pytest.raises(InvalidCheckpointError, match=says) as caught:
+        make(resume=True)
+    assert str(folder / "training.safetensors") in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "says"), [("{", "not readable JSON"), ("[]", "no configuration of a run")])
+def test_a_damaged_configuration_is_refused(make: Make, folder: Path, content: str, says: str) -> None:
+    make()
+    (folder / "config.json").write_text(content)
+    with pytest.raises(DamagedFileError, match=says):
+        make(resume=True)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: Path, make: Make) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(UnwritablePathError):
+        make()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
+def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+    args = ["train", "--agent", "rnn", "--suite", "dlrm-20x4", "--no-evaluate", "--seed", "3"]
+    for option in ("iterations=30", "episodes=3", "hidden=8"):
+        args += ["--option", option]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, "-m", "shard_gym", *args, "--out", str(killed)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("iteration 5/30"):
+                process.kill()
+    assert process.returncode == -signal.SIGKILL
+    _, about = load_arrays(killed / "training.safetensors", "training")
+    assert 5 <= about["iteration"] < 30
+    assert main([*args, "--out", str(killed), "--resume"]) == 0
+    assert main([*args, "--out", str(whole)]) == 0
+    assert contents(killed) == contents(whole)
+    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 31))
+    assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import PAPER_HEURISTICS, load_agent, make_agent
+from shard_gym.agents.rnn import RnnLearner
+from shard_gym.agents.training import TrainingRun
+from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.cli import train as command
+from shard_gym.cli.console import format_ms
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import evaluate
+from shard_gym.suites import load_suite
+from shard_gym.weights import load_arrays
+
+SUITE = "dlrm-20x4"
+SMALL = ("--option", "iterations=3", "--option", "episodes=4", "--option", "hidden=8")
+GOAL = min(
+    (evaluate(make_agent(name), SUITE, split="train") for name in PAPER_HEURISTICS), key=lambda each: each.mean_cost_ms
+)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "x"
+
+
+def args(out: Path, *more: object, evaluated: bool = False) -> list[object]:
+    rest = () if evaluated else ("--no-evaluate",)
+    return ["train", "--agent", "rnn", "--suite", SUITE, "--out", out, *SMALL, *more, *rest]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Agent and cells of each row of the table."""
+    table = text[text.index("───") :].partition("\n\n")[0]
+    return {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:] if not line.startswith("Left out")}
+
+
+def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, out: Path) -> None:
+    code, text, _ = run(*args(out, evaluated=True), columns=100)
+    assert code == 0
+    arrays, about = load_arrays(out / "agent.safetensors", "agent")
+    assert arrays["encoder.weight_hh_l0"].shape == (32, 8)
+    assert about["trained"]["options"] == {"iterations": 3, "episodes": 4, "hidden": 8}
+    assert text.startswith("Trained rnn: 3 iterations, 12 queries of the true cost, ")
+    assert f"Written to {out / 'agent.safetensors'}.\n" in text
+    assert rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS}
+    assert rows(text)["rnn"][0] == format_ms(evaluate(load_agent(out), SUITE).mean_cost_ms)
+    assert rows(text)["size-greedy"][0] == format_ms(evaluate(make_agent("size-greedy"), SUITE).mean_cost_ms)
+    assert text.endswith(
+        f"\nNext: shard-gym evaluate --agent {out} --suite {SUITE}\n      tensorboard --logdir {out / 'log'}\n"
+    )
+    assert list((out / "log").iterdir()) != []
+
+
+def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> None:
+    lines = run(*args(out)).err.splitlines()
+    assert lines[0] == (
+        f"rnn on {SUITE} train, to beat on all 50 tasks: {GOAL.agent} {format_ms(GOAL.mean_cost_ms)} ms"
+    )
+    assert len(lines) == 4
+    for number, line in enumerate(lines[1:], start=1):
+        assert re.fullmatch(rf"iteration {number}/3: mean true cost [\d.]+ ms, {4 * number} queries", line)
+
+
+def test_of_many_iterations_a_few_are_told_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    class Long(RnnLearner):
+        iteration = 0
+
+    learner: Any = Long(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
+    with command.watch(learner, GOAL) as tell:
+        for learner.iteration in range(1, 121):
+            tell(learner, Report(1.0, {}))
+    told = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
+    assert told == list(range(3, 121, 3))
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_a_terminal_gets_a_bar_that_fits(run, out: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    code, _, err = run(*args(out), columns=columns)
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err).replace("\r", "\n")
+    for said in ("iteration 3/3", "━", "12 queries", f"to beat on all 50 tasks: {GOAL.agent}", "mean true cost"):
+        assert said in plain
+    assert max(map(len, plain.splitlines())) <= columns
+
+
+def test_in_a_narrow_window_nothing_is_cut_off(run, out: Path) -> None:
+    _, text, _ = run(*args(out, evaluated=True), columns=40)
+    cost = format_ms(evaluate(make_agent("size-lookup-greedy"), SUITE).mean_cost_ms)
+    assert rows(text)["size-lookup-greedy"][0] == cost
+    assert "…" not in text
+
+
+def test_the_cost_of_the_heuristics_is_no_query_of_the_learner(run, out: Path) -> None:
+    run(*args(out))
+    assert load_arrays(out / "training.safetensors", "training")[1]["true_cost_queries"] == 12
+
+
+def test_an_interrupted_run_goes_on_with_the_command_it_prints(
+    run, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterate = RnnLearner.iterate
+
+    def interrupted(learner: Learner) -> Report:
+        if learner.iteration == 2:
+            raise KeyboardInterrupt
+        return iterate(learner)
+
+    out = out.with_name("a run's folder")
+    with monkeypatch.context() as patched:
+        patched.setattr(RnnLearner, "iterate", interrupted)
+        code, text, err = run(*args(out, "--seed", "5"), columns=60)
+    assert (code, text) == (130, "")
+    said, resume = err.splitlines()[-2:]
+    assert said == "Interrupted. All finished iterations are safe; go on with:"
+    words = shlex.split(resume)
+    assert words[:2] == ["shard-gym", "train"]
+    assert load_arrays(out / "training.safetensors", "training")[1]["iteration"] == 2
+    code, _, err = run(*words[1:])
+    assert code == 0
+    assert [line.split(":")[0] for line in err.splitlines()[1:]] == ["iteration 3/3"]
+    run(*args(tmp_path / "whole", "--seed", "5"))
+    resumed, whole = (load_arrays(folder / "agent.safetensors", "agent")[0] for folder in (out, tmp_path / "whole"))
+    assert all(np.array_equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_more(run, out: Path) -> None:
+    run(*args(out))
+    before = (out / "training.safetensors").read_bytes()
+    code, text, err = run(*args(out), columns=500)
+    assert (code, text) == (2, "")
+    assert f"{out} holds a training run already. Go on with it by resuming" in err
+    code, text, err = run(*args(out, "--resume"))
+    assert (code, len(err.splitlines())) == (0, 1)
+    assert "Trained rnn: 3 iterations, 12 queries" in text
+    assert (out / "training.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"agent": "rn"}, "There is no agent that learns named 'rn'. Did you mean 'rnn'?"),
+        ({"agent": "random"}, "There is no agent that learns named 'random'."),
+        ({"suite": "dlrm-20x5"}, "Did you mean 'dlrm-20x4'?"),
+        ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
+        ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),
+        ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
+        ({"option": "iterations"}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
+        ({"option": "iterations=0"}, "iterations must be an integer of at least 1, not 0."),
+        ({"option": "iterations=many"}, "iterations must be an integer of at least 1, not 'many'."),
+        ({"option": "iteration=3"}, "Agent 'rnn' cannot be trained with the options {'iteration': 3}"),
+        ({"option": "seed=3"}, "seed is no option of an agent; give it with --seed."),
+    ],
+)
+def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
+    run, out: Path, change: dict[str, object], says: str
+) -> None:
+    options = {"agent": "rnn", "suite": SUITE, "out": out} | change
+    code, text, err = run("train", *(part for key, value in options.items() for part in (f"--{key}", value)))
+    assert (code, text) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "evaluate", None)  # calling it would be a TypeError
+    (tmp_path / "file").write_text("old")
+    code, _, err = run(*args(tmp_path / "file"), columns=500)
+    assert code == 2
+    assert "cannot be written" in err
+    assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-3", -3),
+        ("3.0", 3.0),
+        ("1e-3", 0.001),
+        ("true", True),
+        ("False", False),
+        ("paper", "paper"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("nan", "nan"),
+        ("inf", "inf"),
+    ],
+)
+def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:
+    parsed = command.parse_options([f"key={text}"])["key"]
+    assert (type(parsed), parsed) == (type(value), value)
+
+
+@pytest.mark.parametrize("given", [["a=1", "a=1"], ["=1"], ["a"], ["name=x"], ["suite=x"], ["cost_model=x"]])
+def test_options_of_no_use_are_refused(given: list[str]) -> None:
+    with pytest.raises(InvalidOptionError):
+        command.parse_options(given)
+
+
+# What a run leaves is an agent wherever one is named
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two agents of one family, their run folders."""
+    tasks, folders = load_suite(SUITE, "train"), []
+    for seed in (0, 1):
+        folder = tmp_path_factory.mktemp("runs") / f"seed{seed}"
+        TrainingRun(RnnLearner(tasks, AnalyticalCostModel(), seed, iterations=1, hidden=8), folder, {}).run()
+        folders.append(folder)
+    return folders[0], folders[1]
+
+
+def test_evaluate_tells_two_agents_of_one_family_apart(run, trained: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, file = trained[0], trained[1] / "agent.safetensors"
+    agents = ("--agent", folder, "--agent", file, "--agent", "random")
+    code, text, _ = run("evaluate", *agents, "--suite", SUITE, "--out", tmp_path / "r.json", columns=300)
+    assert code == 0
+    records = json.loads((tmp_path / "r.json").read_text())
+    assert [record["agent"] for record in records] == [str(folder), str(file), "random"]
+    assert rows(text).keys() == {str(folder), str(file), "random"}
+    for path in (folder, file):
+        assert rows(text)[str(path)][0] == format_ms(evaluate(load_agent(path), SUITE).mean_cost_ms)
+    assert rows(text)[str(folder)] != rows(text)[str(file)]
+
+
+def test_show_and_place_take_a_trained_agent(run, trained: tuple[Path, Path], tmp_path: Path) -> None:
+    task = load_suite(SUITE)[0]
+    cost = AnalyticalCostModel().estimate(load_agent(trained[0]).place(task), task.tables, task.topology).total_ms
+    code, text, _ = run("show", "--suite", SUITE, "--agent", trained[0], columns=300)
+    assert code == 0
+    assert f"placed by {trained[0]}" in text
+    assert re.search(rf"^cost +{re.escape(format_ms(cost))} ms", text, re.MULTILINE)
+    pool = ("--tables", "mlperf-dlrm-dcnv2", "--hardware", "a100-dgx", "--num-devices", 4)
+    code, text, _ = run("place", *pool, "--agent", trained[0] / "agent.safetensors")
+    assert code == 0
+    plan = json.loads(text)
+    assert plan["agent"] == str(trained[0] / "agent.safetensors")
+    assert len(plan["placement"]) == 26
+
+
+@pytest.mark.parametrize("agent", ["runs/none", "none.safetensors", "folder", "agent.pt"])
+def test_a_path_without_an_agent_is_a_sentence(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("agent.pt").write_bytes(b"\x80\x04.")
+    for arguments in (("evaluate",), ("show",)):
+        code, text, err = run(*arguments, "--suite", SUITE, "--agent", agent)
+        assert (code, text) == (2, "")
+        assert agent in err
+        assert "There is no file" in err or "no safetensors file" in err

@@ -1,0 +1,145 @@
+"""Model files: the same estimates back, without torch; anything else is refused by name."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
+from shard_gym.cost_models.neural import NETWORKS, load_cost_model, save_cost_model
+from shard_gym.cost_models.neural.storage import KIND, network_named
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError, UnwritablePathError
+from shard_gym.weights import load_arrays, save_arrays
+
+
+@pytest.fixture
+def path(untrained: Any, tmp_path: Path) -> Path:
+    model = untrained("pooled")
+    model.card = {"fit": {"seed": 3}}
+    save_cost_model(model, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+def test_a_model_is_the_same_after_reading(architecture: str, untrained: Any, drawn: Any, tmp_path: Path) -> None:
+    model, (tables, topology, placement) = untrained(architecture), drawn(4)
+    model.card = {"errors": {"cost": 0.25}, "widths": [1, 2]}
+    save_cost_model(model, tmp_path / "new" / "model.safetensors")
+    twin = load_cost_model(str(tmp_path / "new" / "model.safetensors"))
+    assert type(twin) is type(model)
+    assert twin.fingerprint == model.fingerprint
+    assert twin.card == model.card
+    one, other = (each.estimate(placement, tables, topology) for each in (model, twin))
+    assert np.array_equal(one.phases_ms, other.phases_ms)
+    assert one.total_ms == other.total_ms
+
+
+def test_reading_and_estimating_need_no_torch(path: Path) -> None:
+    script = f"""
+import sys
+sys.modules["torch"] = sys.modules["pyarrow"] = None  # importing them fails
+from shard_gym.cost_models import make_cost_model
+from shard_gym.suites import load_suite
+task = load_suite("dlrm-20x4", "test")[0]
+model = make_cost_model({str(path)!r})
+print(model.estimate(task.known_placement, task.tables, task.topology).total_ms > 0)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == "True", result.stderr
+
+
+def test_cost_models_are_made_from_names_files_and_models(path: Path) -> None:
+    fingerprint = load_cost_model(path).fingerprint
+    assert make_cost_model(path).fingerprint == make_cost_model(str(path)).fingerprint == fingerprint
+    model = load_cost_model(path)
+    assert make_cost_model(model) is model
+    assert isinstance(make_cost_model("analytical"), AnalyticalCostModel)
+
+
+def test_what_is_no_cost_model_is_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpointError, match="no file"):
+        make_cost_model("nowhere.safetensors")
+    with pytest.raises(InvalidCheckpointError, match="no file"):
+        make_cost_model(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"or a file \*\.safetensors"):
+        make_cost_model(str(path.with_suffix(".pt")))
+    wrong: Any = 3
+    with pytest.raises(InvalidOptionError, match="the path of a file"):
+        make_cost_model(wrong)
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    import torch
+
+    (tmp_path / "one.safetensors").write_bytes(pickle.dumps({"weights": 1}))
+    torch.save({"a": torch.zeros(2)}, tmp_path / "two.safetensors")
+    for name in ("one", "two"):
+        with pytest.raises(InvalidCheckpointError, match="no safetensors file"):
+            load_cost_model(tmp_path / f"{name}.safetensors")
+
+
+def test_damaged_files_are_refused(path: Path) -> None:
+    content = path.read_bytes()
+    for damaged in (b"", content[: len(content) // 2], content[:-1], content[8:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidCheckpointError):
+            load_cost_model(path)
+
+
+def changed(path: Path, kind: str = KIND, **about: Any) -> None:
+    arrays, said = load_arrays(path, KIND)
+    save_arrays(path, kind, arrays, {**said, **about})
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"architecture": "transformer"}, "'transformer'; known are dreamshard, .*pooled"),
+        ({"architecture": ["pooled"]}, "known are"),
+        ({"architecture": "neuroshard"}, "has shape|array"),
+        ({"version": 2}, "version 2 of the network 'pooled'.* reads version 1"),
+        ({"version": None}, "version None"),
+        ({"card": "good"}, "no card"),
+        ({"kind": "agent"}, "holds 'agent', not 'cost-model'"),
+    ],
+)
+def test_models_of_others_are_refused(path: Path, about: dict[str, Any], message: str) -> None:
+    changed(path, **about)
+    with pytest.raises(InvalidCheckpointError, match=message):
+        load_cost_model(path)
+
+
+@pytest.mark.parametrize("flaw", ["missing", "more", "shape", "dtype", "nan"])
+def test_wrong_arrays_are_refused(path: Path, flaw: str) -> None:
+    arrays, about = load_arrays(path, KIND)
+    name = "table.0.weight"
+    if flaw == "missing":
+        del arrays[name]
+    elif flaw == "more":
+        arrays["more"] = np.zeros(1, np.float32)
+    elif flaw == "shape":
+        arrays[name] = arrays[name].T
+    elif flaw == "dtype":
+        arrays[name] = arrays[name].astype(np.float64)
+    else:
+        arrays[name] = np.full_like(arrays[name], np.nan)
+    save_arrays(path, KIND, arrays, about)
+    with pytest.raises(InvalidCheckpointError, match=name if flaw != "more" else "'more'"):
+        load_cost_model(path)
+
+
+def test_networks_go_by_their_architecture() -> None:
+    assert all(network_named(name).architecture == name for name in NETWORKS)
+    with pytest.raises(UnknownNameError, match=r"Known: dreamshard, .*pooled"):
+        network_named("linear")
+
+
+def test_a_folder_is_no_place_for_a_model(untrained: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnwritablePathError):
+        save_cost_model(untrained("pooled"), tmp_path)

@@ -1,0 +1,159 @@
+"""Training sees the numbers that estimating sees, and learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.cost_models.neural import NETWORKS
+from shard_gym.cost_models.neural.fit import calibrated
+from shard_gym.cost_models.neural.network import MEASURED
+from shard_gym.cost_models.neural.simulate import simulate
+from shard_gym.cost_models.neural.splits import SplitCosts
+from shard_gym.cost_models.neural.training import (
+    Samples,
+    as_arrays,
+    estimates,
+    new_optimizer,
+    one_thread,
+    paper_loss,
+    put_back,
+    relative_loss,
+    teach,
+    trainable,
+)
+
+every_network = pytest.mark.parametrize("architecture", NETWORKS)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    with one_thread():
+        yield
+
+
+@every_network
+def test_tensors_give_the_loads_of_arrays(architecture: str, untrained: Any, costs: SplitCosts) -> None:
+    model, data = untrained(architecture), costs.part("test")
+    samples = Samples(data, type(model))
+    which = np.array([5, 0, 17, 5])
+    found = samples.loads(samples.latents(trainable(model.weights)), which).detach().numpy()
+    for row, placement in enumerate(which):
+        rows = slice(data.start[placement], data.start[placement + 1])
+        loads = model.latents(model.weights, model.describe(data.tables.select(data.members[rows])))
+        expected = model.reduce(loads.astype(np.float64), data.devices[rows], data.phases_ms.shape[1])
+        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+
+
+@every_network
+def test_tensors_give_the_estimates_of_arrays(architecture: str, fitted: Any, sampler: Any, groups: Any) -> None:
+    """Asked about costs that the network itself says, training finds nothing wrong but what is clipped."""
+    model = fitted(architecture)
+    data = simulate(model, sampler, groups, {"test": 60}, seed=1).data
+    samples = Samples(data, type(model))
+    with torch.no_grad():
+        said = estimates(trainable(model.weights), samples, samples.everything)
+    phases, cost = said.phases_ms.numpy().clip(min=0), said.cost_ms.numpy()
+    np.testing.assert_allclose(phases, data.phases_ms, rtol=1e-3, atol=1e-4 * data.phases_ms.max())
+    unclipped = (said.phases_ms.numpy() >= 0).all(axis=(1, 2)) & (cost > 0.5)
+    assert unclipped.sum() > 20
+    np.testing.assert_allclose(cost[unclipped], data.cost_ms[unclipped], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "loss"), [*((name, relative_loss) for name in NETWORKS), ("dreamshard", paper_loss)]
+)
+def test_every_weight_that_can_be_learnt_gets_a_gradient(
+    architecture: str, loss: Any, untrained: Any, costs: SplitCosts
+) -> None:
+    model = untrained(architecture)
+    weights = trainable(model.weights)
+    loss(weights, Samples(costs.part("train"), type(model)), np.random.default_rng(0), 64).backward()
+    for name, tensor in weights.items():
+        if name.endswith(MEASURED):
+            assert tensor.grad is None
+        else:
+            assert tensor.grad is not None, name
+            assert torch.isfinite(tensor.grad).all()
+            assert tensor.grad.abs().max() > 0, name
+
+
+@every_network
+def test_teaching_learns_the_same_from_the_same_seed(architecture: str, untrained: Any, costs: SplitCosts) -> None:
+    model = untrained(architecture)
+    samples = Samples(costs.part("train"), type(model))
+
+    def taught(seed: int) -> tuple[float, dict[str, Any]]:
+        weights = trainable(model.weights)
+        optimizer = new_optimizer(weights)
+        loss = teach(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
+        return loss, as_arrays(weights)
+
+    before = relative_loss(trainable(model.weights), samples, np.random.default_rng(0), 400).item()
+    (loss, one), (_, same), (_, other) = taught(0), taught(0), taught(1)
+    assert loss < before / 2
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert any(not np.array_equal(one[name], other[name]) for name in one)
+    for name in (name for name in one if name.endswith(MEASURED)):
+        assert np.array_equal(one[name], model.weights[name])
+
+
+def test_the_learning_rate_falls_to_its_end(untrained: Any, costs: SplitCosts) -> None:
+    model = untrained("neuroshard")
+    weights, samples = trainable(model.weights), Samples(costs.part("train"), type(model))
+    optimizer = new_optimizer(weights)
+    teach(weights, optimizer, samples, np.random.default_rng(0), steps=4, learning_rate=0.4, final_learning_rate=0.2)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25] * 2)
+
+
+def test_weights_are_put_back_in_place(untrained: Any) -> None:
+    weights = trainable(untrained("pooled", 0).weights)
+    tensors, other = dict(weights), untrained("pooled", 1).weights
+    put_back(weights, other)
+    assert all(weights[name] is tensors[name] for name in weights)
+    assert all(np.array_equal(array, other[name]) for name, array in as_arrays(weights).items())
+
+
+def test_only_matrices_decay(untrained: Any) -> None:
+    weights = trainable(untrained("pooled").weights)
+    decaying, others = new_optimizer(weights, 0.5).param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    named = {id(tensor): name for name, tensor in weights.items()}
+    assert {named[id(tensor)] for tensor in decaying["params"]} == {
+        name for name in weights if name.endswith(".weight") and ".shortcut." not in name
+    }
+    assert len(decaying["params"]) + len(others["params"]) == sum(tensor.requires_grad for tensor in weights.values())
+
+
+def test_used_devices_are_those_with_tables(untrained: Any, costs: SplitCosts) -> None:
+    model, data = untrained("dreamshard"), costs.part("test").take(np.arange(30))
+    samples = Samples(data, type(model))
+    latents = samples.latents(trainable(model.weights))
+    loads = samples.loads(latents, samples.everything)
+    used = loads[..., model.alone] > 0
+    assert len(samples.used_devices) == int(used.sum())
+    rows = np.arange(len(samples.used_devices))
+    torch.testing.assert_close(samples.device_loads(latents, rows), loads[used], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(samples.used_phases_ms, samples.phases_ms[used])
+
+
+def test_one_thread_is_given_back() -> None:
+    torch.set_num_threads(2)
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+@every_network
+def test_measured_weights_standardise_what_the_layers_read(architecture: str, costs: SplitCosts) -> None:
+    network = NETWORKS[architecture]
+    samples = Samples(costs.part("train"), network)
+    weights = calibrated(samples, network.new_weights(np.random.default_rng(0)))
+    again = network.calibrated(samples.calibration(weights))
+    assert again.keys() == {name for name in weights if name.endswith(MEASURED)}
+    for name, array in again.items():  # a third round would change nothing
+        np.testing.assert_allclose(array, weights[name], rtol=1e-5, err_msg=name)
