@@ -23,6 +23,7 @@ from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
+    calibrated,
     new_optimizer,
     one_thread,
     paper_loss,
@@ -116,8 +117,7 @@ class DreamShardLearner(Learner):
             return 0.0
         samples = Samples(self._recorder.dataset(), self._network)
         if calibrate:
-            calibrated = self._network.calibrated(samples.calibration(as_arrays(self._cost_weights)))
-            self._cost_weights |= trainable(calibrated)
+            put_back(self._cost_weights, calibrated(samples, as_arrays(self._cost_weights)))
         anew = options.cost_learning_rate > 0
         if anew:  # with a rate that starts high again, Adam's memory of small gradients would make enormous steps
             self._cost_optimizer = self._new_cost_optimizer()

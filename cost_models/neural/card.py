@@ -161,6 +161,11 @@ def _fit_lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield "## How it was fitted"
     yield ""
     for key, value in card["fit"].items():
-        said = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else value
-        yield f"- {key.replace('_', ' ')}: {said}"
+        yield f"- {key.replace('_', ' ')}: {_said(value)}"
     yield ""
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)

@@ -15,10 +15,17 @@ import torch
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.dataset import CostDataset
 from shard_gym.cost_models.neural.metrics import errors
-from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.cost_models.neural.storage import network_named
-from shard_gym.cost_models.neural.training import Samples, as_arrays, new_optimizer, one_thread, teach, trainable
+from shard_gym.cost_models.neural.training import (
+    Samples,
+    as_arrays,
+    calibrated,
+    new_optimizer,
+    one_thread,
+    teach,
+    trainable,
+)
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
@@ -38,12 +45,12 @@ class FitOptions:
         InvalidOptionError: a number is not positive (the decay: negative).
     """
 
-    steps: int = 3_000
+    steps: int = 10_000
     learning_rate: float = 5e-3
     weight_decay: float = 0.1
     batch_size: int = 64
-    check_every: int = 100
-    patience: int = 10
+    check_every: int = 200
+    patience: int = 25
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience"):
@@ -167,16 +174,6 @@ class _Fit:
             "validation_error": self._best_error,
             "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
         }
-
-
-def calibrated(samples: Samples, weights: FloatWeights) -> FloatWeights:
-    """`weights` with those that are measured on `samples` measured.
-
-    Twice: what later layers are given depends on what the first ones were given, which the first round sets.
-    """
-    for _ in range(2):
-        weights = {**weights, **samples.network.calibrated(samples.calibration(weights))}
-    return weights
 
 
 def validation_error(model: NeuralCostModel, data: CostDataset) -> float:

@@ -182,6 +182,16 @@ class Samples:
         )
 
 
+def calibrated(samples: Samples, weights: FloatWeights) -> FloatWeights:
+    """`weights` with those that are measured on `samples` measured.
+
+    Twice: what later layers are given depends on what the first ones were given, which the first round sets.
+    """
+    for _ in range(2):
+        weights = {**weights, **samples.network.calibrated(samples.calibration(weights))}
+    return weights
+
+
 @dataclass(frozen=True)
 class Estimates:
     """What a network says of B placements.

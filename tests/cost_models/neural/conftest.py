@@ -13,11 +13,11 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.dataset import TABLE_ARRAYS, CostDataset, topology_to_json
-from shard_gym.cost_models.neural.fit import FitOptions, calibrated, fit_cost_model
+from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
 from shard_gym.cost_models.neural.network import MEASURED, FloatWeights
 from shard_gym.cost_models.neural.simulate import PlacementSampler, simulate
 from shard_gym.cost_models.neural.splits import SplitCosts, split_tables
-from shard_gym.cost_models.neural.training import Samples
+from shard_gym.cost_models.neural.training import Samples, calibrated
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from shard_gym.cost_models.neural import NETWORKS
-from shard_gym.cost_models.neural.fit import calibrated
 from shard_gym.cost_models.neural.network import MEASURED
 from shard_gym.cost_models.neural.simulate import simulate
 from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
+    calibrated,
     estimates,
     new_optimizer,
     one_thread,
