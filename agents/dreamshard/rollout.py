@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.dreamshard.policy import Policy, Situation
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.placement.problem import Problem
 from shard_gym.envs.placement.state import COMPLETE, PlacementState, advance, initial_state
+from shard_gym.topology import Cluster
 
 Float32Array = NDArray[np.float32]
 
@@ -78,7 +79,7 @@ def play(
         rng: draws the devices; None takes the likeliest.
         record: keep what `Steps` holds.
     """
-    state = initial_state(problem, model)
+    state, steps_model = initial_state(problem, model), _WithoutTotals(model)
     features, alone = problem.tables.features[problem.row], problem.tables.costs[problem.row]
     latents = policy.latents(weights, features)
     longest, everyone = int(problem.num_tables.max()), np.arange(problem.num_envs)
@@ -99,10 +100,10 @@ def play(
         actions = _chosen(policy.scores(weights, now), legal, rng)
         if recorder:
             recorder.add(step, now, legal, actions)
-        advance(problem, state, actions, model)
+        advance(problem, state, actions, steps_model)
         held[everyone, actions] += latents[:, step]
     steps = recorder.steps(features[:, :longest], alone[:, :longest], mask) if recorder else None
-    return _ended(problem, state, steps)
+    return _ended(problem, state, model, steps)
 
 
 def _chosen(scores: Float32Array, legal: NDArray[np.bool_], rng: np.random.Generator | None) -> NDArray[np.int64]:
@@ -112,11 +113,20 @@ def _chosen(scores: Float32Array, legal: NDArray[np.bool_], rng: np.random.Gener
     return actions
 
 
-def _ended(problem: Problem, state: PlacementState, steps: Steps | None) -> Rollout:
+class _WithoutTotals(CountedCostModel):
+    """A model that leaves out the cost of the iteration, which nobody asks for before the end of an episode."""
+
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
+        """(...) zeros."""
+        return np.zeros(phases.shape[:-2])
+
+
+def _ended(problem: Problem, state: PlacementState, model: AdditiveCostModel, steps: Steps | None) -> Rollout:
     complete = state.status == COMPLETE
+    cost = model.iteration_cost(state.phases_ms, state.device_loads[..., model.shared_loads], problem.cluster)
     return Rollout(
         placements=problem.placements_of(state.assignment, np.arange(problem.num_envs)),
-        cost_ms=np.where(complete, state.cost_ms, problem.penalty_ms),
+        cost_ms=np.where(complete, cost, problem.penalty_ms),
         complete=complete,
         steps=steps,
     )

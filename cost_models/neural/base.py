@@ -183,7 +183,7 @@ class NeuralCostModel(AdditiveCostModel):
         """See `AdditiveCostModel`; within the bounds of `cost_bounds`."""
         in_all = self._costs_in_all(shared)
         cost = self.overall(self.weights, phases, shared, cluster)
-        return np.asarray(np.clip(cost, LEAST_SHARE * in_all, MOST_SHARE * in_all), np.float64)
+        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * in_all), MOST_SHARE * in_all), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See `AdditiveCostModel`: shares of the sum of the tables' costs alone."""
