@@ -72,11 +72,18 @@ def draw_suites(answers: Answers, found: Sequence[Answer]) -> Figure | None:
             **look,
         )
     axes.axvline(0.0, color=INK, linewidth=1.2)
-    axes.set_xscale("symlog", linthresh=2.0)
+    axes.set_xscale("symlog", linthresh=1.0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%" if value else "0")
-    low, high = axes.get_xlim()
-    ticks = [-100, -50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
-    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
+    ends = [
+        100 * (change.mean + side * (change.half or 0.0))
+        for answer in shown
+        for change in [answer.change(_known(answers.local_search(answer.cell.test)))]
+        for side in (-1, 1)
+    ]
+    low, high = 1.3 * min(*ends, 0.0) - 0.2, 1.3 * max(*ends, 0.0) + 0.2
+    axes.set_xlim(low, high)
+    steps = (1, 3, 10, 30, 100, 300, 1000)  # evenly apart on this axis
+    axes.set_xticks([tick for tick in (*(-step for step in steps), 0, *steps) if low <= tick <= high])
     axes.minorticks_off()
     axes.set_yticks(range(len(suites)), suites)
     axes.set_ylim(len(suites) - 0.5, -0.5)
