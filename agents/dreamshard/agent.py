@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,13 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 from shard_gym.weights import Arrays, require_arrays, under
+
+PLACING = ("samples", "queries")
+"""Options that a trained agent may still be given."""
 
 COST, POLICY = "cost.", "policy."
 """How the names of the two networks' weights begin in a file."""
@@ -62,17 +65,20 @@ class DreamShardAgent(Agent):
         found = [*self.played(problem, None), *self._sampled(task, problem)]
         if not self.options.queries:
             return self._best(task, found)
-        return self._search.improve(task, [*(placement for placement, _ in found), *self._search.starts(task)])
+        return self._search.improve(task, _starts(self._search, task, found))
 
     def proposal(self, task: Task, rng: np.random.Generator, *, search: bool) -> Placement | None:
         """A placement worth measuring, with chance in it: an episode, improved a little; None if it led nowhere."""
         problem = prepare(task, self.cost_model, task.num_tables, task.num_devices)
-        found = [placement for placement, _ in self.played(problem, rng)]
+        found = self.played(problem, rng)
         if not (search and self.options.proposal_queries):
-            return found[0] if found else None
+            return found[0][0] if found else None
         queries, seed = self.options.proposal_queries, int(rng.integers(2**31))
         improver = LocalSearchAgent(self.cost_model, max_queries=queries, seed=seed)
-        return improver.improve(task, [*found, *improver.starts(task)])
+        try:
+            return improver.improve(task, _starts(improver, task, found))
+        except NoPlacementFoundError:
+            return None
 
     def played(self, problem: Problem, rng: np.random.Generator | None) -> list[tuple[Placement, float]]:
         """The complete placements of the episodes of `problem`, and what the dream says they cost."""
@@ -95,6 +101,21 @@ class DreamShardAgent(Agent):
         return min(found, key=lambda each: each[1])[0]
 
 
+def _starts(search: LocalSearchAgent, task: Task, found: list[tuple[Placement, float]]) -> list[Placement]:
+    """Where a search may start: what the policy found, and what the heuristics find inside the dream.
+
+    Raises:
+        NoPlacementFoundError: nobody found anything.
+    """
+    own = [placement for placement, _ in found]
+    try:
+        return [*own, *search.starts(task)]
+    except NoPlacementFoundError:
+        if not own:
+            raise
+        return own
+
+
 def agent_arrays(cost_weights: Mapping[str, NDArray[Any]], policy_weights: Mapping[str, NDArray[Any]]) -> Arrays:
     """The weights of both networks under one roof."""
     return {
@@ -113,19 +134,21 @@ def load_dreamshard(
         about: holds the options it was trained with.
         cost_model: the true cost.
         seed: of samples and search.
-        changes: options to place with, such as `samples=0, queries=0` for the policy alone.
+        changes: `samples` and `queries` to place with; 0 of both for the policy alone.
 
     Raises:
         InvalidCheckpointError: the arrays are not those of such an agent.
         InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option.
+        UnknownNameError: there is no such option to place with.
     """
+    for name in changes:
+        if name not in PLACING:
+            raise unknown_name("option to place with", name, PLACING)
     try:
         trained = dreamshard_options(about["preset"], **about["options"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
     options = dreamshard_options(about["preset"], **{**asdict(trained), **changes})
-    options = replace(options, network=trained.network, policy=trained.policy)
     network, policy = NETWORKS[options.network], POLICIES[options.policy]
     rng = np.random.default_rng(0)
     require_arrays("the agent's file", arrays, agent_arrays(network.new_weights(rng), policy.new_weights(rng)))

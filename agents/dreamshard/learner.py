@@ -33,6 +33,7 @@ from shard_gym.cost_models.neural.training import (
     trainable,
 )
 from shard_gym.envs.placement.bank import TaskBank
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError
 from shard_gym.tasks import TaskSuite
 from shard_gym.weights import Arrays, require_arrays, under
 
@@ -43,7 +44,7 @@ DATA, COST_OPTIMIZER, POLICY_OPTIMIZER = "data.", "cost_optimizer.", "policy_opt
 
 
 class DreamShardLearner(Learner):
-    """The loop of DreamShard (section 3.4, algorithm 1).
+    """The loop of DreamShard (daochenzha/dreamshard, dreamshard/training.py).
 
     Args:
         suite: the tasks to learn from.
@@ -91,7 +92,7 @@ class DreamShardLearner(Learner):
             costs = self._measure()
             cost_loss = self._teach_costs(calibrate=first)
             dreamt = self._teach_policy()
-        return Report(float(np.mean(costs)), {"cost_loss": cost_loss, "dreamt_cost_ms": dreamt})
+        return Report(float(np.mean(costs)), {**cost_loss, **dreamt})
 
     def _measure(self) -> list[float]:
         """Ask the true cost of new placements; ms of those that are the agent's own."""
@@ -110,18 +111,18 @@ class DreamShardLearner(Learner):
                 costs.append(measure(self._recorder, self.cost_model, task.tables, task.topology, placement))
         return costs
 
-    def _teach_costs(self, *, calibrate: bool) -> float:
-        """Let the cost network learn from all measurements so far; its loss."""
+    def _teach_costs(self, *, calibrate: bool) -> dict[str, float]:
+        """Let the cost network learn from all measurements so far; its loss, if there was anything to do."""
         options = self.options
         if not len(self._recorder) or not options.cost_updates:
-            return 0.0
+            return {}
         samples = Samples(self._recorder.dataset(), self._network)
         if calibrate:
             put_back(self._cost_weights, calibrated(samples, as_arrays(self._cost_weights)))
         anew = options.cost_learning_rate > 0
         if anew:  # with a rate that starts high again, Adam's memory of small gradients would make enormous steps
             self._cost_optimizer = self._new_cost_optimizer()
-        return teach(
+        loss = teach(
             self._cost_weights,
             self._cost_optimizer,
             samples,
@@ -132,18 +133,19 @@ class DreamShardLearner(Learner):
             batch_size=options.cost_batch,
             loss=relative_loss if options.relative_loss else paper_loss,
         )
+        return {"cost_loss": loss}
 
     def _new_cost_optimizer(self) -> torch.optim.AdamW:
         return new_optimizer(self._cost_weights, self.options.weight_decay)
 
-    def _teach_policy(self) -> float:
-        """REINFORCE inside the estimate; ms that the last episodes cost there, on average."""
+    def _teach_policy(self) -> dict[str, float]:
+        """REINFORCE inside the estimate; ms that the last episodes cost there on average, if there were any."""
         options, rng = self.options, self.rng(DREAM)
         model, count = self._network(as_arrays(self._cost_weights)), options.tasks * options.episodes
         bank = TaskBank(self.suite, model, self.suite.max_tables, self.suite.max_devices, count)
         for group in self._policy_optimizer.param_groups:
             group["lr"] = self._learning_rate
-        dreamt = 0.0
+        dreamt = {}
         for _ in range(options.policy_updates):
             tasks = [self.suite.sample(rng) for _ in range(options.tasks)]
             bank.begin(np.arange(count), [task for task in tasks for _ in range(options.episodes)])
@@ -154,7 +156,7 @@ class DreamShardLearner(Learner):
             self._policy_optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._policy_optimizer.step()
-            dreamt = float(rollout.cost_ms.mean())
+            dreamt["dreamt_cost_ms"] = float(rollout.cost_ms.mean())
         return dreamt
 
     @property
@@ -185,7 +187,10 @@ class DreamShardLearner(Learner):
         self._recorder = CostRecorder(self.cost_model.fingerprint)
         data = under(DATA, arrays)
         if data:
-            self._recorder.extend(CostDataset.from_arrays(data))
+            try:
+                self._recorder.extend(CostDataset.from_arrays(data))
+            except DamagedFileError as error:
+                raise InvalidCheckpointError(f"The measurements in the saved state are not usable. {error}") from error
 
     def weights(self) -> Arrays:
         """See `Learner`."""

@@ -114,7 +114,7 @@ PRESETS: dict[str, DreamShardOptions] = {
         queries=10_000,
     ),
 }
-"""`paper` is DreamShard as published (section 4.1, and the defaults of daochenzha/dreamshard, train.py); `dream-search`
+"""`paper` is DreamShard as published (the defaults of daochenzha/dreamshard, train.py); `dream-search`
 goes beyond it: a network that is told more, episodes of many tasks, and a search inside the dream."""
 
 

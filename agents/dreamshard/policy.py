@@ -84,7 +84,7 @@ class Policy(ABC):
 
 
 class PaperPolicy(Policy):
-    """The policy of the paper (section 3.3; daochenzha/dreamshard, dreamshard/models.py).
+    """The policy of the paper (daochenzha/dreamshard, dreamshard/models.py).
 
     A device is its sum of table latents beside an MLP (3, 64, 32, ReLU on both layers) of its estimated times for
     forward, communication and backward; one affine layer scores it. The table to place is not looked at: the order in
@@ -121,7 +121,7 @@ class PaperPolicy(Policy):
 
 
 class BlindPolicy(PaperPolicy):
-    """The paper's policy without the estimated times: its ablation of the cost features (section 4.3)."""
+    """The paper's policy without the estimated times: an ablation of the cost features."""
 
     architecture = "paper-without-costs"
 

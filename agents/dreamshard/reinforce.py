@@ -33,7 +33,7 @@ def advantages(rollout: Rollout, groups: int) -> FloatArray:
 def policy_loss(
     policy: type[Policy], weights: Weights, steps: Steps, advantage: FloatArray, entropy_weight: float
 ) -> Tensor:
-    """REINFORCE with an entropy bonus, mean over all choices (DreamShard, section 3.3; Williams, 1992).
+    """REINFORCE (Williams, 1992) with an entropy bonus, mean over all choices (dreamshard/training.py).
 
     Args:
         policy: the kind of policy.

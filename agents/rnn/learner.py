@@ -23,11 +23,11 @@ WEIGHTS, TASKS, CHOICES = range(3)
 """Purposes of random numbers."""
 
 MAX_GRADIENT_NORM = 1.0
-"""As Mirhoseini et al. clip (A Hierarchical Model for Device Placement, ICLR 2018, section 3)."""
+"""As Mirhoseini et al. clip (A Hierarchical Model for Device Placement, ICLR 2018)."""
 
 
 class RnnLearner(Learner):
-    """The RNN baseline of DreamShard (NeurIPS 2022, section 4), after Mirhoseini et al. (ICML 2017), in training.
+    """The RNN baseline of DreamShard (NeurIPS 2022), after Mirhoseini et al. (ICML 2017), in training.
 
     An iteration draws `episodes` placements of one training task, has the true cost of each told, and makes one step of
     REINFORCE. The baseline is the mean of the iteration's costs, and their standard deviation is the unit, for tasks

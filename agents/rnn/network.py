@@ -29,11 +29,11 @@ class Encoded(NamedTuple):
 
 
 class PlacementNetwork(nn.Module):
-    """A sequence of tables in, a device for each out: the network of Mirhoseini et al. (ICML 2017, section 3).
+    """A sequence of tables in, a device for each out: the network of Mirhoseini et al. (ICML 2017).
 
     They placed operators; here the encoder's LSTM reads the features of all tables. The decoder's LSTM goes over the
     tables again: its step reads the encoder's state at the table and an embedding of the device the previous table got,
-    attends to all states of the encoder (additive attention: Bahdanau et al., ICLR 2015, section 3.1) and gives every
+    attends to all states of the encoder (additive attention: Bahdanau et al., ICLR 2015) and gives every
     device a logit. The sizes are our choice: DreamShard's authors published no code of this baseline.
 
     Args:

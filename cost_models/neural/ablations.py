@@ -1,4 +1,4 @@
-"""DreamShard's cost network with one of its two reductions taken away, as in the paper's ablation (section 4.3)."""
+"""DreamShard's cost network with one of its two reductions taken away, to see what it is for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DreamShard's cost network: table latents, their sum over a device, a head for each kind of time, one for the total.
 
-Zha et al., *DreamShard*, NeurIPS 2022, section 3.1; sizes and activations as in daochenzha/dreamshard,
+Zha et al., *DreamShard*, NeurIPS 2022; sizes and activations as in daochenzha/dreamshard,
 dreamshard/models.py.
 """
 

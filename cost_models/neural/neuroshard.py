@@ -1,6 +1,6 @@
 """NeuroShard's networks: one for the computation of a device, two for the all-to-alls of all devices.
 
-Zha et al., *Pre-train and Search*, MLSys 2023, section 3.2; sizes as in daochenzha/neuroshard,
+Zha et al., *Pre-train and Search*, MLSys 2023; sizes as in daochenzha/neuroshard,
 neuroshard/compute_cost_model.py and neuroshard/comm_cost_model.py.
 """
 

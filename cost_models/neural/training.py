@@ -45,8 +45,10 @@ def trainable(weights: FloatWeights) -> TensorWeights:
 def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
     """Adam for all of `weights` that can be learnt; the decay is for the matrices, not for biases and shortcuts.
 
-    A decay of about 1 is large on purpose: with a hundred placements and as many tables the table network could tell
-    every table by heart. Decay leaves what the tables have in common, and took errors on unseen tables from 5% to 0.3%.
+    A decay of 0.5 or 1 is large on purpose: with a hundred placements and as many tables the table network could tell
+    every table by heart, and decay leaves what the tables have in common. It wants a high learning rate beside it: for
+    200 placements of dlrm-50x4 tables, decay 1 and rate 3e-3 to 6e-3 in place of 0 and 1e-3 took the spread of a
+    device's error within unseen tasks of dlrm-200x8 from 5% to below 1%.
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name in sorted(weights):
@@ -238,7 +240,7 @@ def relative_loss(weights: Weights, samples: Samples, rng: np.random.Generator, 
 
 
 def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, batch_size: int) -> Tensor:
-    """DreamShard's (section 3.2; dreamshard/training.py), in ms.
+    """DreamShard's (daochenzha/dreamshard, dreamshard/training.py), in ms.
 
     Squared errors of the cost of `batch_size` placements, and of forward, communication and backward of as many devices
     of any placements; the communication is that of the backward all-to-all.

@@ -119,7 +119,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     - `suite="dlrm-50x4"`: name of a suite (`shard-gym suites` lists them), a `TaskSuite`, or a `TaskSampler`;
     - `split="train"`: split of a named suite. The suites of whole models (mlperf, merlin) have no "train": say "test";
-    - `cost_model="analytical"`: name of a cost model, or an `AdditiveCostModel`;
+    - `cost_model="analytical"`: name of a cost model, path of a neural one, or an `AdditiveCostModel`;
     - `reward="terminal"`, `observation="full"`: names as above, or objects;
     - `max_tables=None`, `max_devices=None`: padding; by default that of the largest task in all splits of the suite.
       Set both to train one agent for several suites;

@@ -13,9 +13,11 @@ import pytest
 from shard_gym.agents import RandomAgent, load_agent
 from shard_gym.agents.dreamshard import DreamShardAgent, DreamShardLearner
 from shard_gym.agents.dreamshard.measure import random_load
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training import TrainingRun
 from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.envs.placement.problem import prepare
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
@@ -147,8 +149,38 @@ def test_a_loaded_agent_dreams_as_long_as_it_is_told(new_learner: Make, tmp_path
         for agent in (long, load_agent(tmp_path, samples=64, queries=0))
     ]
     assert costs[0] <= costs[1] + 1e-9
-    with pytest.raises(UnknownNameError, match="sample"):
-        load_agent(tmp_path, sample=3)
+    for misplaced in ({"sample": 3}, {"network": "neuroshard"}):  # the latter was settled in training
+        with pytest.raises(UnknownNameError, match="samples"):
+            load_agent(tmp_path, **misplaced)
+
+
+def test_what_the_policy_finds_stands_where_every_heuristic_fails(
+    new_learner: Make, small_suite: TaskSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(search: LocalSearchAgent, task: Task) -> Any:
+        raise NoPlacementFoundError("no heuristic found a placement")
+
+    monkeypatch.setattr(LocalSearchAgent, "starts", nothing)
+    agent, rng = new_learner("dream-search").agent(), np.random.default_rng(0)
+    played = {
+        task: agent.played(prepare(task, agent.cost_model, task.num_tables, task.num_devices), None)
+        for task in small_suite
+    }
+    assert any(played.values())
+    for task in filter(played.get, played):
+        check_placement(agent.place(task), task.tables, task.topology)
+    monkeypatch.setattr(DreamShardAgent, "played", lambda *_: [])
+    assert agent.proposal(small_suite[0], rng, search=True) is None
+    with pytest.raises(NoPlacementFoundError, match="no heuristic"):
+        agent.place(small_suite[0])
+
+
+def test_damaged_measurements_in_a_state_are_refused(new_learner: Make) -> None:
+    learner = new_learner("dream-search")
+    learner.iterate()
+    state = learner.state()
+    with pytest.raises(InvalidCheckpointError, match="measurements"):
+        new_learner("dream-search").load_state({**state, "data.start": state["data.start"][:-2]})
 
 
 @pytest.mark.parametrize(
