@@ -108,17 +108,31 @@ class Samples:
             seats[p, : rows.stop - rows.start] = data.devices[rows]
         return torch.tensor(members), torch.tensor(seats)
 
-    def latents(self, weights: Weights) -> Tensor:
-        """(M, K) loads of all tables."""
-        latents: Tensor = self.network.latents(weights, self._inputs)
-        return latents
+    def latents(self, weights: Weights, *wanted: Tensor) -> Tensor:
+        """(M, K) loads of the tables; with `wanted`, rows of tables, those of all others may be left at 0.
+
+        A batch of placements needs few of the thousands of tables of a large data set.
+        """
+        asked = torch.zeros(len(self._inputs) + 1, dtype=torch.bool)
+        for rows in wanted:
+            asked[rows] = True
+        chosen = asked[:-1].nonzero()[:, 0]
+        if not wanted or 2 * len(chosen) > len(self._inputs):
+            whole: Tensor = self.network.latents(weights, self._inputs)
+            return whole
+        some = self.network.latents(weights, self._inputs[chosen])
+        return torch.zeros(len(self._inputs), some.shape[1]).index_copy(0, chosen, some)
+
+    def members(self, which: Indices) -> Tensor:
+        """(B, T) the rows of the tables of the placements `which`, and 0 beyond them."""
+        return self._members[which]
 
     def loads(self, latents: Tensor, which: Indices) -> Tensor:
         """(B, D, K) loads of the devices of the placements `which`, from what `latents` returned."""
         split = self.network.num_sums + 1
         places = self._devices + 1
         rows = torch.arange(len(which))[:, None] * places + self._seats[which]
-        rows, chosen = rows.flatten(), latents[self._members[which].flatten()]
+        rows, chosen = rows.flatten(), latents[self.members(which).flatten()]
         loads = torch.zeros(len(which) * places, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
             maxima = torch.zeros(len(which) * places, self.network.num_maxima)
@@ -210,7 +224,7 @@ class Estimates:
 def estimates(weights: Weights, samples: Samples, which: Indices) -> Estimates:
     """What the network with `weights` says of the placements `which`."""
     network = samples.network
-    loads = samples.loads(samples.latents(weights), which)
+    loads = samples.loads(samples.latents(weights, samples.members(which)), which)
     used = (loads[..., network.num_sums] > 0)[..., None]
     phases = network.own_phases(weights, loads) * used
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
@@ -245,11 +259,11 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     Squared errors of the cost of `batch_size` placements, and of forward, communication and backward of as many devices
     of any placements; the communication is that of the backward all-to-all.
     """
-    latents = samples.latents(weights)
     which = rng.integers(len(samples), size=batch_size)
+    rows = rng.integers(len(samples.used_devices), size=batch_size)
+    latents = samples.latents(weights, samples.members(which), samples.used_devices[rows])
     loads = samples.loads(latents, which)
     cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
-    rows = rng.integers(len(samples.used_devices), size=batch_size)
     phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))
     wrong = (phases - samples.used_phases_ms[rows])[:, [0, 2, 3]]
     in_all: Tensor = (cost**2).mean() + (wrong**2).mean(dim=0).sum()

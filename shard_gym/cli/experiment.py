@@ -47,7 +47,7 @@ def experiment(
         seeds: how often everything random is repeated.
         jobs: processes at a time, one thread each.
         suites: ask only about these suites, in place of each part's own.
-        parts: suites, transfer, budget, ablations or time; all if none is named.
+        parts: suites, sb3, transfer, budget, ablations or time; all if none is named.
         methods: compare only these methods, beside the heuristics and local search.
         iterations: of everything that is trained, in place of its own number; for a trial.
         report_only: make the page from the runs there are.

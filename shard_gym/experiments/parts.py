@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from shard_gym.errors import InvalidOptionError, unknown_name
-from shard_gym.experiments.methods import ABLATIONS, LEARNED, METHODS, PAPER, REFERENCES, SEARCHED, Method, measured
+from shard_gym.experiments.methods import (
+    ABLATIONS,
+    LEARNED,
+    METHODS,
+    PAPER,
+    REFERENCES,
+    SEARCHED,
+    STABLE_BASELINES,
+    Method,
+    measured,
+)
 from shard_gym.experiments.runs import Run
 from shard_gym.suites import suite_info, suite_names
 
@@ -37,7 +47,7 @@ class Plan:
         for name, value in (("seeds", self.seeds), ("iterations", self.iterations)):
             if value is not None and value < 1:
                 raise InvalidOptionError(f"{name} must be at least 1, not {value}.")
-        known = METHODS | ABLATIONS
+        known = METHODS | STABLE_BASELINES | ABLATIONS
         for method in self.methods:
             if method not in known:
                 raise unknown_name("method", method, known)
@@ -114,7 +124,12 @@ def _each(plan: Plan, suites: tuple[str, ...], methods: Mapping[str, Method]) ->
 
 
 def _compared(plan: Plan, suites: tuple[str, ...]) -> Iterable[Cell]:
-    return _each(plan, suites, METHODS)
+    named = {name: method for name, method in STABLE_BASELINES.items() if name in plan.methods}
+    return _each(plan, suites, METHODS | named)
+
+
+def _stable_baselines(plan: Plan, suites: tuple[str, ...]) -> Iterable[Cell]:
+    return _each(plan, suites, STABLE_BASELINES)
 
 
 def _ablated(plan: Plan, suites: tuple[str, ...]) -> Iterable[Cell]:
@@ -146,6 +161,13 @@ PARTS: dict[str, Part] = {
         (*DLRM, "mixdim-4", "mixdim-8", "generalize"),
         _compared,
     ),
+    "sb3": Part(
+        "Agents of Stable-Baselines3",
+        "They ask the true cost of every placement they try, hundreds of times as often as DreamShard, and train the "
+        "longer the more tables there are; hence the smaller suites.",
+        ("dlrm-20x4", "dlrm-50x4", "mixdim-4"),
+        _stable_baselines,
+    ),
     "transfer": Part(
         "Transfer to tasks of other sizes",
         "An agent that was trained on one suite (rows) places the test tasks of another (columns) as it is.",
@@ -155,13 +177,13 @@ PARTS: dict[str, Part] = {
     "budget": Part(
         "How many measurements it takes",
         "The number of true costs asked for in each iteration is varied.",
-        ("dlrm-50x4",),
+        ("dlrm-50x4", "mixdim-4"),
         _budgeted,
     ),
     "ablations": Part(
         "What each part contributes",
         "Both presets of DreamShard with one part taken away, and the paper's with one part of the other put in.",
-        ("dlrm-50x4", "dlrm-80x8"),
+        ("dlrm-50x4", "mixdim-4"),
         _ablated,
     ),
     "time": Part(

@@ -236,6 +236,7 @@ def _time(answers: Answers, found: Sequence[Answer]) -> Iterable[str]:
 
 SECTIONS: dict[str, Callable[[Answers, Sequence[Answer]], Iterable[str]]] = {
     "suites": _suites,
+    "sb3": _suites,
     "transfer": _transfer,
     "budget": _budget,
     "ablations": _full_tables,

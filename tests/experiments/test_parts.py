@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.experiments.methods import ABLATIONS, LEARNED, METHODS, measured
+from shard_gym.experiments.methods import ABLATIONS, LEARNED, METHODS, STABLE_BASELINES, measured
 from shard_gym.experiments.parts import PARTS, Plan
 from shard_gym.experiments.report import SECTIONS
 from shard_gym.suites import suite_info
@@ -33,7 +33,7 @@ def test_a_preset_with_its_own_number_of_measurements_is_the_preset() -> None:
 
 
 def test_methods_of_a_table_differ() -> None:
-    for methods in (METHODS, ABLATIONS):
+    for methods in (METHODS, STABLE_BASELINES, ABLATIONS):
         runs = [method.runs("dlrm-20x4", "dlrm-20x4", 1, None) for method in methods.values()]
         assert len(set(runs)) == len(runs)
 
