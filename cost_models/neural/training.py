@@ -132,7 +132,7 @@ class Samples:
         split = self.network.num_sums + 1
         places = self._devices + 1
         rows = torch.arange(len(which))[:, None] * places + self._seats[which]
-        rows, chosen = rows.flatten(), latents[self.members(which).flatten()]
+        rows, chosen = rows.flatten(), latents.index_select(0, self.members(which).flatten())
         loads = torch.zeros(len(which) * places, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
             maxima = torch.zeros(len(which) * places, self.network.num_maxima)
