@@ -35,6 +35,11 @@ class CostEstimate:
     total_ms: float
 
     @property
+    def details(self) -> dict[str, float]:
+        """What else is known of this cost; an environment puts it into the info of an episode's end."""
+        return {}
+
+    @property
     def critical_devices(self) -> tuple[int, ...]:
         """The slowest device of each phase."""
         return tuple(int(device) for device in self.phases_ms.argmax(axis=0))

@@ -71,6 +71,22 @@ class RunsFailedError(ShardGymError):
     """Raised at the end when runs ended with an error; the records of all others are written."""
 
 
+class MeasurementError(ShardGymError):
+    """Raised when a placement could not be measured; the next measurement starts with new workers."""
+
+
+class WorkerDiedError(MeasurementError):
+    """Raised when a worker process ended by itself or was killed during a measurement."""
+
+
+class MeasurementTimeoutError(MeasurementError, TimeoutError):
+    """Raised when a measurement takes longer than it may: a collective is stuck, or there is too much to do."""
+
+
+class DeviceMemoryError(MeasurementError):
+    """Raised when a device has not enough memory for its tables, their lookups or the exchanged outputs."""
+
+
 class UnwritablePathError(ShardGymError, OSError):
     """Raised when a file cannot be written where it was asked for."""
 

@@ -163,6 +163,32 @@ _H200 = DeviceSpec(
     },
 )
 
+_CPU_GUESS = "[assumed] of the size of a server core; calibrate it with `shard-gym calibrate`"
+_CPU = DeviceSpec(
+    name="CPU process",
+    memory_bytes=8 * _GIB,
+    dram_gb_per_s=8.0,
+    l2_gb_per_s=40.0,
+    l2_bytes=16 * _MIB,
+    num_sms=1,
+    clock_ghz=2.5,
+    kernel_launch_us=20.0,
+    ramp_bytes=1e5,
+    sources=dict.fromkeys(
+        (
+            "memory_bytes",
+            "dram_gb_per_s",
+            "l2_gb_per_s",
+            "l2_bytes",
+            "num_sms",
+            "clock_ghz",
+            "kernel_launch_us",
+            "ramp_bytes",
+        ),
+        _CPU_GUESS,
+    ),
+)
+
 _NVLINK_SHARE = "[assumed] 0.80 of one direction; NVIDIA/nccl-tests issue 212 measured 0.82 on H100"
 _NIC_SHARE = "NVIDIA/nccl-tests issue 267 measured 48 to 49 of 50 GB/s on a 400 Gb/s card"
 _LATENCY = "[assumed] launch and handshake of a small NCCL all-to-all"
@@ -228,6 +254,7 @@ _PROFILES = (
         _links(335.0, 48.0, 25.0, 50.0, "[assumed] as h100-dgx, the links are the same", f"[measured] {_NIC_SHARE}"),
         devices_per_host=8,
     ),
+    HardwareProfile("cpu", _CPU, _links(2.0, 1.0, 300.0, 600.0, _CPU_GUESS, _CPU_GUESS), devices_per_host=8),
 )
 
 PROFILES: dict[str, HardwareProfile] = {profile.name: profile for profile in _PROFILES}

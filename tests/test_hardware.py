@@ -10,6 +10,8 @@ from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import PROFILES, HardwareProfile, hardware_profile
 
 EVERY_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
+EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile.name)
 
 
 @EVERY_PROFILE
@@ -22,7 +24,7 @@ def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None
             assert source.startswith("[spec]") or len(source) > len("[measured] ") + 5
 
 
-@EVERY_PROFILE
+@EVERY_GPU
 def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     """A slip of a thousand, or of bits for bytes, leaves these ranges."""
     device, links = profile.device, profile.links
@@ -37,7 +39,14 @@ def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
 
 
-@EVERY_PROFILE
+def test_a_process_on_a_cpu_is_slower_than_any_gpu() -> None:
+    device, links = hardware_profile("cpu").device, hardware_profile("cpu").links
+    assert 1 < device.dram_gb_per_s < device.l2_gb_per_s < min(profile.device.dram_gb_per_s for profile in GPUS)
+    assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
+    assert 100 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 10_000
+
+
+@EVERY_GPU
 def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> None:
     """GB/s of DRAM, and of one direction of NVLink (PCIe for the RTX 2080 Ti)."""
     dram, link = {

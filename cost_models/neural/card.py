@@ -24,14 +24,21 @@ COST = "cost"
 DIGITS = 4
 """Digits that the numbers of a card keep."""
 
+MOST_DIMS = 8
+"""Dims that a page names one by one."""
 
-def make_card(model: NeuralCostModel, costs: SplitCosts, rivals: Sequence[CostDataset]) -> dict[str, Any]:
-    """What is known about a `model` that was fitted to simulated costs; JSON values.
+
+def make_card(
+    model: NeuralCostModel, costs: SplitCosts, rivals: Sequence[CostDataset], hardware: str | None = None
+) -> dict[str, Any]:
+    """What is known about a `model` that was fitted to simulated or measured costs; JSON values.
 
     Args:
         model: as `fit_cost_model` returned it; what its card says of the fit is taken over.
         costs: what it was fitted to, with test tables it never saw.
-        rivals: many placements of one task each, of test tables; see `rival_tasks`.
+        rivals: several placements of one task each, of test tables; see `rival_tasks`. Without any, the card says
+            nothing about rankings.
+        hardware: what the costs were measured on; None if they were simulated.
 
     Raises:
         InvalidOptionError: a split has no placement.
@@ -41,12 +48,12 @@ def make_card(model: NeuralCostModel, costs: SplitCosts, rivals: Sequence[CostDa
         "model": model.fingerprint,
         "architecture": model.architecture,
         "parameters": sum(array.size for name, array in model.weights.items() if not name.endswith(MEASURED)),
-        "data": _data(costs),
+        "data": {**_data(costs), **({"hardware": hardware} if hardware else {})},
         "errors": {
             name: {split: _errors(each, costs.part(split)) for split in ("train", "test")}
             for name, each in models.items()
         },
-        "ranking": {name: _ranking(each, rivals) for name, each in models.items()},
+        "ranking": {name: _ranking(each, rivals) for name, each in models.items()} if rivals else {},
         "fit": model.card.get("fit", {}),
     }
 
@@ -98,14 +105,18 @@ def _head(card: Mapping[str, Any]) -> Iterator[str]:
     data = card["data"]
     yield f"# Neural cost model `{card['model']}`"
     yield ""
-    yield (
-        f"A network of architecture `{card['architecture']}` with {counted(card['parameters'], 'learnt number')}. It "
-        f"learnt what the cost model `{data['source']}` says. Nothing was measured: **every error below is the "
-        "distance to that cost model, not to hardware.**"
-    )
+    if "hardware" in data:
+        learnt = f"what placements were measured to cost on `{data['hardware']}` (`{data['source']}`)."
+    else:
+        learnt = (
+            f"what the cost model `{data['source']}` says. Nothing was measured: **every error below is the distance "
+            "to that cost model, not to hardware.**"
+        )
+    numbers = counted(card["parameters"], "learnt number")
+    yield f"A network of architecture `{card['architecture']}` with {numbers}. It learnt {learnt}"
     yield ""
     yield f"- Devices: {_range(data['num_devices'])} x {', '.join(data['devices'])}"
-    yield f"- Tables of a placement: {_range(data['num_tables'])}, of dim {', '.join(map(str, data['embedding_dims']))}"
+    yield f"- Tables of a placement: {_range(data['num_tables'])}, of dim {_listed(data['embedding_dims'])}"
     yield f"- Workload: {', '.join(f'{key} {value}' for key, value in data['workload'].items())}"
     sizes = [f"{data['placements'][split]:,} of {data['tables'][split]:,} tables ({split})" for split in SPLITS]
     yield f"- Placements: {'; '.join(sizes)}. No table is in two of these groups; each width of a table counts as one."
@@ -114,6 +125,10 @@ def _head(card: Mapping[str, Any]) -> Iterator[str]:
 
 def _range(ends: Sequence[int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _listed(dims: Sequence[int]) -> str:
+    return ", ".join(map(str, dims)) if len(dims) <= MOST_DIMS else f"{dims[0]} to {dims[-1]}"
 
 
 def _error_table(card: Mapping[str, Any]) -> Iterator[str]:
@@ -133,26 +148,33 @@ _COLUMNS = (("network", "train"), ("network", "test"), ("linear", "test"))
 
 
 def _cell(error: Mapping[str, float] | None) -> str:
-    return f"{_percent(error['mape'])} ({_percent(error['ratio'])})" if error else "-"
+    return f"{percent(error['mape'])} ({percent(error['ratio'])})" if error else "-"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %" if abs(share) < 0.1 else f"{100 * share:.1f} %"
+def percent(share: float) -> str:
+    """A share with three significant digits or so: 1.23 %, 12.3 %, 1,234 %."""
+    for limit, digits in ((0.1, 2), (10.0, 1)):
+        if abs(share) < limit:
+            return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:,.0f} %"
 
 
 def _ranking_table(card: Mapping[str, Any]) -> Iterator[str]:
+    if not card["ranking"]:
+        return
     network = card["ranking"]["network"]
     yield "## Ranking"
     yield ""
+    kinds = "random and greedy" if "hardware" in card["data"] else "random, greedy and searched"
     yield (
         f"{counted(network['placements'], 'placement')} of {counted(network['tasks'], 'task')} of unseen tables: "
-        "random, greedy and searched. Regret is what the best of the k ranked first costs more than the best of all."
+        f"{kinds}. Regret is what the best of the k ranked first costs more than the best of all."
     )
     yield ""
     yield f"| | Kendall's tau | {' | '.join(f'regret, k = {k}' for k in network['regret'])} |"
     yield f"|---|--:|{'--:|' * len(network['regret'])}"
     for who, found in card["ranking"].items():
-        regrets = " | ".join(_percent(regret) for regret in found["regret"].values())
+        regrets = " | ".join(percent(regret) for regret in found["regret"].values())
         yield f"| {who} | {found['kendall_tau']:.3f} | {regrets} |"
     yield ""
 

@@ -1,7 +1,8 @@
 """Measured costs in a folder, to which measurements are only ever added.
 
     index.json               where the costs come from, how the tables are trained, and for each part its topologies and
-                             the SHA-256 of its two files
+                             the SHA-256 of its two files; where placements are drawn by number also how they are drawn,
+                             and which of them could not be measured
     tables-0000.parquet      the tables of part 0; see `parquet` for the columns
     placements-0000.parquet  its placements
 
@@ -11,13 +12,14 @@ to a folder; `SplitCosts.joined` puts several together. Needs pyarrow (extra `to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shard_gym.cost_models.neural.dataset import topology_from_json, topology_to_json
-from shard_gym.cost_models.neural.parquet import from_parquet, to_parquet
+from shard_gym.cost_models.neural.parquet import Notes, from_parquet, notes_from_parquet, require_arrow, to_parquet
 from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.files import read_json, sha256_of, write_atomically, write_json
@@ -26,14 +28,85 @@ from shard_gym.tables import Workload
 SCHEMA = "shard-gym-costs/1"
 INDEX = "index.json"
 _KEYS = {"schema", "source", "workload", "parts"}
+_DRAWN_KEYS = {"hardware", "drawn", "skipped"}
+"""Of a folder that `begin_costs` began."""
 
 
-def append_costs(folder: str | Path, costs: SplitCosts) -> None:
+class Skipped(NamedTuple):
+    """A draw that could not be measured, by its number, and why; `repeat` as in `Notes`."""
+
+    number: int
+    repeat: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a folder of placements drawn by number holds, beside the costs.
+
+    Attributes:
+        source: fingerprint of what measures.
+        hardware: name of the machine.
+        workload: how the tables are trained.
+        drawn: how placements are drawn, as `begin_costs` was told.
+        notes: of the measurements, in the order of `load_costs`; None before the first.
+        skipped: what could not be measured.
+    """
+
+    source: str
+    hardware: str
+    workload: Workload
+    drawn: Mapping[str, Any]
+    notes: Notes | None
+    skipped: tuple[Skipped, ...]
+
+
+def begin_costs(
+    folder: str | Path, *, source: str, hardware: str, workload: Workload, drawn: Mapping[str, Any]
+) -> None:
+    """Make `folder` ready for placements that are drawn by number; one that is ready stays as it is.
+
+    Args:
+        folder: made if it is missing.
+        source: fingerprint of what measures.
+        hardware: name of the machine.
+        workload: how the tables are trained.
+        drawn: all that a draw depends on besides its number; JSON values.
+
+    Raises:
+        InvalidOptionError: the folder holds costs of another source or workload, or drawn in another way.
+        DamagedFileError: the folder's index is damaged.
+        UnwritablePathError: the disk refuses.
+        MissingExtraError: pyarrow is not installed.
+    """
+    require_arrow()
+    folder = Path(folder)
+    origin = {
+        "source": source,
+        "hardware": hardware,
+        "workload": asdict(workload),
+        "drawn": json.loads(json.dumps(drawn)),  # as they will be read
+    }
+    if not (folder / INDEX).exists():
+        write_json(folder / INDEX, {"schema": SCHEMA, **origin, "parts": [], "skipped": []})
+        return
+    index = _read_index(folder)
+    if "drawn" not in index:
+        raise InvalidOptionError(f"The costs in {folder} were not drawn by number; name another folder for these.")
+    _require_origin(folder, index, origin)
+
+
+def append_costs(folder: str | Path, costs: SplitCosts, notes: Notes | None = None) -> None:
     """Add `costs` to `folder` as one more part; the folder is made if it is missing.
+
+    Args:
+        folder: as above.
+        costs: what was measured.
+        notes: one for each placement, if and only if `begin_costs` began the folder.
 
     Raises:
         InvalidOptionError: the costs come from another source than those already there, or their tables are trained in
-            another way.
+            another way; or there are notes where none belong, or none where they do.
         DamagedFileError: the folder's index is damaged.
         UnwritablePathError: the disk refuses.
         MissingExtraError: pyarrow is not installed.
@@ -41,12 +114,12 @@ def append_costs(folder: str | Path, costs: SplitCosts) -> None:
     folder, data = Path(folder), costs.data
     origin = {"source": data.source, "workload": asdict(data.tables.workload)}
     index = _read_index(folder) if (folder / INDEX).exists() else {"schema": SCHEMA, **origin, "parts": []}
-    for key, value in origin.items():
-        if index[key] != value:
-            raise InvalidOptionError(
-                f"{folder} holds costs whose {key} is {index[key]!r}, not {value!r}; name another folder for these."
-            )
-    files = to_parquet(costs)
+    _require_origin(folder, index, origin)
+    if (notes is not None) != ("drawn" in index):
+        raise InvalidOptionError(
+            f"Costs and their notes go together, but {folder} holds, or is given, one of them only."
+        )
+    files = to_parquet(costs, notes)
     for kind, content in files.items():
         write_atomically(_path(folder, kind, len(index["parts"])), content)
     part = {
@@ -56,17 +129,62 @@ def append_costs(folder: str | Path, costs: SplitCosts) -> None:
     write_json(folder / INDEX, {**index, "parts": [*index["parts"], part]})
 
 
+def append_skipped(folder: str | Path, skipped: Sequence[Skipped]) -> None:
+    """Note in a `folder` that `begin_costs` began what could not be measured.
+
+    Raises:
+        DamagedFileError: the folder's index is damaged, or holds placements that were not drawn by number.
+        UnwritablePathError: the disk refuses.
+    """
+    folder = Path(folder)
+    index = _read_drawn(folder)
+    write_json(folder / INDEX, {**index, "skipped": [*index["skipped"], *(each._asdict() for each in skipped)]})
+
+
+def load_collected(folder: str | Path) -> Collected:
+    """What `folder`, which `begin_costs` began, holds beside the costs.
+
+    Raises:
+        DamagedFileError: the folder holds no such costs, or a file is missing or is not the one that was written.
+        MissingExtraError: pyarrow is not installed.
+    """
+    folder = Path(folder)
+    index = _read_drawn(folder)
+    notes = [_read_notes(folder, number, index) for number in range(len(index["parts"]))]
+    try:
+        return Collected(
+            source=index["source"],
+            hardware=str(index["hardware"]),
+            workload=Workload(**index["workload"]),
+            drawn=index["drawn"],
+            notes=Notes.joined(notes) if notes else None,
+            skipped=tuple(Skipped(**each) for each in index["skipped"]),
+        )
+    except (TypeError, ValueError) as error:
+        raise DamagedFileError(f"{folder / INDEX} is damaged: {error}") from error
+
+
+def _require_origin(folder: Path, index: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+    for key, value in origin.items():
+        if index[key] != value:
+            raise InvalidOptionError(
+                f"{folder} holds costs whose {key} is {index[key]!r}, not {value!r}; name another folder for these."
+            )
+
+
 def load_costs(folder: str | Path) -> SplitCosts:
     """All costs in `folder`; equal tables of different parts are kept once.
 
     Raises:
         DamagedFileError: the folder holds no such costs, or a file is missing or is not the one that was written.
-        InvalidOptionError: two parts put a table into different splits.
+        InvalidOptionError: two parts put a table into different splits, or nothing was measured yet.
         MissingExtraError: pyarrow is not installed.
     """
     folder = Path(folder)
     index = _read_index(folder)
     parts = [_read_part(folder, number, index) for number in range(len(index["parts"]))]
+    if not parts:
+        raise InvalidOptionError(f"{folder} holds no measurement yet; measure something first.")
     return parts[0] if len(parts) == 1 else SplitCosts.joined(parts)
 
 
@@ -79,9 +197,33 @@ def _read_index(folder: Path) -> dict[str, Any]:
     index = read_json(path)
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise DamagedFileError(f"{path} is no index of the form {SCHEMA!r}; it may come from another version.")
-    if index.keys() != _KEYS or not isinstance(index["parts"], list) or not index["parts"]:
-        raise DamagedFileError(f"{path} must have the keys {', '.join(sorted(_KEYS))}, and a list of parts.")
+    drawn = "drawn" in index
+    keys = _KEYS | _DRAWN_KEYS if drawn else _KEYS
+    if index.keys() != keys or not isinstance(index["parts"], list) or not (index["parts"] or drawn):
+        raise DamagedFileError(f"{path} must have the keys {', '.join(sorted(keys))}, and a list of parts.")
     return index
+
+
+def _read_drawn(folder: Path) -> dict[str, Any]:
+    """The index of a folder that `begin_costs` began."""
+    index = _read_index(folder)
+    if "drawn" not in index:
+        raise DamagedFileError(f"The costs in {folder} were not drawn by number; `shard-gym collect` makes such.")
+    if not isinstance(index["drawn"], dict) or not isinstance(index["skipped"], list):
+        raise DamagedFileError(f"{folder / INDEX} must say how placements are drawn, and list what was skipped.")
+    return index
+
+
+def _read_notes(folder: Path, number: int, index: Mapping[str, Any]) -> Notes:
+    try:
+        kind = "placements"
+        content = _read_file(_path(folder, kind, number), index["parts"][number]["sha256"][kind])
+        notes = notes_from_parquet(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"Part {number} of {folder} is damaged: {error}") from error
+    if notes is None:
+        raise DamagedFileError(f"Part {number} of {folder} does not say which draws were measured.")
+    return notes
 
 
 def _read_part(folder: Path, number: int, index: Mapping[str, Any]) -> SplitCosts:

@@ -87,7 +87,11 @@ def predictions(model: AdditiveCostModel, data: CostDataset) -> tuple[FloatArray
 
 def errors(model: AdditiveCostModel, data: CostDataset) -> Errors:
     """The errors of `model` on `data`."""
-    phases, cost = predictions(model, data)
+    return errors_of(data, *predictions(model, data))
+
+
+def errors_of(data: CostDataset, phases: FloatArray, cost: FloatArray) -> Errors:
+    """The errors of estimates of `data`, laid out as `predictions` gives them."""
     by_phase = {}
     for number, name in enumerate(PHASES):
         spent = data.phases_ms[..., number] > 0
@@ -97,11 +101,15 @@ def errors(model: AdditiveCostModel, data: CostDataset) -> Errors:
 
 def ranking(model: AdditiveCostModel, tasks: Sequence[CostDataset]) -> Ranking:
     """How `model` orders the placements of each of `tasks`: one data set for each, with placements of that task."""
-    pairs = [(task.cost_ms, predictions(model, task)[1]) for task in tasks]
+    return ranking_of([(task.cost_ms, predictions(model, task)[1]) for task in tasks])
+
+
+def ranking_of(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> Ranking:
+    """How estimates order placements: of each task the (n,) ms measured and the (n,) ms estimated."""
     return Ranking(
         kendall_tau=float(np.mean([kendall_tau(measured, said) for measured, said in pairs])),
         regret={k: float(np.mean([top_k_regret(measured, said, k) for measured, said in pairs])) for k in TOP},
-        tasks=len(tasks),
+        tasks=len(pairs),
     )
 
 

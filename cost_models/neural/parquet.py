@@ -2,12 +2,14 @@
 
 tables      one row for each table: its arrays (see `Tables`), `name` and `split`
 placements  one row for each placement: `topology` (its number in a list kept elsewhere), `num_devices`, `tables` (rows
-            of the file of tables), `devices` (one for each of them), `phases_ms` (four for each device), `cost_ms`
+            of the file of tables), `devices` (one for each of them), `phases_ms` (four for each device), `cost_ms`;
+            and, where placements were drawn by number, those of `Notes`
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.neural.dataset import TABLE_ARRAYS, CostDataset
 from shard_gym.cost_models.neural.splits import SPLITS, SplitCosts
-from shard_gym.errors import DamagedFileError, missing_extra
+from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
 from shard_gym.tables import NUM_BINS, Tables, Workload
 from shard_gym.topology import Topology
 
@@ -25,16 +27,71 @@ INTEGERS = ("num_embeddings", "embedding_dim", "num_features")
 HISTOGRAMS = ("reuse_histogram", "access_histogram")
 
 
-def to_parquet(costs: SplitCosts) -> dict[str, bytes]:
+@dataclass(frozen=True, eq=False)
+class Notes:
+    """What is known of each of P measurements besides its cost.
+
+    Attributes:
+        number: (P,) int64, that of the draw.
+        repeat: (P,) int64, 0 for its first measurement, 1 for its second.
+        spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it was not taken.
+
+    Raises:
+        InvalidOptionError: the arrays are of different lengths or types, or a number is negative.
+    """
+
+    number: NDArray[np.int64]
+    repeat: NDArray[np.int64]
+    spread: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if {self.number.dtype, self.repeat.dtype} != {np.dtype(np.int64)} or self.spread.dtype != np.float64:
+            raise InvalidOptionError("Notes hold int64 numbers and repeats, and float64 spreads.")
+        if self.number.ndim != 1 or {self.repeat.shape, self.spread.shape} != {self.number.shape}:
+            raise InvalidOptionError("Notes hold one number, one repeat and one spread for each measurement.")
+        if (self.number < 0).any() or (self.repeat < 0).any() or (self.spread < 0).any():
+            raise InvalidOptionError("No number, repeat or spread of a measurement may be negative.")
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @staticmethod
+    def joined(parts: Sequence[Notes]) -> Notes:
+        """The notes of all parts after each other."""
+        return Notes(*(np.concatenate([getattr(part, name) for part in parts]) for name in NOTES))
+
+
+NOTES = tuple(field.name for field in fields(Notes))
+
+
+def to_parquet(costs: SplitCosts, notes: Notes | None = None) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements".
 
     Raises:
+        InvalidOptionError: there is not one note for each placement.
         MissingExtraError: pyarrow is not installed.
     """
+    placements = _placement_columns(costs.data)
+    if notes is not None:
+        if len(notes) != len(costs.data):
+            raise InvalidOptionError(f"There are {len(costs.data)} placements, but notes on {len(notes)}.")
+        placements |= {name: getattr(notes, name) for name in NOTES}
     return {
         "tables": _written(_table_columns(costs), _schema("tables")),
-        "placements": _written(_placement_columns(costs.data), _schema("placements")),
+        "placements": _written(placements, _schema("placements", noted=notes is not None)),
     }
+
+
+def notes_from_parquet(content: bytes) -> Notes | None:
+    """The notes in a file of placements; None if it has none.
+
+    Raises:
+        DamagedFileError: it is no Parquet file, or has other columns.
+        InvalidOptionError: the notes are impossible.
+        MissingExtraError: pyarrow is not installed.
+    """
+    columns = _read(content, "placements")
+    return Notes(*(_numbers(columns[name]) for name in NOTES)) if NOTES[0] in columns else None
 
 
 def from_parquet(
@@ -52,6 +109,15 @@ def from_parquet(
     return SplitCosts(_read_placements(_read(files["placements"], "placements"), tables, topologies, source), splits)
 
 
+def require_arrow() -> None:
+    """Check that files can be written, before the work for them begins.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    _arrow()
+
+
 def _arrow() -> ModuleType:
     try:
         import pyarrow
@@ -62,7 +128,7 @@ def _arrow() -> ModuleType:
     return module
 
 
-def _schema(kind: str) -> Any:
+def _schema(kind: str, *, noted: bool = False) -> Any:
     arrow = _arrow()
     if kind == "placements":
         whole, lists = ("topology", "num_devices"), ("tables", "devices")
@@ -72,6 +138,8 @@ def _schema(kind: str) -> Any:
             "phases_ms": arrow.list_(arrow.float64()),
             "cost_ms": arrow.float64(),
         }
+        if noted:
+            types |= {"number": arrow.int64(), "repeat": arrow.int64(), "spread": arrow.float64()}
     else:
         types = {
             **dict.fromkeys(TEXTS, arrow.string()),
@@ -101,7 +169,8 @@ def _read(content: bytes, kind: str) -> dict[str, Any]:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
     except (OSError, arrow.ArrowException) as error:
         raise DamagedFileError(f"The file of {kind} is damaged, or no Parquet file: {error}.") from error
-    if not table.schema.equals(_schema(kind)):
+    noted = NOTES[0] in table.schema.names
+    if not table.schema.equals(_schema(kind, noted=noted)):
         raise DamagedFileError(f"The file of {kind} has other columns than {', '.join(_schema(kind).names)}.")
     return {name: table[name].combine_chunks() for name in table.column_names}
 

@@ -44,6 +44,16 @@ COMMANDS: dict[str, Command] = {
     ),
     "show": Command("shard_gym.cli.show", "show", "Explain a placement: what each device costs, what would help."),
     "place": Command("shard_gym.cli.place", "place", "Place the tables of a model of your own: tables in, a plan out."),
+    "doctor": Command(
+        "shard_gym.cli.doctor", "doctor", "Can placements be measured on this machine? If not, what to install."
+    ),
+    "collect": Command("shard_gym.cli.collect", "collect", "Measure random placements on this machine's devices."),
+    "fit-cost-model": Command(
+        "shard_gym.cli.fit_cost_model", "fit_cost_model", "Fit neural cost models to what was measured."
+    ),
+    "report-cost-model": Command(
+        "shard_gym.cli.report_cost_model", "report_cost_model", "Hold cost models against what was measured; a page."
+    ),
     "import-pool": Command("shard_gym.cli.import_pool", "import_pool", "Make a pool from one of Meta's lookup files."),
 }
 """The one table of sub-commands."""

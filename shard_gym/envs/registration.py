@@ -8,16 +8,28 @@ import gymnasium
 
 
 class EntryPoints(NamedTuple):
-    """Where an environment is defined, for one environment and for many at once."""
+    """Where an environment is defined, for one environment and for many at once.
+
+    Attributes:
+        scalar: class of one.
+        vector: class of many.
+        nondeterministic: whether the same actions may lead to other rewards.
+    """
 
     scalar: str
     vector: str
+    nondeterministic: bool = False
 
 
 ENVIRONMENTS: dict[str, EntryPoints] = {
     "EmbeddingPlacement-v0": EntryPoints(
         "shard_gym.envs.placement.env:EmbeddingPlacementEnv",
         "shard_gym.envs.placement.vector:EmbeddingPlacementVectorEnv",
+    ),
+    "EmbeddingPlacementReal-v0": EntryPoints(
+        "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",
+        "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",
+        nondeterministic=True,
     ),
 }
 """The entry points of each environment id."""
@@ -27,4 +39,9 @@ def register_environments() -> None:
     """Make every environment known to `gymnasium.make`; calling it again changes nothing."""
     for env_id, entry_points in ENVIRONMENTS.items():
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_points.scalar, vector_entry_point=entry_points.vector)
+            gymnasium.register(
+                env_id,
+                entry_points.scalar,
+                vector_entry_point=entry_points.vector,
+                nondeterministic=entry_points.nondeterministic,
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -144,7 +145,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self,
         suite: str | TaskSource = "dlrm-50x4",
         split: str = "train",
-        cost_model: str | AdditiveCostModel = "analytical",
+        cost_model: str | Path | AdditiveCostModel = "analytical",
         reward: str | Reward = "terminal",
         observation: str | Observation = "full",
         max_tables: int | None = None,

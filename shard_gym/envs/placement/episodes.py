@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.placement.bank import TaskBank
 from shard_gym.envs.placement.failure import describe_failure
@@ -37,6 +38,7 @@ class Episodes:
     Attributes:
         source: where tasks come from.
         cost_model: what estimates the costs.
+        judge: what says how much a complete placement costs, in place of `cost_model`; None for `cost_model` itself.
         observe: what describes the episodes.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
@@ -49,19 +51,21 @@ class Episodes:
         num_envs: int,
         suite: str | TaskSource,
         split: str,
-        cost_model: str | AdditiveCostModel,
+        cost_model: str | Path | AdditiveCostModel,
         reward: str | Reward,
         observation: str | Observation,
         max_tables: int | None,
         max_devices: int | None,
     ) -> None:
-        self.source = _task_source(suite, split)
+        self.source = task_source(suite, split)
         self.cost_model = make_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = make_observation(observation)
         self._reward = make_reward(reward)
         self._bank = TaskBank(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
+        self.judge: CostModel | None = None
+        self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
         self._constant = self.observe.constant(self.problem)
@@ -98,6 +102,9 @@ class Episodes:
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
+            self._details.pop(env, None)
+            if self.judge is not None:
+                self.problem.penalty_ms[env] = self.judge.penalty_ms(task.tables, task.topology)
         for key, rows in self.observe.constant(self.problem, envs).items():
             self._constant[key][envs] = rows
 
@@ -109,8 +116,16 @@ class Episodes:
         """
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
+        before = state.copy() if self.judge is not None else None
         advance(problem, state, actions, self.cost_model)
         over = state.over > was_over
+        if self.judge is not None:
+            try:
+                self._judge(np.flatnonzero(over & (state.status == COMPLETE)), self.judge)
+            except BaseException:
+                assert before is not None
+                self.state = before  # so that the step can be tried again
+                raise
         failed = over & (state.status != COMPLETE)
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
@@ -118,6 +133,16 @@ class Episodes:
         rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
         rewards[was_over] = 0.0
         return rewards, over
+
+    def _judge(self, envs: IntArray, judge: CostModel) -> None:
+        """Let `judge` say what the complete placements of `envs` cost."""
+        for env, placement in zip(envs.tolist(), self.placements(envs), strict=True):
+            task = self._task(env)
+            cost = judge.estimate(placement[: task.num_tables], task.tables, task.topology)
+            self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
+            # No valid placement may be as bad as a failure, however long its measurement took.
+            self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
+            self._details[env] = cost.details
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, D) bool, the legal devices; see `state.action_mask`."""
@@ -152,8 +177,14 @@ class Episodes:
                 "placement": self.placements(np.array([env]))[0],
                 "cost_ms": float(self.state.cost_ms[env]),
                 "phase_costs_ms": self.state.phases_ms[env].copy(),
+                **self.details(env),
             }
         return {"failure": describe_failure(self._task(env), self.problem, self.state, env)}
+
+    def details(self, env: int) -> dict[str, dict[str, float]]:
+        """What the `judge` adds to the info of a complete placement."""
+        found = self._details.get(env)
+        return {"measurement": dict(found)} if found else {}
 
     def require_finite_costs(self, envs: IntArray) -> None:
         """Refuse what the episodes `envs` cost if it is no number; asked only where they end, to keep steps fast.
@@ -201,6 +232,7 @@ class Episodes:
         twin = copy.copy(self)
         twin._bank = self._bank.copy()
         twin.tasks = list(self.tasks)
+        twin._details = dict(self._details)
         twin.state = self.state.copy()
         twin._constant = {key: array.copy() for key, array in self._constant.items()}
         return twin
@@ -224,7 +256,13 @@ def checked_options(options: Any, *known: str) -> dict[str, Any]:
     return dict(options)
 
 
-def _task_source(suite: Any, split: str) -> TaskSource:
+def task_source(suite: Any, split: str) -> TaskSource:
+    """Where the tasks named `suite` come from; a source of tasks is one already.
+
+    Raises:
+        UnknownNameError: no suite has that name, or it has no such split.
+        InvalidOptionError: `suite` is neither a name nor a source of tasks.
+    """
     if isinstance(suite, str):
         return load_suite(suite, split)
     if isinstance(suite, type) or not isinstance(suite, TaskSource):

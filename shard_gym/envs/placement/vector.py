@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         num_envs: int = 1,
         suite: str | TaskSource = "dlrm-50x4",
         split: str = "train",
-        cost_model: str | AdditiveCostModel = "analytical",
+        cost_model: str | Path | AdditiveCostModel = "analytical",
         reward: str | Reward = "terminal",
         observation: str | Observation = "full",
         max_tables: int | None = None,
@@ -248,6 +249,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
             self._fill(infos, complete, "placement", self._episodes.placements(complete))
             self._fill(infos, complete, "cost_ms", state.cost_ms[complete])
             self._fill(infos, complete, "phase_costs_ms", state.phases_ms[complete])
+            for env in complete.tolist():
+                infos = self._add_info(infos, self._episodes.details(env), env)
         for env in np.setdiff1d(envs, complete).tolist():
             infos = self._add_info(infos, self._episodes.ending(env), env)
         return infos

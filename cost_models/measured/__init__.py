@@ -1,0 +1,1 @@
+"""Costs that are measured: FBGEMM's embedding operator timed on real devices."""

@@ -1,0 +1,69 @@
+"""What was measured before: ms by a key that names hardware and work. In memory, or in a file for next time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from shard_gym.errors import DamagedFileError, UnwritablePathError
+
+_TABLE = "CREATE TABLE IF NOT EXISTS measurements (key TEXT PRIMARY KEY, ms TEXT NOT NULL) WITHOUT ROWID"
+
+
+class MeasurementCache:
+    """Lists of ms by key, in an SQLite database: several programs may share one file, and a killed one does no harm.
+
+    Args:
+        path: of the file, made if it is missing; None keeps everything in memory.
+
+    Raises:
+        DamagedFileError: the file is something else.
+        UnwritablePathError: it cannot be opened or made.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._owner = -1
+        self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """The connection; a forked or unpickled copy opens its own."""
+        if self._owner != os.getpid():
+            try:
+                self._connection = sqlite3.connect(self.path or ":memory:", timeout=30.0, isolation_level=None)
+                self._connection.execute(_TABLE)
+            except sqlite3.OperationalError as error:
+                raise UnwritablePathError(f"The measurement cache {self.path} cannot be opened: {error}.") from error
+            except sqlite3.DatabaseError as error:
+                raise DamagedFileError(
+                    f"{self.path} is no measurement cache ({error}); move it away, or name another file."
+                ) from error
+            self._owner = os.getpid()
+        return self._connection
+
+    def get(self, key: str) -> list[float] | None:
+        """What stands under `key`; None if nothing does."""
+        row = self._connect().execute("SELECT ms FROM measurements WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        found: list[float] = json.loads(row[0])
+        return found
+
+    def put(self, key: str, ms: list[float]) -> None:
+        """Keep `ms` under `key`, in place of what stood there."""
+        self._connect().execute("INSERT OR REPLACE INTO measurements VALUES (?, ?)", (key, json.dumps(ms)))
+
+    def __len__(self) -> int:
+        return int(self._connect().execute("SELECT COUNT(*) FROM measurements").fetchone()[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_owner": -1}
+
+    def close(self) -> None:
+        """Close the file; what was kept in memory is gone."""
+        if self._owner == os.getpid():
+            self._connection.close()
+        self._owner = -1

@@ -1,0 +1,197 @@
+"""The machine that measurements are made on: its devices, and the versions of what runs on them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shard_gym.cost_models.measured.versions import DISTRIBUTION, installed
+from shard_gym.errors import InvalidOptionError, missing_extra, unknown_name
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """What the installed torch was built with, and what it sees.
+
+    Attributes:
+        version: of torch, such as "2.13.0+cpu".
+        cuda: version of CUDA, "" where torch was built without it.
+        nccl: version of NCCL, "" where torch was built without it.
+        gloo: whether processes can talk through Gloo.
+        num_gpus: CUDA GPUs that torch counts.
+    """
+
+    version: str
+    cuda: str
+    nccl: str
+    gloo: bool
+    num_gpus: int
+
+
+def torch_build() -> TorchBuild:
+    """Import torch and ask it.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise missing_extra("torch", "real", "Measuring placements") from error
+    distributed = torch.distributed.is_available()
+    has_nccl = distributed and torch.distributed.is_nccl_available()
+    nccl = torch.cuda.nccl.version() if has_nccl else ()  # type: ignore[no-untyped-call]
+    return TorchBuild(
+        version=str(torch.__version__),
+        cuda=torch.version.cuda or "",
+        nccl=".".join(map(str, nccl)),
+        gloo=distributed and torch.distributed.is_gloo_available(),
+        num_gpus=torch.cuda.device_count() if torch.version.cuda else 0,
+    )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What measurements depend on and are kept under.
+
+    Attributes:
+        kind: "cpu" or "cuda".
+        device_name: of a GPU, or the model of the CPU.
+        num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may run on.
+        memory_bytes: of one GPU, or the machine's physical memory; 0 where the system does not say.
+        torch: version.
+        fbgemm: version.
+        cuda: version that torch was built with; "" for a CPU.
+        nccl: version that torch was built with; "" for a CPU.
+
+    A version is "" where there is no such thing.
+    """
+
+    kind: str
+    device_name: str
+    num_devices: int
+    memory_bytes: int
+    torch: str
+    fbgemm: str
+    cuda: str
+    nccl: str
+
+    @property
+    def name(self) -> str:
+        """The hardware as a name for files: "nvidia-h200", "cpu-amd-epyc-7b13-2-threads".
+
+        GPUs are not counted, for how many of them a placement uses is a property of its task.
+        """
+        model = _slug(self.device_name)
+        if self.kind == "cuda":
+            return model
+        return f"cpu-{model}-{self.num_devices}-thread{'' if self.num_devices == 1 else 's'}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The name and the versions that change timings: measurements with equal fingerprints can be compared."""
+        versions = {"torch": self.torch, "fbgemm": self.fbgemm, "cuda": self.cuda, "nccl": self.nccl}
+        return "_".join([self.name, *(f"{what}-{number}" for what, number in versions.items() if number)])
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes by name, as `Machine(**record)` takes them."""
+        return asdict(self)
+
+
+def this_machine(device: str) -> Machine:
+    """The machine this process runs on; torch is imported for "cuda" alone.
+
+    Raises:
+        UnknownNameError: `device` is neither "cpu" nor "cuda".
+        MissingExtraError: "cuda" is asked for and torch is not installed.
+        InvalidOptionError: "cuda" is asked for and there is no GPU that torch can use, or there are two models.
+    """
+    if device not in DISTRIBUTION:
+        raise unknown_name("kind of device", device, DISTRIBUTION)
+    return _cpu() if device == "cpu" else _cuda()
+
+
+def _cpu() -> Machine:
+    versions = installed()
+    return Machine(
+        kind="cpu",
+        device_name=cpu_model(),
+        num_devices=usable_cpus(),
+        memory_bytes=_physical_memory(),
+        torch=versions.torch,
+        fbgemm=versions.fbgemm_version,
+        cuda="",
+        nccl="",
+    )
+
+
+def _cuda() -> Machine:
+    build = torch_build()
+    import torch
+
+    if not build.cuda:
+        raise InvalidOptionError(
+            f"torch {build.version} is built without CUDA. Measure on CPUs, or install a torch with CUDA "
+            f"(https://pytorch.org/get-started) and {DISTRIBUTION['cuda']}."
+        )
+    if not torch.cuda.is_available():
+        raise InvalidOptionError(
+            f"torch {build.version} can use no CUDA GPU: none is visible (nvidia-smi, CUDA_VISIBLE_DEVICES), or the "
+            f"driver is too old for CUDA {build.cuda}. Measure on CPUs, or mend that."
+        )
+    gpus = [torch.cuda.get_device_properties(index) for index in range(build.num_gpus)]
+    models = sorted({gpu.name for gpu in gpus})
+    if len(models) > 1:
+        raise InvalidOptionError(
+            f"The GPUs differ ({', '.join(models)}), and a measurement holds for one model; "
+            "choose those of one model with CUDA_VISIBLE_DEVICES."
+        )
+    return Machine(
+        kind="cuda",
+        device_name=models[0],
+        num_devices=len(gpus),
+        memory_bytes=min(int(gpu.total_memory) for gpu in gpus),
+        torch=build.version,
+        fbgemm=installed().fbgemm_version,
+        cuda=build.cuda,
+        nccl=build.nccl,
+    )
+
+
+def cpu_model() -> str:
+    """The CPU as it calls itself: the first model name in /proc/cpuinfo, or what the platform says."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, model = line.partition(":")
+        if key.strip() == "model name" and model.strip():
+            return model.strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on; all of the machine's where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return 0
+
+
+def _slug(model: str) -> str:
+    """`model` in small letters, digits, dots and hyphens, without what all names of CPUs share."""
+    plain = re.sub(r"\((r|tm|c)\)|\bcpu\b|\b\d+-core\b|\bprocessor\b", " ", model.lower())
+    return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.") or "unknown"

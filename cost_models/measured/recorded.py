@@ -1,0 +1,140 @@
+"""Streams of the lookups in one of Meta's files, to run embedding operators on what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.measured.streams import Lookups, pieces
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError, short_repr
+from shard_gym.pools.meta_file import Progress, open_lookups
+from shard_gym.tables import MAX_ROWS
+
+Integers = NDArray[np.integer[Any]]
+
+
+class RecordedStream:
+    """The lookups of one table of a file, as an `IndexStream` of one feature.
+
+    After the file's last sample comes its first again. What the file says of the table is checked at the first read, so
+    that opening does not read gigabytes.
+
+    Args:
+        subject: the file and the table, for messages.
+        indices: (N,) int, the rows read in all tables; a view of the file.
+        offsets: (B + 1,) int, where each bag of this table starts in `indices`, and where the last ends.
+        lengths: (B,) int, lookups of each sample.
+        num_embeddings: rows of the table, or None if any index below `MAX_ROWS` will do.
+    """
+
+    def __init__(
+        self, subject: str, indices: Integers, offsets: Integers, lengths: Integers, num_embeddings: int | None
+    ) -> None:
+        self._subject, self._num_embeddings = subject, num_embeddings
+        self._views: tuple[Integers, Integers, Integers] | None = (indices, offsets, lengths)
+        self._checked = False
+
+    def lookups(self, start: int, count: int) -> Lookups:
+        """The lookups of the samples start .. start + count - 1; see `IndexStream`.
+
+        Raises:
+            InvalidOptionError: `start` or `count` is not an integer of at least 0, or the file is closed.
+            DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.
+            InvalidTablesError: an index is not below `num_embeddings`.
+        """
+        if self._views is None:
+            raise InvalidOptionError(f"{self._subject} is closed: read its lookups inside `with open_recorded(...)`.")
+        indices, offsets, lengths = self._views
+        cuts = pieces(start, count, len(lengths))
+        if not self._checked:
+            self._check(indices, offsets, lengths)
+        bags = [np.empty(0, np.int64), *(lengths[first:last] for _, first, last in cuts)]
+        reads = [np.empty(0, np.int64), *(indices[offsets[first] : offsets[last]] for _, first, last in cuts)]
+        return Lookups(np.concatenate(reads, dtype=np.int64), np.concatenate(bags, dtype=np.int64)[None, :])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._views = None
+
+    def _check(self, indices: Integers, offsets: Integers, lengths: Integers) -> None:
+        """Refuse what would make an operator read beyond its arrays."""
+        inside = offsets[0] >= 0 and offsets[-1] <= len(indices)
+        if not inside or (lengths < 0).any() or (np.diff(offsets) != lengths).any():
+            raise DamagedFileError(f"{self._subject}: its lengths and its offsets contradict each other.")
+        reads = indices[offsets[0] : offsets[-1]]
+        lowest, highest = (int(reads.min()), int(reads.max())) if len(reads) else (0, 0)
+        if lowest < 0 or highest >= MAX_ROWS:
+            raise DamagedFileError(
+                f"{self._subject}: its indices run from {lowest} to {highest}; they must lie from 0 to {MAX_ROWS - 1}."
+            )
+        if self._num_embeddings is not None and highest >= self._num_embeddings:
+            raise InvalidTablesError(
+                f"{self._subject} reads row {highest}, but the table has only {self._num_embeddings} rows. "
+                f"Give it {highest + 1} rows or more; recorded indices are not mapped to fewer."
+            )
+        self._checked = True
+
+
+@contextmanager
+def open_recorded(
+    path: str | Path,
+    *,
+    num_embeddings: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    tmp_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[RecordedStream, ...]]:
+    """The streams of the tables in one of Meta's lookup files (see `shard_gym.pools.meta`), readable while it is open.
+
+    The file is mapped into memory and read where it is used; a gzip file is unpacked on the disk while it is open.
+
+    Args:
+        path: the file.
+        num_embeddings: rows of each table; a stream then refuses an index that does not fit.
+        tmp_dir: where to unpack a gzip file; default beside it.
+        progress: called with (done, total) in bytes while unpacking.
+
+    Raises:
+        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or does not hold such a batch.
+        InvalidOptionError: `num_embeddings` is not one number for each table, or a gzip file cannot be unpacked.
+        MissingExtraError: torch is not installed.
+    """
+    path = Path(path)
+    folder = None if tmp_dir is None else Path(tmp_dir)
+    with open_lookups(path, folder, progress or (lambda done, total: None)) as recorded:
+        indices, offsets, lengths = recorded
+        num_tables, batch_size = lengths.shape
+        rows = _rows(num_embeddings, num_tables, path)
+        streams = tuple(
+            RecordedStream(
+                f"Table {table} of {path}",
+                indices,
+                offsets[table * batch_size : (table + 1) * batch_size + 1],
+                lengths[table],
+                rows[table],
+            )
+            for table in range(num_tables)
+        )
+        del indices, offsets, lengths, recorded  # a mapped file can be removed everywhere once nothing holds it
+        try:
+            yield streams
+        finally:
+            for stream in streams:
+                stream.close()
+
+
+def _rows(given: Sequence[int] | NDArray[np.integer[Any]] | None, num_tables: int, path: Path) -> list[int | None]:
+    """Rows of each table, None where any number will do."""
+    if given is None:
+        return [None] * num_tables
+    if any(isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) for rows in given):
+        raise InvalidOptionError(f"num_embeddings must be integers, not {short_repr(given)}.")
+    if len(given) != num_tables:
+        raise InvalidOptionError(
+            f"{path} holds {num_tables} tables, but num_embeddings has {len(given)} numbers; give one for each."
+        )
+    return [int(rows) for rows in given]

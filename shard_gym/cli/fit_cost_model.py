@@ -1,0 +1,133 @@
+"""`shard-gym fit-cost-model`: measurements in, neural cost models out."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.options import OptionalFloat, OptionalInt, require_at_least
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel
+from shard_gym.cost_models.measured.folders import Measured, read_all
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.card import card_page, make_card, percent
+from shard_gym.cost_models.neural.linear import fit_linear
+from shard_gym.cost_models.neural.metrics import errors, ranking
+from shard_gym.cost_models.neural.storage import network_named, save_cost_model
+from shard_gym.errors import InvalidOptionError, missing_extra
+from shard_gym.files import require_writable, write_atomically
+from shard_gym.weights import SUFFIX
+
+if TYPE_CHECKING:
+    from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
+
+LINEAR = "linear"
+"""The baseline shown beside the networks; it is fitted anew whenever it is needed and has no file."""
+
+Networks = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
+
+
+def fit_cost_model(
+    data: Annotated[Path, tyro.conf.Positional],
+    out: Path,
+    network: Networks = ("pooled", "neuroshard", "dreamshard"),
+    seed: int = 0,
+    steps: OptionalInt = None,
+    learning_rate: OptionalFloat = None,
+) -> None:
+    """Fit neural cost models to what `shard-gym collect` measured; needs torch.
+
+    Errors are shown for tables they never saw, beside those of a linear model.
+
+    Args:
+        data: folder of a data set, or of several, one for each batch size.
+        out: folder for the models and their cards; with several data sets, for a sub-folder for each.
+        network: pooled, neuroshard, dreamshard, dreamshard-mean-tables, dreamshard-mean-devices, linear.
+        seed: of everything random.
+        steps: batches each network learns from at most; for a trial.
+        learning_rate: of the first step; falls linearly to 0.
+    """
+    names = [name for name in dict.fromkeys(network) if name != LINEAR]
+    for name in names:
+        network_named(name)
+    if steps is not None:
+        require_at_least("--steps", steps, 1)
+    if not importlib.util.find_spec("torch"):
+        raise missing_extra("torch", "torch", "Fitting a cost model")
+    from shard_gym.cost_models.neural.fit import FitOptions
+
+    usual = FitOptions()
+    options = FitOptions(
+        steps=steps or usual.steps,
+        learning_rate=usual.learning_rate if learning_rate is None else learning_rate,
+        check_every=min(steps or usual.steps, usual.check_every),
+    )
+    every = read_all(data)
+    for folder, measured in every.items():
+        _require_splits(measured)
+        for name in names:
+            require_writable(out / folder / f"{name}{SUFFIX}")
+    for folder, measured in every.items():
+        fitted: dict[str, AdditiveCostModel] = {LINEAR: fit_linear(measured.first.part("train"))}
+        for name in names:
+            fitted[name] = model = _fit(name, measured, seed, options)
+            save_cost_model(model, out / folder / f"{name}{SUFFIX}")
+            write_atomically(out / folder / f"{name}.md", card_page(model.card).encode())
+        _print_errors(measured, fitted)
+    if names:
+        written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in every for name in names)
+        output().print(sentence(f"Written, each with its card: {written}.", "dim"), soft_wrap=True)
+
+
+def _require_splits(measured: Measured) -> None:
+    """All three splits, before anything is fitted.
+
+    Raises:
+        InvalidOptionError: one has no placement yet.
+    """
+    try:
+        for split in ("train", "validation", "test"):
+            measured.first.part(split)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{measured.folder} is too small to fit a model to. {error}") from error
+
+
+def _fit(name: str, measured: Measured, seed: int, options: FitOptions) -> NeuralCostModel:
+    """A fitted network with its card, under a bar."""
+    from shard_gym.cost_models.neural.fit import fit_cost_model as fit
+
+    costs = measured.first
+    with new_progress() as progress:
+        bar = progress.add_task(name, total=options.steps)
+
+        def show(state: FitProgress) -> None:
+            words = f"{name}, error on validation tables {percent(state.validation_error)}"
+            progress.update(bar, completed=state.step, description=words)
+
+        model = fit(name, costs, seed=seed, options=options, on_progress=show)
+    model.card = make_card(model, costs, measured.rival_sets, measured.about.hardware)
+    return model
+
+
+def _print_errors(measured: Measured, models: Mapping[str, AdditiveCostModel]) -> None:
+    """A row for each model: mean relative errors on the test tables, and how it orders their placements."""
+    test, rivals = measured.test, measured.rival_sets
+    table = new_table()
+    table.add_column("model")
+    for header in ("iteration", *(phase.replace("_", "\n") for phase in PHASES), "Kendall's\ntau"):
+        table.add_column(header, justify="right")
+    for name, model in models.items():
+        found = errors(model, test)
+        cells: Sequence[str] = [
+            percent(error.mape) if error.count else NONE for error in (found.cost, *found.phases.values())
+        ]
+        tau = f"{ranking(model, rivals).kendall_tau:.3f}" if rivals else NONE
+        table.add_row(name, *cells, tau)
+    size = measured.about.workload.batch_size
+    console = output()
+    heading(console, f"Mean relative errors on {len(test):,} placements of unseen tables, {size:,} samples")
+    print_table(console, table)

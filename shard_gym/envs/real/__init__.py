@@ -1,0 +1,1 @@
+"""The measured variant: placements are executed, not estimated."""

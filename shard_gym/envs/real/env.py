@@ -1,0 +1,187 @@
+"""`EmbeddingPlacementRealEnv`: placements that are executed and timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.episodes import task_source
+from shard_gym.envs.placement.observation import Observation
+from shard_gym.envs.placement.reward import Reward
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.real.hardware import profile_of, tasks_on
+from shard_gym.tasks import TaskSource
+
+
+class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
+    """
+    ## Description
+
+    The problem of `EmbeddingPlacementEnv`, with measured costs. When the last table is placed, the placement is
+    executed: FBGEMM's fused operator on every device, pooled outputs exchanged by all-to-all, gradients exchanged back,
+    backward with the fused optimizer. The time it takes is the cost. docs/real-hardware.md tells how to install and
+    what the numbers mean.
+
+    Devices are the GPUs of this machine (`device="cuda"`), processes on its CPU (`device="cpu"`), or one GPU that
+    stands for all of them in turn (`layout="in-turn"`; the all-to-alls are modelled then).
+
+    ## Action Space
+
+    `Discrete(max_devices)`, as in `EmbeddingPlacementEnv`.
+
+    ## Observation Space
+
+    That of `EmbeddingPlacementEnv`, so an agent trained in one variant can act in the other. Until the last step the
+    costs in it are estimates of `guide` for the hardware profile of this machine; in the last observation
+    `device_costs` is what was measured.
+
+    ## Starting State
+
+    As in `EmbeddingPlacementEnv`. Tasks keep their memory caps; their devices are those of this machine.
+
+    ## Rewards
+
+    As in `EmbeddingPlacementEnv`: `"terminal"` (default) is minus the measured cost in ms. `"dense"` shares it out
+    along the estimates of `guide`, `"normalized"` divides it by the lower bound of `guide`.
+
+    A failed episode is charged 11 times an upper bound on the estimated cost of all placements of the task; if a
+    measurement takes even longer than that, its cost is cut to just below it, so that failing never pays.
+
+    ## Episode End
+
+    As in `EmbeddingPlacementEnv`. If a measurement fails (`shard_gym.errors.MeasurementError`: a worker died, a device
+    ran out of memory, a collective got stuck), the step raises, the workers are put away, and the same step may be
+    tried again; new workers start.
+
+    ## Information
+
+    As in `EmbeddingPlacementEnv`; `cost_ms` and `phase_costs_ms` are measured. The last step of a complete placement
+    adds `measurement`: a dict of `spread` (interquartile range of the iterations' costs, as a share of the median) and
+    `seconds` (wall-clock time of the measurement; 0 if it was remembered).
+
+    Measuring the same placement twice gives two numbers, so the environment is registered as nondeterministic; what was
+    measured is remembered, by hardware and tables on the device, as long as the environment lives or in the file
+    `cache`.
+
+    ## Arguments
+
+    ```python
+    import gymnasium
+    env = gymnasium.make("shard_gym:EmbeddingPlacementReal-v0", suite="dlrm-20x4", device="cpu")
+    ```
+
+    - `suite="dlrm-50x4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
+      `max_devices=None`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
+    - `device="cpu"`: or "cuda";
+    - `layout="auto"`: "each", "in-turn", or the one that fits the number of GPUs;
+    - `batch_size=None`: samples of all devices together; None is that of the tables' workload;
+    - `iterations=10`, `warmup=3`: timed iterations, whose median counts, and those before them;
+    - `timeout_s=120.0`: limit of one measurement;
+    - `cache=None`: file in which measurements are remembered;
+    - `guide="analytical"`: the cost model of the estimates, its name, file or object;
+    - `measured=None`: a `MeasuredCostModel` of your own, in place of all arguments from `device` to `cache`.
+
+    `close()` ends the workers.
+
+    ## References
+
+    D. Zha et al., *DreamShard: Generalizable Embedding Table Placement for Recommender Systems*, NeurIPS 2022.
+
+    ## Version History
+
+    * v0: initial version
+    """
+
+    def __init__(
+        self,
+        suite: str | TaskSource = "dlrm-50x4",
+        split: str = "train",
+        device: str = "cpu",
+        layout: str = "auto",
+        batch_size: int | None = None,
+        iterations: int = 10,
+        warmup: int = 3,
+        timeout_s: float = 120.0,
+        cache: str | Path | None = None,
+        guide: str | Path | AdditiveCostModel = "analytical",
+        measured: MeasuredCostModel | None = None,
+        reward: str | Reward = "terminal",
+        observation: str | Observation = "full",
+        max_tables: int | None = None,
+        max_devices: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.measured = measured or measuring(device, layout, batch_size, iterations, warmup, timeout_s, cache)
+        source = source_on(self.measured, suite, split)
+        super().__init__(source, split, guide, reward, observation, max_tables, max_devices, render_mode)
+        self._episodes.judge = self.measured
+
+    def close(self) -> None:
+        """End the workers; the next measurement starts new ones."""
+        self.measured.close()
+        super().close()
+
+
+class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
+    """N environments of `EmbeddingPlacementRealEnv` that share their workers: placements are measured one by one.
+
+    Args:
+        num_envs: N.
+        suite, split, device, layout, batch_size, iterations, warmup, timeout_s, cache, guide, measured: see
+            `EmbeddingPlacementRealEnv`.
+        others: those of `EmbeddingPlacementVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        suite: str | TaskSource = "dlrm-50x4",
+        split: str = "train",
+        device: str = "cpu",
+        layout: str = "auto",
+        batch_size: int | None = None,
+        iterations: int = 10,
+        warmup: int = 3,
+        timeout_s: float = 120.0,
+        cache: str | Path | None = None,
+        guide: str | Path | AdditiveCostModel = "analytical",
+        measured: MeasuredCostModel | None = None,
+        **others: Any,
+    ) -> None:
+        self.measured = measured or measuring(device, layout, batch_size, iterations, warmup, timeout_s, cache)
+        super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **others)
+        self._episodes.judge = self.measured
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the workers; the next measurement starts new ones."""
+        self.measured.close()
+
+
+def measuring(
+    device: str,
+    layout: str,
+    batch_size: int | None,
+    iterations: int,
+    warmup: int,
+    timeout_s: float,
+    cache: str | Path | None,
+) -> MeasuredCostModel:
+    """The measuring cost model of these arguments."""
+    return MeasuredCostModel(
+        device,
+        layout=layout,
+        batch_size=batch_size,
+        iterations=iterations,
+        warmup=warmup,
+        timeout_s=timeout_s,
+        cache=cache,
+    )
+
+
+def source_on(measured: MeasuredCostModel, suite: str | TaskSource, split: str) -> TaskSource:
+    """The tasks as they stand on the machine that measures them."""
+    source, profile = task_source(suite, split), profile_of(measured.machine)
+    return source if profile is None else tasks_on(source, profile)

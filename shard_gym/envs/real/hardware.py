@@ -1,0 +1,68 @@
+"""Tasks as they stand on the machine that measures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shard_gym.cost_models.measured.machine import Machine
+from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+
+PROFILE_OF_GPU: Mapping[str, str] = {
+    "2080 Ti": "rtx2080ti-pcie",
+    "V100": "v100-nvlink",
+    "A100": "a100-dgx",
+    "H100": "h100-dgx",
+    "H200": "h200-dgx",
+}
+"""Which hardware profile a GPU has, by a part of the name that its driver gives it."""
+
+
+def profile_of(machine: Machine) -> HardwareProfile | None:
+    """The hardware profile of `machine`; None if there is none."""
+    if machine.kind == "cpu":
+        return hardware_profile("cpu")
+    found = [profile for part, profile in PROFILE_OF_GPU.items() if part.lower() in machine.device_name.lower()]
+    return hardware_profile(found[0]) if found else None
+
+
+def task_on(task: Task, profile: HardwareProfile) -> Task:
+    """`task` on the devices and links of `profile`; what each device may hold stays."""
+    topology = profile.topology(
+        task.num_devices,
+        devices_per_host=task.topology.devices_per_host,
+        memory_cap_bytes=task.topology.memory_cap_bytes,
+    )
+    return replace(task, topology=topology)
+
+
+@dataclass(frozen=True)
+class TasksOn:
+    """The tasks of `source`, each as it stands on `profile`."""
+
+    source: TaskSource
+    profile: HardwareProfile
+
+    @property
+    def max_tables(self) -> int:
+        """See `TaskSource`."""
+        return self.source.max_tables
+
+    @property
+    def max_devices(self) -> int:
+        """See `TaskSource`."""
+        return self.source.max_devices
+
+    def sample(self, rng: np.random.Generator) -> Task:
+        """See `TaskSource`."""
+        return task_on(self.source.sample(rng), self.profile)
+
+
+def tasks_on(source: TaskSource, profile: HardwareProfile) -> TaskSource:
+    """The tasks of `source` on `profile`; a suite stays a suite, so its tasks keep their numbers and names."""
+    if isinstance(source, TaskSuite):
+        return replace(source, tasks=tuple(task_on(task, profile) for task in source), sha256="")
+    return TasksOn(source, profile)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.cli import COMMANDS
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured.collect import collect
+from shard_gym.cost_models.measured.draws import Draws
+from shard_gym.cost_models.measured.folders import read_measured
+from shard_gym.cost_models.measured.turns import Here
+from shard_gym.cost_models.neural import load_cost_model
+from shard_gym.cost_models.neural.metrics import predictions
+from shard_gym.tables import Workload
+
+STEPS = ("--steps", 200)
+
+
+def measured_into(folder: Path, count: int = 300, size: int = 2048, repeat_every: int | None = 10) -> Path:
+    draws = Draws(Workload(size), "a100-dgx", 2, 2**30, tables_per_device=8)
+    collect(Here(AnalyticalCostModel, draws), folder, draws, count=count, repeat_every=repeat_every)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return measured_into(tmp_path_factory.mktemp("measured"))
+
+
+def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
+    outcome = run("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", *STEPS)
+    assert outcome.code == 0, outcome.err
+    model, measured = load_cost_model(tmp_path / "pooled.safetensors"), read_measured(data)
+    said, cost = predictions(model, measured.test)[1], measured.test.cost_ms
+    guess = np.median(measured.first.part("train").cost_ms)
+    assert np.abs(said / cost - 1).mean() < 0.2 * np.abs(guess / cost - 1).mean()
+    printed = {
+        line.split()[0]: line.split()[1:] for line in outcome.out.splitlines() if line.startswith(("lin", "poo"))
+    }
+    assert float(printed["pooled"][0]) == pytest.approx(100 * np.abs(said / cost - 1).mean(), abs=0.06)
+    assert list(printed) == ["linear", "pooled"]
+
+
+def test_the_card_says_what_was_measured(run, data: Path, tmp_path: Path) -> None:
+    assert run("fit-cost-model", data, "--out", tmp_path, "--network", "dreamshard", "--steps", 5).code == 0
+    card = load_cost_model(tmp_path / "dreamshard.safetensors").card
+    assert card["data"]["hardware"] == "analytical"
+    assert card["data"]["workload"] == {"batch_size": 2048, "weight_dtype": "fp16", "optimizer": "sgd"}
+    assert sum(card["data"]["placements"].values()) == 300  # none of the second measurements
+    assert card["ranking"]["network"]["placements"] == 60
+    page = (tmp_path / "dreamshard.md").read_text()
+    assert "what placements were measured to cost on `analytical`" in page
+    assert "Nothing was measured" not in page
+    assert "## Ranking" in page
+
+
+def test_every_data_set_gets_models_of_its_own(run, tmp_path: Path) -> None:
+    for size in (512, 1024):
+        measured_into(tmp_path / "data" / f"batch-{size}", 15, size)
+    outcome = run("fit-cost-model", tmp_path / "data", "--out", tmp_path / "out", "--network", "pooled", "--steps", 2)
+    assert outcome.code == 0, outcome.err
+    for size in (512, 1024):
+        card = load_cost_model(tmp_path / "out" / f"batch-{size}" / "pooled.safetensors").card
+        assert card["data"]["workload"]["batch_size"] == size
+        assert f"{size:,} samples" in outcome.out
+
+
+def test_few_placements_say_nothing_about_rankings(run, tmp_path: Path) -> None:
+    data = measured_into(tmp_path / "data", 10)
+    assert run("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", "--steps", 2).code == 0
+    assert load_cost_model(tmp_path / "pooled.safetensors").card["ranking"] == {}
+    assert "## Ranking" not in (tmp_path / "pooled.md").read_text()
+
+
+def test_the_linear_model_has_no_file(run, data: Path, tmp_path: Path) -> None:
+    outcome = run("fit-cost-model", data, "--out", tmp_path / "new", "--network", "linear")
+    assert outcome.code == 0
+    assert "linear" in outcome.out
+    assert "Written" not in outcome.out
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--network", "pooledd"), "There is no network named 'pooledd'. Did you mean 'pooled'?"),
+        (("--steps", 0), "--steps must be at least 1"),
+        (("--learning-rate", 0), "learning_rate of a fit must be a positive number"),
+    ],
+)
+def test_bad_options_are_refused(run, data: Path, tmp_path: Path, args: tuple[object, ...], words: str) -> None:
+    outcome = run("fit-cost-model", data, "--out", tmp_path / "new", *args)
+    assert outcome.code == 2
+    assert words in " ".join(outcome.err.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_too_little_data_is_refused(run, tmp_path: Path) -> None:
+    outcome = run("fit-cost-model", measured_into(tmp_path / "data", 3), "--out", tmp_path / "new")
+    assert outcome.code == 2
+    assert "too small to fit a model to" in " ".join(outcome.err.split())
+    assert run("fit-cost-model", tmp_path / "nowhere", "--out", tmp_path / "new").code == 2
+
+
+def test_the_help_is_a_line(run) -> None:
+    assert COMMANDS["fit-cost-model"].help in " ".join(run("--help", columns=200).out.split())

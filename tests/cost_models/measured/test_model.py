@@ -1,0 +1,183 @@
+"""Placements are executed, what was measured is remembered, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.all_to_all import all_to_all_ms
+from shard_gym.cost_models.measured import memory
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import DeviceMemoryError, InvalidOptionError, UnknownNameError
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.tables import Tables
+
+pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+
+TOPOLOGY = hardware_profile("cpu").topology(2)
+QUICK: dict[str, Any] = {"batch_size": 64, "iterations": 3, "warmup": 1, "batches": 2, "threads": 1, "timeout_s": 60.0}
+
+
+def small_tables(count: int = 20) -> Tables:
+    """Those of Meta's tables with the fewest rows and few lookups."""
+    tables = load_pool("dlrm-2021").tables
+    chosen = np.flatnonzero((tables.pooling_factor < 20) & (tables.pooling_factor > 1))
+    return tables.select(chosen[np.argsort(tables.num_embeddings[chosen], kind="stable")][:count])
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    return small_tables()
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[MeasuredCostModel]:
+    with MeasuredCostModel("cpu", **QUICK) as model:
+        yield model
+
+
+def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
+    found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+    assert found.phases_ms.shape == (2, 4)
+    assert (found.phases_ms > 0).all()
+    assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
+    assert 0 <= found.spread < 100
+    assert found.seconds > 0
+
+
+def test_an_empty_device_computes_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
+    found = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)
+    assert found.phases_ms[0, [0, 3]].tolist() == [0, 0]
+    assert (found.phases_ms[1] > 0).all()
+
+
+def test_one_device_exchanges_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
+    found = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
+    assert found.phases_ms[0, 1:3].tolist() == [0, 0]
+    assert (found.phases_ms[0, [0, 3]] > 0).all()
+
+
+def test_more_work_takes_longer(tables: Tables) -> None:
+    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 4096}) as model:
+        one = hardware_profile("cpu").topology(1)
+        few = model.estimate(np.zeros(2, np.int64), tables.select([0, 1]), one)
+        many = model.estimate(np.zeros(20, np.int64), tables, one)
+    assert many.phases_ms[0, 3] > 2 * few.phases_ms[0, 3]
+
+
+def test_what_was_measured_is_remembered_by_the_tables_on_a_device(tables: Tables, tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    placement = np.arange(20) % 2
+    with MeasuredCostModel("cpu", **QUICK, cache=path) as model:
+        first = model.estimate(placement, tables, TOPOLOGY)
+    with MeasuredCostModel("cpu", **QUICK, cache=path) as another:
+        again = another.estimate(placement, tables, TOPOLOGY)
+        swapped = another.estimate(1 - placement, tables, TOPOLOGY)
+        assert another._session is None  # nobody was started
+    assert again.seconds == swapped.seconds == 0
+    assert again.phases_ms.tolist() == first.phases_ms.tolist()
+    assert swapped.phases_ms[::-1, [0, 3]].tolist() == first.phases_ms[:, [0, 3]].tolist()
+    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 32}, cache=path) as other:
+        assert other.estimate(placement, tables, TOPOLOGY).seconds > 0
+
+
+def test_devices_in_turn_share_one_worker_and_model_the_exchange(tables: Tables) -> None:
+    placement = np.arange(20) % 2
+    with MeasuredCostModel("cpu", **QUICK, layout="in-turn") as model:
+        found = model.estimate(placement, tables, TOPOLOGY)
+        assert model._session is not None
+        assert len(model._session.pids) == 1
+        moved = placement.copy()
+        moved[0], moved[1] = 1, 0
+        model.estimate(moved, tables, TOPOLOGY)
+    widths = np.array([tables.select(np.flatnonzero(placement == d)).embedding_dim.sum() for d in (0, 1)])
+    expected = all_to_all_ms(widths * 4.0 * 64, TOPOLOGY.cluster())
+    assert found.phases_ms[:, 1].tolist() == found.phases_ms[:, 2].tolist() == expected.tolist()
+    assert (found.phases_ms[:, [0, 3]] > 0).all()
+
+
+def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -> None:
+    workload = MeasuredCostModel("cpu").as_trained(tables).workload
+    assert (workload.weight_dtype, workload.optimizer) == ("fp32", "rowwise_adagrad")
+    told = MeasuredCostModel("cpu", weight_dtype="fp16", optimizer="sgd").as_trained(tables).workload
+    assert (told.weight_dtype, told.optimizer) == ("fp16", "sgd")
+
+
+def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(DeviceMemoryError, match=r"needs .* of which .* device 1 \(19 tables, .* only 0.00 MiB"):
+        MeasuredCostModel("cpu", **QUICK).estimate(np.minimum(np.arange(20), 1), tables, TOPOLOGY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"device": "tpu"}, UnknownNameError, "tpu"),
+        ({"layout": "ring"}, UnknownNameError, "ring"),
+        ({"weight_dtype": "bf16"}, UnknownNameError, "bf16"),
+        ({"optimizer": "adam"}, UnknownNameError, "adam"),
+        ({"iterations": 0}, InvalidOptionError, "iterations"),
+        ({"iterations": 2.5}, InvalidOptionError, "iterations"),
+        ({"batch_size": True}, InvalidOptionError, "batch_size"),
+        ({"warmup": -1}, InvalidOptionError, "warmup"),
+        ({"batches": 0}, InvalidOptionError, "batches"),
+        ({"threads": 0}, InvalidOptionError, "threads"),
+        ({"timeout_s": 0}, InvalidOptionError, "timeout_s"),
+        ({"timeout_s": float("nan")}, InvalidOptionError, "timeout_s"),
+    ],
+)
+def test_what_means_nothing_is_refused(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        MeasuredCostModel(**arguments)
+
+
+def test_fingerprints_tell_manners_of_measuring_apart() -> None:
+    prints = {
+        MeasuredCostModel("cpu", **options).fingerprint
+        for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "in-turn"}, {"seed": 1})
+    }
+    assert len(prints) == 5
+    assert MeasuredCostModel("cpu").fingerprint == MeasuredCostModel("cpu").fingerprint
+
+
+def test_a_copy_by_pickle_measures_by_itself(measured: MeasuredCostModel, tables: Tables) -> None:
+    measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+    with pickle.loads(pickle.dumps(measured)) as twin:
+        assert twin.estimate(np.arange(20) % 2, tables, TOPOLOGY).seconds > 0
+    assert measured._session is not None
+    assert len(measured._session.pids) == 2
+
+
+def test_two_hundred_measurements_leave_nothing_behind(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rng = np.random.default_rng(0)
+
+    def resident_mib() -> float:
+        assert model._session is not None
+        lines = [Path(f"/proc/{pid}/statm").read_text().split() for pid in [os.getpid(), *model._session.pids]]
+        return sum(int(words[1]) for words in lines) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    with MeasuredCostModel("cpu", **QUICK) as model:
+        for number in range(200):
+            assert model.estimate(rng.integers(2, size=20), tables, TOPOLOGY).seconds > 0
+            if number == 50:
+                before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
+        assert resident_mib() < before + 32
+        assert len(os.listdir("/proc/self/fd")) == files
+        pids = model._session.pids if model._session else []
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not list(tmp_path.iterdir())

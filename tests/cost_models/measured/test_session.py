@@ -1,0 +1,205 @@
+"""Workers that die, hang or run out of memory; parents that are killed: nothing hangs, nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.cost_models.measured.job import Job, Repeats, output_width
+from shard_gym.cost_models.measured.session import Session
+from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
+from shard_gym.tables import NUM_BINS, Tables, Workload
+
+pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+
+TIMEOUT_S = 4.0
+ENOUGH_S = 30.0
+LONG, SHORT = 10_000_000, 2
+
+
+def one_table(rows: int = 100) -> Tables:
+    reuse = [[1.0] + [0.0] * (NUM_BINS - 1)]
+    return Tables([rows], [4], [1.0], [8.0], reuse, reuse, Workload(8, "fp32", "sgd"))
+
+
+def commands(iterations: int, tables: Tables | None = None) -> list[dict[str, Any]]:
+    """The same table on two devices."""
+    table = tables or one_table()
+    job = Job(table, 8, (output_width(table),) * 2, Repeats(iterations, 0, 1, 0), exchange=True)
+    return [{"do": "measure", **job.to_json()}] * 2
+
+
+SUBJECTS = ["device 0 (1 table, 1.6 KiB)", "device 1 (1 table, 1.6 KiB)"]
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = Session("cpu", 2, threads=1, timeout_s=TIMEOUT_S)
+    yield session
+    session.close()
+    assert not list(tmp_path.iterdir())
+
+
+def works(session: Session) -> bool:
+    answers = session.ask(commands(SHORT), SUBJECTS, join=2)
+    return [len(answer["ms"]) for answer in answers] == [SHORT, SHORT]
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether it holds soon."""
+    end = time.monotonic() + ENOUGH_S
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, other than one that is dead and not waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def during(session: Session, do: Callable[[list[int]], None]) -> tuple[MeasurementError, float]:
+    """Do something to the workers while they measure; what `ask` raises, and the seconds until then."""
+    assert works(session)
+    pids = session.pids
+    begin = []
+
+    def act() -> None:
+        time.sleep(0.3)
+        begin.append(time.monotonic())
+        do(pids)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    with pytest.raises(MeasurementError) as caught:
+        session.ask(commands(LONG), SUBJECTS, join=2)
+    took = time.monotonic() - begin[0]
+    thread.join()
+    assert not session.pids
+    assert not any(map(runs, pids))
+    return caught.value, took
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_is_named_and_the_next_measurement_works(session: Session, rank: int) -> None:
+    error, took = during(session, lambda pids: os.kill(pids[rank], signal.SIGKILL))
+    assert isinstance(error, WorkerDiedError)
+    assert f"device {rank} (1 table" in str(error)
+    assert "SIGKILL" in str(error)
+    assert took < TIMEOUT_S
+    assert works(session)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stuck_collective_is_noticed_within_the_timeout(session: Session, rank: int) -> None:
+    error, took = during(session, lambda pids: os.kill(pids[rank], signal.SIGSTOP))
+    assert isinstance(error, MeasurementTimeoutError)
+    assert f"device {rank} (1 table" in str(error)
+    assert took < TIMEOUT_S + 2.0
+    assert works(session)
+
+
+def test_a_worker_that_takes_no_commands_is_noticed(session: Session) -> None:
+    assert works(session)
+    os.kill(session.pids[0], signal.SIGSTOP)
+    with pytest.raises(MeasurementTimeoutError, match="device 0"):
+        session.ask(commands(SHORT), SUBJECTS, join=2)
+    assert works(session)
+
+
+def test_memory_that_is_not_there_is_an_error_with_device_and_tables(session: Session) -> None:
+    with pytest.raises(DeviceMemoryError, match=r"device [01] \(1 table"):
+        session.ask(commands(SHORT, one_table(rows=2**40)), SUBJECTS, join=2)
+    assert works(session)
+
+
+def test_a_command_that_fails_is_an_error_and_the_next_works(session: Session) -> None:
+    with pytest.raises(MeasurementError, match="no command 'dance'"):
+        session.ask([{"do": "dance"}], ["device 0"])
+    assert works(session)
+
+
+def test_close_ends_the_workers_and_the_next_question_starts_others(session: Session, tmp_path: Path) -> None:
+    assert works(session)
+    before = session.pids
+    session.close()
+    assert not any(map(runs, before))
+    assert not list(tmp_path.iterdir())
+    session.close()  # again: nothing happens
+    assert works(session)
+    assert not set(session.pids) & set(before)
+
+
+def test_a_session_that_is_forgotten_is_put_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = Session("cpu", 1, threads=1, timeout_s=TIMEOUT_S)
+    session.ask([commands(SHORT)[0] | {"exchange": False}], SUBJECTS)
+    (pid,) = session.pids
+    del session
+    assert until(lambda: not runs(pid))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_child_has_workers_of_its_own(session: Session) -> None:
+    assert works(session)
+    pids = session.pids
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        good = not session.pids and works(session) and not set(session.pids) & set(pids)
+        session.close()
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert session.pids == pids
+    assert works(session)
+
+
+PARENT = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+sys.path.insert(0, sys.argv[2])
+from test_session import LONG, SUBJECTS, Session, commands, works
+session = Session("cpu", 2, threads=1, timeout_s=60.0)
+assert works(session)
+print(*session.pids, flush=True)
+try:
+    session.ask(commands(LONG), SUBJECTS, join=2)
+except KeyboardInterrupt:
+    print("interrupted", session.pids, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_their_parent(sent: signal.Signals, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.3)
+    parent.send_signal(sent)
+    rest = parent.communicate(timeout=ENOUGH_S)[0]
+    assert until(lambda: not any(map(runs, pids)))
+    assert until(lambda: not list(tmp_path.iterdir()))
+    if sent == signal.SIGINT:
+        assert rest == "interrupted []\n"

@@ -1,0 +1,297 @@
+"""Streams of lookups: the statistics of their table, the same however they are cut, and FBGEMM's layout."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.cost_models.measured.row_counts import whole_counts
+from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, fused_batch
+from shard_gym.errors import InvalidOptionError, InvalidTablesError
+from shard_gym.pools import load_pool
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload
+
+SHIPPED = [  # small, large, hot, flat, fewer than one lookup for each sample, several features
+    *(("dlrm-2021", table) for table in (0, 17, 72, 248, 608, 700)),
+    *(("dlrm-2022", table) for table in (3, 222, 331, 426, 500)),
+    *(("merlin-tiny", table) for table in (0, 3, 4, 20)),
+    *(("merlin-small", table) for table in (9, 80)),
+    ("mlperf-dlrm-dcnv2", 2),
+]
+
+
+@cache
+def shipped(pool: str) -> Tables:
+    return load_pool(pool).tables
+
+
+def measured(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts of the rows read, and both histograms, by the edges as they are written in the class's docstring."""
+    counts = np.unique(indices, return_counts=True)[1]
+    inside = (counts[:, None] > np.append(0, BIN_UPPER_EDGES[:-1])) & (counts[:, None] <= BIN_UPPER_EDGES)
+    return counts, inside.mean(axis=0), (counts[:, None] * inside).sum(axis=0) / counts.sum()
+
+
+def check_statistics(tables: Tables, table: int, indices: np.ndarray) -> None:
+    """All statistics of one epoch, as near as whole rows and shares of five decimals allow.
+
+    The reuse histogram may be off by two rows, for a bin has a whole number of them, and by the rounding of the shares.
+    The access histogram may be off by the reads of one row of the hottest bin, and by the rounding.
+    """
+    counts, reuse, access = measured(indices)
+    lookups = tables.lookups_per_batch[table]
+    assert len(indices) == pytest.approx(lookups, abs=0.5)
+    assert len(counts) == pytest.approx(tables.distinct_rows[table], abs=0.5)
+    np.testing.assert_allclose(reuse, tables.reuse_histogram[table], atol=2 / len(counts) + 2e-5)
+    hottest = np.flatnonzero(tables.reuse_histogram[table]).max()
+    one_row = min(2.0**hottest, 2.0**15) / lookups
+    np.testing.assert_allclose(access, tables.access_histogram[table], atol=one_row + 3e-5)
+
+
+@st.composite
+def streams_of(draw: Any) -> tuple[Tables, HistogramStream]:
+    """A table of any statistics, agreeing with each other or not, and its stream."""
+    batch_size, features = draw(st.integers(1, 40)), draw(st.integers(1, 3))
+    rows, pooling = draw(st.integers(1, 300)), draw(st.one_of(st.just(0.0), st.floats(0.01, 12)))
+    most = min(rows, batch_size * pooling)
+    shares = np.array(draw(st.lists(st.integers(0, 5), min_size=2 * NUM_BINS, max_size=2 * NUM_BINS)), float)
+    reuse, access = shares.reshape(2, NUM_BINS) + np.eye(NUM_BINS)[draw(st.integers(0, NUM_BINS - 1))]
+    some = float(pooling > 0)
+    tables = Tables(
+        num_embeddings=np.array([rows]),
+        embedding_dim=np.array([16]),
+        pooling_factor=np.array([pooling]),
+        distinct_rows=np.array([draw(st.floats(0, 1)) * most]),
+        reuse_histogram=some * (reuse / reuse.sum())[None],
+        access_histogram=some * (access / access.sum())[None],
+        workload=Workload(batch_size),
+        num_features=np.array([features]),
+    )
+    return tables, HistogramStream(tables, 0, draw(st.integers(-5, 2**70)))
+
+
+@pytest.mark.parametrize(("pool", "table"), SHIPPED)
+def test_an_epoch_has_the_statistics_of_its_table(pool: str, table: int) -> None:
+    tables = shipped(pool)
+    lookups = HistogramStream(tables, table, 0).lookups(3 * tables.workload.batch_size, tables.workload.batch_size)
+    assert lookups.indices.dtype == lookups.lengths.dtype == np.int64
+    assert lookups.lengths.shape == (tables.num_features[table], tables.workload.batch_size)
+    assert lookups.lengths.sum() == len(lookups.indices)
+    assert 0 <= lookups.indices.min() <= lookups.indices.max() < tables.num_embeddings[table]
+    check_statistics(tables, table, lookups.indices)
+
+
+@given(streams_of())
+def test_lookups_and_distinct_rows_hold_for_any_statistics(case: tuple[Tables, HistogramStream]) -> None:
+    tables, stream = case
+    indices = stream.lookups(0, tables.workload.batch_size).indices
+    lookups = round(float(tables.lookups_per_batch[0]))
+    assert len(indices) == lookups
+    wanted = max(round(float(tables.distinct_rows[0])), 1)
+    assert len(np.unique(indices)) == min(wanted, lookups, int(tables.num_embeddings[0]))
+
+
+@given(streams_of(), st.integers(0, 100), st.lists(st.integers(0, 60), min_size=1, max_size=6))
+def test_any_cut_gives_the_same_sequence(case: tuple[Tables, HistogramStream], start: int, counts: list[int]) -> None:
+    tables, stream = case
+    whole = stream.lookups(start, sum(counts))
+    features = int(tables.num_features[0])
+    assert whole.lengths.shape == (features, sum(counts))
+    assert whole.lengths.sum() == len(whole.indices)
+    assert ((whole.indices >= 0) & (whole.indices < tables.num_embeddings[0])).all()
+    by_feature: list[list[np.ndarray]] = [[] for _ in range(features)]
+    at = start
+    parts = []
+    for count in counts:
+        part = stream.lookups(at, count)
+        parts.append(part.lengths)
+        for feature, reads in enumerate(np.split(part.indices, np.cumsum(part.lengths.sum(axis=1))[:-1])):
+            by_feature[feature].append(reads)
+        at += count
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole.lengths)
+    np.testing.assert_array_equal(np.concatenate([reads for each in by_feature for reads in each]), whole.indices)
+
+
+@given(streams_of())
+def test_bags_are_as_equal_as_possible_in_every_part(case: tuple[Tables, HistogramStream]) -> None:
+    tables, stream = case
+    batch_size, features = tables.workload.batch_size, int(tables.num_features[0])
+    mean = round(float(tables.lookups_per_batch[0])) / batch_size / features
+    lengths = stream.lookups(0, 2 * batch_size).lengths
+    assert lengths.min() >= np.floor(mean)
+    assert lengths.max() <= np.ceil(mean)
+    totals = lengths[:, :batch_size].sum(axis=1)
+    assert totals.max() - totals.min() <= 1
+    running = np.cumsum(lengths, axis=1)
+    assert (np.abs(running - totals[:, None] / batch_size * np.arange(1, 2 * batch_size + 1)) < 1).all()
+
+
+@settings(max_examples=50)
+@given(streams_of(), st.integers(0, 2**60))
+def test_epochs_share_their_hot_rows_and_take_cold_ones_by_turns(
+    case: tuple[Tables, HistogramStream], number: int
+) -> None:
+    tables, stream = case
+    batch_size = tables.workload.batch_size
+    first, second = (
+        np.unique(stream.lookups(k * batch_size, batch_size).indices, return_counts=True) for k in (number, number + 1)
+    )
+    hot = first[0][first[1] > 1]
+    np.testing.assert_array_equal(hot, second[0][second[1] > 1])
+    cold = [rows[counts == 1] for rows, counts in (first, second)]
+    assert len(cold[0]) == len(cold[1])
+    others = int(tables.num_embeddings[0]) - len(hot)
+    assert len(np.union1d(*cold)) == min(2 * len(cold[0]), others)
+
+
+def test_order_differs_between_epochs_and_leaves_no_trace_of_the_bins() -> None:
+    tables = shipped("dlrm-2021")
+    batch_size = tables.workload.batch_size
+    stream = HistogramStream(tables, 0, 0)
+    first, second = (stream.lookups(k * batch_size, batch_size).indices for k in (0, 1))
+    assert (first != second).mean() > 0.5
+    half = len(first) // 2
+    rows, counts = np.unique(first, return_counts=True)
+    hottest = rows[np.argmax(counts)]
+    # Hypergeometric: half of its reads, give or take six standard deviations, stand in either half.
+    assert abs((first[:half] == hottest).sum() - counts.max() / 2) < 3 * np.sqrt(counts.max())
+
+
+def test_rows_lie_all_over_a_large_table() -> None:
+    tables = shipped("merlin-tiny")
+    assert tables.num_embeddings[3] == 25_000_000
+    rows = np.unique(HistogramStream(tables, 3, 0).lookups(0, 65536).indices)
+    per_tenth = np.histogram(rows, bins=10, range=(0, 25_000_000))[0]
+    np.testing.assert_allclose(per_tenth, len(rows) / 10, atol=6 * np.sqrt(len(rows) / 10))
+    steps = np.unique(np.diff(rows), return_counts=True)[1]
+    assert steps.max() < len(rows) / 100
+
+
+def test_every_row_of_a_small_table_is_reached_once() -> None:
+    for rows in (1, 2, 3, 7, 64, 100, 1000):
+        tables = Tables(
+            num_embeddings=np.array([rows]),
+            embedding_dim=np.array([16]),
+            pooling_factor=np.array([1.0]),
+            distinct_rows=np.array([rows]),
+            reuse_histogram=np.eye(NUM_BINS)[:1],
+            access_histogram=np.eye(NUM_BINS)[:1],
+            workload=Workload(rows),
+        )
+        np.testing.assert_array_equal(np.sort(HistogramStream(tables, 0, 5).lookups(0, rows).indices), np.arange(rows))
+
+
+def test_column_shards_read_the_same_rows_and_other_tables_others() -> None:
+    tables = shipped("merlin-tiny")
+
+    def reads(tables: Tables, table: int = 10, seed: int = 0) -> list[int]:
+        return HistogramStream(tables, table, seed).lookups(0, 500).indices.tolist()
+
+    assert reads(tables.with_dims(4)) == reads(tables)
+    assert reads(tables.with_training(weight_dtype="fp16", optimizer="sgd")) == reads(tables)
+    assert reads(tables.select([3, 10]), 1) == reads(tables)
+    names = ("other",) * len(tables)
+    assert reads(replace(tables, names=names)) != reads(tables)
+    assert reads(tables, seed=1) != reads(tables)
+    assert reads(replace(tables, distinct_rows=tables.distinct_rows - 1)) != reads(tables)
+
+
+def test_order_of_the_calls_does_not_matter() -> None:
+    tables = shipped("merlin-tiny")
+    there, back = HistogramStream(tables, 1, 7), HistogramStream(tables, 1, 7)
+    starts = [0, 65_000, 65_536, 1_000_000, 12]
+    forward = [there.lookups(start, 1000).indices for start in starts]
+    for start, wanted in reversed(list(zip(starts, forward, strict=True))):
+        np.testing.assert_array_equal(back.lookups(start, 1000).indices, wanted)
+
+
+SCRIPT = """
+import hashlib
+from shard_gym.cost_models.measured.streams import HistogramStream, fused_batch
+from shard_gym.pools import load_pool
+tables = load_pool("merlin-tiny").tables
+indices, offsets = fused_batch([HistogramStream(tables, table, 3) for table in (0, 4)], 17, 5000)
+print(hashlib.sha256(indices.tobytes() + offsets.tobytes()).hexdigest())
+"""
+
+
+def test_a_fresh_process_makes_the_same_bytes() -> None:
+    tables = shipped("merlin-tiny")
+    indices, offsets = fused_batch([HistogramStream(tables, table, 3) for table in (0, 4)], 17, 5000)
+    here = hashlib.sha256(indices.tobytes() + offsets.tobytes()).hexdigest()
+    there = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=True)
+    assert there.stdout.strip() == here
+    # Recorded once: another version of NumPy must not make other lookups.
+    assert here == "f416c9130667d2ceabb2d794cbf742b123a2896b30e3c104f7d24aac6fdeea0c"
+
+
+def test_fused_batch_is_laid_out_as_a_plain_loop_would() -> None:
+    tables = shipped("merlin-tiny")
+    chosen = [4, 0, 3, 0]
+    streams: list[IndexStream] = [HistogramStream(tables, table, 1) for table in chosen]
+    indices, offsets = fused_batch(streams, 3, 70)
+    assert indices.dtype == offsets.dtype == np.int64
+    wanted: list[int] = []
+    ends = [0]
+    for stream, table in zip(streams, chosen, strict=True):
+        for feature in range(tables.num_features[table]):
+            for sample in range(210, 280):
+                bag = stream.lookups(sample, 1)
+                begin = int(bag.lengths[:feature, 0].sum())
+                wanted += bag.indices[begin : begin + int(bag.lengths[feature, 0])].tolist()
+                ends.append(len(wanted))
+    assert indices.tolist() == wanted
+    assert offsets.tolist() == ends
+    assert len(offsets) == tables.num_features[chosen].sum() * 70 + 1
+
+
+def test_a_table_without_lookups_has_empty_bags(zipf_tables: Any) -> None:
+    stream = HistogramStream(zipf_tables([100], pooling=0.0, batch_size=8, features=2), 0, 0)
+    lookups = stream.lookups(3, 20)
+    assert lookups.indices.dtype == np.int64
+    assert len(lookups.indices) == 0
+    assert lookups.lengths.tolist() == [[0] * 20] * 2
+    indices, offsets = fused_batch([stream], 0, 8)
+    assert len(indices) == 0
+    assert offsets.tolist() == [0] * 17
+
+
+def test_counts_stay_inside_the_edges_that_the_histograms_name() -> None:
+    reuse, access = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    reuse[[0, 2, 5]] = 0.5, 0.3, 0.2
+    access[[0, 2, 5]] = 5 / 71, 10 / 71, 56 / 71  # 28 for a row of (16, 32]
+    assert whole_counts(71, 10, reuse, access).tolist() == [28, 28, 4, 3, 3, 1, 1, 1, 1, 1]
+    access[[2, 5]] = 1 / 71, 65 / 71  # less than the three rows of (2, 4] must have, more than the two may have
+    assert whole_counts(71, 10, reuse, access).tolist() == [29, 28, 3, 3, 3, 1, 1, 1, 1, 1]
+
+
+def test_rows_move_to_the_next_bin_only_if_they_must() -> None:
+    once = np.eye(NUM_BINS)[0]
+    assert whole_counts(10, 10, once, once).tolist() == [1] * 10
+    assert whole_counts(12, 10, once, once).tolist() == [2] * 2 + [1] * 8
+    hottest = np.eye(NUM_BINS)[-1]
+    assert whole_counts(5, 3, hottest, hottest).tolist() == [2, 2, 1]
+
+
+def test_what_cannot_be_is_refused(zipf_tables: Any) -> None:
+    tables = zipf_tables([100], batch_size=8)
+    for table in (1, -1, 0.5, True):
+        with pytest.raises(InvalidOptionError, match="There is no table"):
+            HistogramStream(tables, table, 0)
+    with pytest.raises(InvalidOptionError, match=r"seed must be an integer, not 0\.5"):
+        HistogramStream(tables, 0, 0.5)  # type: ignore[arg-type]
+    stream = HistogramStream(tables, 0, 0)
+    for start, count, name in ((-1, 2, "start"), (0, -2, "count"), (0.0, 1, "start"), (0, None, "count")):
+        with pytest.raises(InvalidOptionError, match=f"{name} of lookups must be an integer of at least 0"):
+            stream.lookups(start, count)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTablesError, match=r"Table 0 \(table_0\) has 3000000000 lookups.*smaller batch"):
+        HistogramStream(zipf_tables([100], pooling=3e5, batch_size=10_000), 0, 0)

@@ -1,0 +1,218 @@
+"""The measured environment: it executes placements, and keeps the contract of the one that estimates."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+
+import shard_gym
+from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
+from shard_gym.envs.real.hardware import profile_of, task_on, tasks_on
+from shard_gym.errors import MeasurementError, WorkerDiedError
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.tasks import TaskSampler, TaskSuite
+
+pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+
+assert shard_gym.__version__  # importing it registers the environments
+
+ID = "EmbeddingPlacementReal-v0"
+QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 64, "iterations": 2, "warmup": 1, "timeout_s": 60.0}
+
+
+def small_suite() -> TaskSuite:
+    """Three tasks of 20 tables for 2 devices, of Meta's tables with the fewest rows."""
+    tables = load_pool("dlrm-2021").tables
+    chosen = np.flatnonzero((tables.pooling_factor < 20) & (tables.pooling_factor > 1))
+    chosen = chosen[np.argsort(tables.num_embeddings[chosen], kind="stable")][:60]
+    sampler, rng = TaskSampler(tables.select(chosen), (20, 20), (2, 2), memory_slack=10), np.random.default_rng(0)
+    return TaskSuite("small", [sampler.sample(rng) for _ in range(3)])
+
+
+@pytest.fixture(scope="module")
+def suite() -> TaskSuite:
+    return small_suite()
+
+
+@pytest.fixture(scope="module")
+def env(suite: TaskSuite) -> Iterator[gymnasium.Env[Any, Any]]:
+    env = gymnasium.make(ID, suite=suite, **QUICK)
+    yield env
+    env.close()
+
+
+def play(env: gymnasium.Env[Any, Any], info: dict[str, Any], choose: Any) -> tuple[float, dict[str, Any], Any]:
+    """To the end; the return, the last info and the last observation."""
+    total, over = 0.0, False
+    while not over:
+        obs, reward, over, _, info = env.step(int(choose(np.flatnonzero(info["action_mask"]))))
+        total += reward
+    return total, info, obs
+
+
+def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> None:
+    _, info = env.reset(seed=0, options={"task": 0})
+    total, info, obs = play(env, info, np.random.default_rng(0).choice)
+    assert total == -info["cost_ms"]
+    assert info["cost_ms"] == pytest.approx(info["phase_costs_ms"].max(axis=0).sum())
+    assert (info["phase_costs_ms"] > 0).all()
+    assert obs["device_costs"] == pytest.approx(info["phase_costs_ms"].ravel())
+    assert info["measurement"]["seconds"] > 0
+    assert set(info) == {"action_mask", "task", "placement", "cost_ms", "phase_costs_ms", "measurement"}
+
+
+def test_the_same_placement_is_remembered_and_the_same_tables_too(env: gymnasium.Env[Any, Any]) -> None:
+    infos = []
+    for flip in (False, False, True):
+        _, info = env.reset(options={"task": 1})
+        rng = np.random.default_rng(5)
+        infos.append(play(env, info, lambda _, rng=rng, flip=flip: (rng.random() < 0.5) ^ flip)[1])
+    assert infos[1]["measurement"]["seconds"] == 0
+    assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
+    assert infos[2]["phase_costs_ms"][::-1, [0, 3]].tolist() == infos[0]["phase_costs_ms"][:, [0, 3]].tolist()
+
+
+def test_both_checkers_are_content(suite: TaskSuite) -> None:
+    from stable_baselines3.common.env_checker import check_env as sb3_check_env
+
+    env = gymnasium.make(ID, suite=suite, **QUICK).unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check_env(env)
+        sb3_check_env(env, warn=True)
+    env.close()
+
+
+def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:
+    """On the same hardware, until the last step."""
+    real = gymnasium.make(ID, suite=suite, **QUICK)
+    dream = gymnasium.make("EmbeddingPlacement-v0", suite=tasks_on(suite, hardware_profile("cpu")))
+    assert real.observation_space == dream.observation_space
+    (obs, info), (other, _) = real.reset(seed=3), dream.reset(seed=3)
+    for _ in range(19):
+        assert all(np.array_equal(obs[key], other[key]) for key in other)
+        action = int(info["action_mask"].argmax())
+        obs, reward, _, _, info = real.step(action)
+        other = dream.step(action)[0]
+        assert reward == 0
+    real.close()
+
+
+class Judge(CostModel):
+    """Fails as often as it is told, then says what the estimate says, times a factor."""
+
+    name, version = "judge", 1
+
+    def __init__(self, failures: int, factor: float) -> None:
+        self.failures, self.factor = failures, factor
+
+    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+        if self.failures:
+            self.failures -= 1
+            raise MeasurementError("It was the weather.")
+        found = make_cost_model("analytical").estimate(placement, tables, topology)
+        return CostEstimate(self.factor * found.phases_ms, self.factor * found.total_ms)
+
+    def penalty_ms(self, tables: Any, topology: Any) -> float:
+        return 1000.0
+
+
+def judged(suite: TaskSuite, failures: int, factor: float, **arguments: Any) -> Any:
+    env = EmbeddingPlacementRealEnv(suite, **QUICK, **arguments)
+    env._episodes.judge = Judge(failures, factor)
+    return env
+
+
+def test_a_step_whose_measurement_failed_can_be_tried_again(suite: TaskSuite) -> None:
+    env, twin = judged(suite, 2, 2.0), judged(suite, 0, 2.0)
+    for each in (env, twin):
+        each.reset(seed=0)
+        for table in range(19):
+            each.step(table % 2)
+    expected = twin.step(1)
+    for _ in range(2):
+        with pytest.raises(MeasurementError, match="weather"):
+            env.step(1)
+    found = env.step(1)
+    assert found[1] == expected[1]
+    assert found[4]["placement"].tolist() == expected[4]["placement"].tolist()
+    assert "measurement" not in found[4]  # this judge has nothing to add
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSuite, reward: str) -> None:
+    env = judged(suite, 0, 1e9, reward=reward)
+    _, info = env.reset(seed=0)
+    total, info, _ = play(env, info, min)
+    assert total == pytest.approx(-1000.0)
+    assert info["cost_ms"] < 1000.0
+    env = judged(suite, 0, 1.0, reward=reward, max_devices=3)
+    env.reset(seed=0)
+    assert env.step(2)[1] == -1000.0  # there is no third device
+
+
+def test_dense_rewards_sum_to_the_measured_cost(suite: TaskSuite) -> None:
+    env = judged(suite, 0, 3.0, reward="dense")
+    _, info = env.reset(seed=0)
+    total, info, _ = play(env, info, min)
+    assert total == pytest.approx(-info["cost_ms"])
+
+
+def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
+    vector = gymnasium.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", suite=suite, **QUICK)
+    _, info = vector.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        _, rewards, over, _, info = vector.step(rng.integers(2, size=3))
+    assert over.all()
+    assert (-rewards == info["cost_ms"]).all()
+    assert (info["measurement"]["seconds"] > 0).all()
+    session = vector.unwrapped.measured._session
+    assert len(session.pids) == 2
+    vector.close()
+    assert not session.pids
+
+
+def test_closing_ends_the_workers_and_a_dead_one_is_an_error(suite: TaskSuite) -> None:
+    env = EmbeddingPlacementRealEnv(suite, **QUICK)
+    _, info = env.reset(seed=0)
+    play(env, info, min)
+    assert env.measured._session is not None
+    (pid, *_) = env.measured._session.pids
+    os.kill(pid, signal.SIGKILL)
+    env.reset(seed=1)
+    for _ in range(19):
+        env.step(1)
+    with pytest.raises(WorkerDiedError, match="device 0"):
+        env.step(0)
+    assert env.step(0)[4]["cost_ms"] > 0
+    pids = env.measured._session.pids
+    env.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_tasks_keep_their_memory_and_take_on_the_machine(suite: TaskSuite) -> None:
+    measured = MeasuredCostModel("cpu")
+    profile = profile_of(measured.machine)
+    assert profile is not None
+    moved = task_on(suite[0], profile)
+    assert moved.topology.device == profile.device
+    assert moved.topology.links == profile.links
+    assert moved.topology.memory_cap_bytes.tolist() == suite[0].topology.memory_cap_bytes.tolist()
+    sampler = TaskSampler(load_pool("dlrm-2021"), (3, 4), (2, 2))
+    on = tasks_on(sampler, profile)
+    assert (on.max_tables, on.max_devices) == (4, 2)
+    assert on.sample(np.random.default_rng(0)).topology.device == profile.device
