@@ -11,6 +11,7 @@ from typing import Any
 
 from shard_gym.cost_models.measured.versions import DISTRIBUTION, installed
 from shard_gym.errors import InvalidOptionError, missing_extra, unknown_name
+from shard_gym.hardware import PROFILES
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -115,6 +116,12 @@ def this_machine(device: str) -> Machine:
     if device not in DISTRIBUTION:
         raise unknown_name("kind of device", device, DISTRIBUTION)
     return _cpu() if device == "cpu" else _cuda()
+
+
+def profile_of(hardware: str) -> str | None:
+    """The hardware profile of a machine of that name: "h200-dgx" for "nvidia-h200"; None if there is none."""
+    plain = hardware.replace("-", "")
+    return next((name for name in PROFILES if name.partition("-")[0] in plain), None)
 
 
 def _cpu() -> Machine:

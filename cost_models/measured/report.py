@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.measured.calibrate import calibrated_profile
 from shard_gym.cost_models.measured.folders import Measured
 from shard_gym.cost_models.neural.card import percent
 from shard_gym.cost_models.neural.dataset import CostDataset
@@ -38,8 +39,9 @@ INTRODUCTION = (
     "Placements of random tables were executed, and the time of each phase of an iteration was taken. Every error "
     "below is one on tables that no fitted model has seen. `measured again` compares measurements with later ones of "
     "the same placements: a model as exact as that is as good as measuring, and smaller differences mean nothing. "
-    "`scaled` is the analytical model with one factor for each phase, fitted to the training tables; `linear` is least "
-    "squares on sums of table features."
+    "`scaled` is the analytical model with one factor for each phase, `calibrated` the same model with the bandwidths, "
+    "latencies and the like that fit best, both found on the training tables; `linear` is least squares on sums of "
+    "table features."
 )
 
 
@@ -96,27 +98,17 @@ def compare(
     """
     train, test = measured.first.part("train"), measured.test
     analytical = AnalyticalCostModel()
-    assumed = [_on(profile, part) for part in (train, test)]
+    assumed = [part.on(profile) if profile else part for part in (train, test)]
     said, raw = (Estimates(*predictions(analytical, part)) for part in assumed)
     name = f"analytical, {assumed[1].topologies[0].device.name}"
     estimates = {
         name: raw,
         f"{name}, scaled": _scaled(raw, _factors(train, said)),
+        f"{name}, calibrated": Estimates(*predictions(analytical, test.on(calibrated_profile(train, profile)))),
         "linear": Estimates(*predictions(fit_linear(train), test)),
         **{name: Estimates(*predictions(model, test)) for name, model in models.items()},
     }
     return Comparison(measured, test, estimates)
-
-
-def _on(profile: HardwareProfile | None, data: CostDataset) -> CostDataset:
-    """The same data on the devices and links of `profile`."""
-    if profile is None:
-        return data
-    there = (
-        profile.topology(topology.num_devices, memory_cap_bytes=topology.memory_cap_bytes)
-        for topology in data.topologies
-    )
-    return replace(data, topologies=tuple(there))
 
 
 def _factors(data: CostDataset, said: Estimates) -> FloatArray:

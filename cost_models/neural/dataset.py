@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import CostEstimate, FloatArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.hardware import HardwareProfile
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
@@ -102,6 +103,14 @@ class CostDataset:
             phases_ms=self.phases_ms[which],
             cost_ms=self.cost_ms[which],
         )
+
+    def on(self, profile: HardwareProfile) -> CostDataset:
+        """The same placements on the devices and links of `profile`; what a model that asks for them should assume."""
+        topologies = tuple(
+            profile.topology(topology.num_devices, memory_cap_bytes=topology.memory_cap_bytes)
+            for topology in self.topologies
+        )
+        return replace(self, topologies=topologies)
 
     def to_arrays(self) -> Arrays:
         """Everything as plain arrays, for a file; the clusters and the workload as JSON in bytes."""

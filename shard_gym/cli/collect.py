@@ -29,11 +29,11 @@ from shard_gym.cost_models.measured.book import Tally
 from shard_gym.cost_models.measured.collect import PART
 from shard_gym.cost_models.measured.collect import collect as collect_draws
 from shard_gym.cost_models.measured.draws import Draws
+from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.turns import Here, Measurer
 from shard_gym.cost_models.neural.collection import INDEX
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.files import require_writable
-from shard_gym.hardware import PROFILES
 from shard_gym.tables import Workload
 
 DEFAULT_BATCH_SIZE = 65_536
@@ -115,7 +115,7 @@ def collect(
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
     found = find_hardware(hardware, layout, iterations, weight_dtype, optimizer)
-    usual, name = TRAINED[found.kind], profile or profile_of(found.name)
+    usual, name = TRAINED[found.kind], profile or profile_of(found.name) or STAND_IN
     memory = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
     every = {
         out / f"batch-{size}" if len(sizes) > 1 else out: Draws(
@@ -231,13 +231,6 @@ def _default_memory(found: Hardware) -> int:
             "How much memory this machine has is not known; say what tables may take, --memory-gib."
         )
     return share
-
-
-def profile_of(hardware: str) -> str:
-    """The hardware profile whose device `hardware` is named after, such as h200-dgx; else `STAND_IN`."""
-    plain = hardware.replace("-", "")
-    matching = [name for name in PROFILES if name.split("-")[0] in plain]
-    return matching[0] if matching else STAND_IN
 
 
 @contextmanager

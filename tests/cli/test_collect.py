@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cli import COMMANDS, collect
-from shard_gym.cli.collect import Hardware, parse_duration, profile_of
+from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.measured.folders import read_all, read_measured
 from shard_gym.cost_models.measured.spread_out import SpreadOut
@@ -233,18 +233,3 @@ def test_no_text_is_taken_for_a_duration_by_chance(text: str) -> None:
         return
     assert text.strip().lower()[-1] in "smhd"
     assert seconds > 0
-
-
-@pytest.mark.parametrize(
-    ("hardware", "profile"),
-    [
-        ("nvidia-h200", "h200-dgx"),
-        ("nvidia-a100-sxm4-80gb", "a100-dgx"),
-        ("nvidia-geforce-rtx-2080-ti", "rtx2080ti-pcie"),
-        ("tesla-v100-sxm2-32gb", "v100-nvlink"),
-        ("cpu-intel-xeon-2-threads", "cpu"),
-        ("nvidia-l4", "a100-dgx"),
-    ],
-)
-def test_profiles_are_found_by_the_device(hardware: str, profile: str) -> None:
-    assert profile_of(hardware) == profile

@@ -90,7 +90,8 @@ def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
     assert len(figure.axes) == columns * (1 + len(comparison.estimates))
     assert [axes.get_title() for axes in figure.axes[:columns]] == ["iteration", *PHASES]
     names = [figure.axes[row * columns].get_ylabel() for row in range(1 + len(comparison.estimates))]
-    assert names == [NOISE, "analytical\nA100-SXM4-80GB", "analytical\nA100-SXM4-80GB\nscaled", "linear"]
+    device = "analytical\nA100-SXM4-80GB"
+    assert names == [NOISE, device, *(f"{device}\n{how}" for how in ("scaled", "calibrated")), "linear"]
     exact = figure.axes[columns]
     points = np.concatenate([each.get_offsets() for each in exact.collections])
     assert len(points) == len(comparison.test)

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.episodes import task_source
 from shard_gym.envs.placement.observation import Observation
 from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.real.hardware import profile_of, tasks_on
+from shard_gym.envs.real.hardware import tasks_on
+from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import TaskSource
 
 
@@ -183,5 +185,5 @@ def measuring(
 
 def source_on(measured: MeasuredCostModel, suite: str | TaskSource, split: str) -> TaskSource:
     """The tasks as they stand on the machine that measures them."""
-    source, profile = task_source(suite, split), profile_of(measured.machine)
-    return source if profile is None else tasks_on(source, profile)
+    source, profile = task_source(suite, split), profile_of(measured.hardware)
+    return source if profile is None else tasks_on(source, hardware_profile(profile))

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.hardware import HardwareProfile
 from shard_gym.tasks import Task, TaskSource, TaskSuite
-
-PROFILE_OF_GPU: Mapping[str, str] = {
-    "2080 Ti": "rtx2080ti-pcie",
-    "V100": "v100-nvlink",
-    "A100": "a100-dgx",
-    "H100": "h100-dgx",
-    "H200": "h200-dgx",
-}
-"""Which hardware profile a GPU has, by a part of the name that its driver gives it."""
-
-
-def profile_of(machine: Machine) -> HardwareProfile | None:
-    """The hardware profile of `machine`; None if there is none."""
-    if machine.kind == "cpu":
-        return hardware_profile("cpu")
-    found = [profile for part, profile in PROFILE_OF_GPU.items() if part.lower() in machine.device_name.lower()]
-    return hardware_profile(found[0]) if found else None
 
 
 def task_on(task: Task, profile: HardwareProfile) -> Task:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from shard_gym.cost_models.measured import machine
-from shard_gym.cost_models.measured.machine import Machine, this_machine, torch_build
+from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine, torch_build
 from shard_gym.cost_models.measured.versions import Installed
 from shard_gym.errors import InvalidOptionError, MissingExtraError, UnknownNameError
 
@@ -146,3 +146,18 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_kind_of_device_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"There is no kind of device named 'gpu'.*Known: cpu, cuda"):
         this_machine("gpu")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "profile"),
+    [
+        ("nvidia-h200", "h200-dgx"),
+        ("nvidia-a100-sxm4-80gb", "a100-dgx"),
+        ("nvidia-geforce-rtx-2080-ti", "rtx2080ti-pcie"),
+        ("tesla-v100-sxm2-32gb", "v100-nvlink"),
+        ("cpu-intel-xeon-2-threads", "cpu"),
+        ("nvidia-l4", None),
+    ],
+)
+def test_profiles_are_found_by_the_device(hardware: str, profile: str | None) -> None:
+    assert profile_of(hardware) == profile

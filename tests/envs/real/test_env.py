@@ -16,9 +16,8 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
-from shard_gym.envs.real.hardware import profile_of, task_on, tasks_on
+from shard_gym.envs.real.hardware import task_on, tasks_on
 from shard_gym.errors import MeasurementError, WorkerDiedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
@@ -205,9 +204,7 @@ def test_closing_ends_the_workers_and_a_dead_one_is_an_error(suite: TaskSuite) -
 
 
 def test_tasks_keep_their_memory_and_take_on_the_machine(suite: TaskSuite) -> None:
-    measured = MeasuredCostModel("cpu")
-    profile = profile_of(measured.machine)
-    assert profile is not None
+    profile = hardware_profile("cpu")
     moved = task_on(suite[0], profile)
     assert moved.topology.device == profile.device
     assert moved.topology.links == profile.links
