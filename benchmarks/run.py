@@ -34,6 +34,7 @@ from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
 from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models.measured.machine import cpu_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.files import write_atomically
 from shard_gym.tasks import Task, TaskSampler, capped_task, pack_by_memory
@@ -241,24 +242,13 @@ def measure(args: Args) -> dict[str, Any]:
         "shard_gym": shard_gym.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": f"{cpu_model()}, {os.cpu_count()} cores",
         "shapes": shapes,
         "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
         "large_task": large_task(),
         "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-
-
-def _processor() -> str:
-    """Name of the processor, where the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in _lines(cpuinfo) if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def tables(record: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from shard_gym.agents import Agent, load_agent, make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import TRAINING as STATE
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models.measured.machine import cpu_model
 from shard_gym.errors import DamagedFileError
 from shard_gym.evaluation import evaluate
 from shard_gym.experiments.estimates import estimate_errors
@@ -194,7 +195,7 @@ def _train(run: Run, place: Path) -> dict[str, float]:
 
 def made_with() -> dict[str, str]:
     """The machine and the versions that matter to the numbers."""
-    return {"machine": f"{_processor()}, {os.cpu_count()} cores", "python": platform.python_version(), **_packages()}
+    return {"machine": f"{cpu_model()}, {os.cpu_count()} cores", "python": platform.python_version(), **_packages()}
 
 
 def _packages() -> dict[str, str]:
@@ -205,11 +206,3 @@ def _packages() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _processor() -> str:
-    """The processor's name where Linux tells it, else its kind."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -1,0 +1,117 @@
+"""Small tables to execute, and what plain torch says should come out: fixtures that return functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured.job import Job, Repeats, output_width, shares
+from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.streams import HistogramStream
+from shard_gym.tables import NUM_BINS, Tables, Workload
+
+REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
+EPS = 1e-8
+
+
+def _small_tables(count: int, **training: str) -> Tables:
+    """Tables with few rows, of several widths; two of them are read by several features."""
+    reuse = np.zeros((count, NUM_BINS))
+    reuse[:, 1] = 1.0
+    return Tables(
+        num_embeddings=np.arange(count) * 7 + 30,
+        embedding_dim=np.resize([4, 12, 8], count),
+        pooling_factor=np.resize([2.0, 1.5, 3.0], count),
+        distinct_rows=np.full(count, 12.0),
+        reuse_histogram=reuse,
+        access_histogram=reuse,
+        workload=Workload(10, **training),
+        num_features=np.resize([1, 2], count),
+    )
+
+
+def _reference(tables: Tables, batch_size: int, weights: list[np.ndarray]) -> tuple[Any, list[Any]]:
+    """(B, width) pooled outputs, and the weights after one step on 0.5 times the sum of their squares."""
+    import torch
+
+    from shard_gym.cost_models.measured.operator import LEARNING_RATE
+
+    columns, after = [], []
+    for table, given in enumerate(weights):
+        found = HistogramStream(tables, table, REPEATS.seed).lookups(0, batch_size)
+        weight = torch.tensor(given, dtype=torch.float32, requires_grad=True)
+        offsets = torch.tensor(np.concatenate([[0], np.cumsum(found.lengths.ravel())[:-1]]))
+        bags = torch.nn.functional.embedding_bag(torch.tensor(found.indices), weight, offsets, mode="sum")
+        outputs = bags.view(found.lengths.shape[0], batch_size, -1)
+        (0.5 * (outputs**2).sum()).backward()
+        columns.append(outputs.detach().transpose(0, 1).reshape(batch_size, -1))
+        step = weight.grad
+        if tables.workload.optimizer == "rowwise_adagrad":
+            step = step / ((step**2).mean(dim=1, keepdim=True).sqrt() + EPS)
+        after.append((weight.detach() - LEARNING_RATE * step).numpy())
+    return torch.cat(columns, dim=1), after
+
+
+def _started_weights(tables: Tables, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [
+        np.float16(rng.uniform(-1, 1, (rows, dim))).astype(np.float32)
+        for rows, dim in zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
+    ]
+
+
+def _traced(session: Session, parts: list[Tables | None], batch_size: int, *, exchange: bool) -> list[dict[str, Any]]:
+    """What every device says of one iteration, and beside it what it should say."""
+    import torch
+
+    widths = tuple(output_width(part) for part in parts)
+    weights = [[] if part is None else _started_weights(part, device) for device, part in enumerate(parts)]
+    commands = []
+    for part, given in zip(parts, weights, strict=True):
+        own = widths if exchange else (output_width(part),)
+        job = Job(part, batch_size, own, REPEATS, exchange)
+        commands.append({"do": "trace", "weights": [weight.tolist() for weight in given], **job.to_json()})
+    subjects = [f"device {device}" for device in range(len(parts))]
+    answers = session.ask(commands, subjects, join=len(parts) if exchange else 0)
+    wanted = [
+        (torch.empty(batch_size, 0), []) if part is None else _reference(part, batch_size, given)
+        for part, given in zip(parts, weights, strict=True)
+    ]
+    begin = np.concatenate([[0], np.cumsum(shares(batch_size, len(parts)))])
+    for device, answer in enumerate(answers):
+        rows = slice(begin[device], begin[device + 1])
+        if exchange:
+            answer["expected"] = np.concatenate([outputs[rows].numpy().ravel() for outputs, _ in wanted])
+        else:
+            answer["expected"] = wanted[device][0].numpy().ravel()
+        answer["after"] = wanted[device][1]
+    return answers
+
+
+def _require_equal(answers: list[dict[str, Any]], rtol: float) -> None:
+    for answer in answers:
+        np.testing.assert_allclose(answer["arrived"], answer["expected"], rtol=1e-5, atol=1e-6)
+        assert len(answer["weights"]) == len(answer["after"])
+        for found, expected in zip(answer["weights"], answer["after"], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
+@pytest.fixture(scope="session")
+def small_tables() -> Callable[..., Tables]:
+    """See `_small_tables`."""
+    return _small_tables
+
+
+@pytest.fixture(scope="session")
+def traced() -> Callable[..., list[dict[str, Any]]]:
+    """See `_traced`."""
+    return _traced
+
+
+@pytest.fixture(scope="session")
+def require_equal() -> Callable[[list[dict[str, Any]], float], None]:
+    """See `_require_equal`."""
+    return _require_equal

@@ -1,0 +1,96 @@
+"""The same on CUDA GPUs; skipped where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
+from shard_gym.cost_models.measured.probe import probe
+from shard_gym.cost_models.measured.session import Session
+from shard_gym.errors import DeviceMemoryError, InvalidOptionError
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.tables import Tables
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
+
+GPUS = torch.cuda.device_count()
+QUICK: dict[str, Any] = {"batch_size": 4096, "iterations": 5, "warmup": 2}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    session = Session("cuda", GPUS, threads=1, timeout_s=60.0)
+    yield session
+    session.close()
+
+
+def tables(count: int = 20) -> Tables:
+    return load_pool("dlrm-2021").tables.select(np.arange(count))
+
+
+def test_the_operator_is_right() -> None:
+    found = probe("cuda")
+    assert found.ok, found.failure
+
+
+@pytest.mark.parametrize(
+    ("training", "rtol"),
+    [
+        ({"weight_dtype": "fp32", "optimizer": "rowwise_adagrad"}, 1e-4),
+        ({"weight_dtype": "fp32", "optimizer": "sgd"}, 1e-4),
+        ({"weight_dtype": "fp16", "optimizer": "sgd"}, 2e-3),
+        ({"weight_dtype": "fp16", "optimizer": "rowwise_adagrad"}, 2e-3),
+    ],
+)
+def test_one_gpu_computes_what_plain_torch_computes(
+    session: Session, training: dict[str, str], rtol: float, small_tables: Any, traced: Any, require_equal: Any
+) -> None:
+    parts = small_tables(6, **training)
+    for rows in ([0, 3, 4], [1], [2, 5]):
+        require_equal(traced(session, [parts.select(rows)], 10, exchange=False), rtol)
+
+
+@pytest.mark.skipif(GPUS < 2, reason="there is one GPU only")
+def test_gpus_exchange_what_plain_torch_pools(
+    session: Session, small_tables: Any, traced: Any, require_equal: Any
+) -> None:
+    parts = small_tables(5, weight_dtype="fp32", optimizer="rowwise_adagrad")
+    require_equal(traced(session, [parts.select([0, 3, 4]), parts.select([1, 2])], 10, exchange=True), 1e-4)
+
+
+def test_one_gpu_stands_for_many_devices() -> None:
+    topology = hardware_profile("h200-dgx").topology(4)
+    with MeasuredCostModel("cuda", layout=IN_TURN, **QUICK) as model:
+        found = model.estimate(np.arange(20) % 4, tables(), topology)
+    assert (found.phases_ms > 0).all()
+    assert found.spread < 1.0
+
+
+def test_more_devices_than_gpus_are_refused_unless_in_turn() -> None:
+    with pytest.raises(InvalidOptionError, match="layout='in-turn'"):
+        MeasuredCostModel("cuda", layout=EACH).layout_of(GPUS + 1)
+    assert MeasuredCostModel("cuda").layout_of(GPUS + 1) == IN_TURN
+    assert MeasuredCostModel("cuda").layout_of(GPUS) == EACH
+
+
+def test_a_gpu_without_room_says_so_and_goes_on() -> None:
+    topology = hardware_profile("h200-dgx").topology(1)
+    room = torch.cuda.get_device_properties(0).total_memory
+    rows = np.full(2, room // (16 * 4))
+    large = Tables(**{**_arrays(tables(2)), "num_embeddings": rows}, workload=tables(2).workload)
+    with MeasuredCostModel("cuda", layout=IN_TURN, **QUICK, weight_dtype="fp32") as model:
+        with pytest.raises(DeviceMemoryError, match=r"device 0 \(2 tables"):
+            model.estimate(np.zeros(2, np.int64), large, topology)
+        assert model.estimate(np.zeros(20, np.int64), tables(), topology).total_ms > 0
+
+
+def _arrays(given: Tables) -> dict[str, Any]:
+    names = ("embedding_dim", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram", "num_features")
+    return {name: getattr(given, name) for name in names}
