@@ -98,8 +98,6 @@ class Worker:
 
     def measure(self, **job: Any) -> dict[str, Any]:
         """See `Job`; "ms" is (iterations, 4)."""
-        import torch
-
         from shard_gym.cost_models.measured.iteration import Iteration, batches_of
         from shard_gym.cost_models.measured.job import Job
 
@@ -110,8 +108,7 @@ class Worker:
         repeats = told.repeats
         numbers = range(repeats.warmup + repeats.iterations)
         rows = [iteration.run(batches[number % len(batches)], timed) for number in numbers]
-        peak = torch.cuda.max_memory_allocated() if self._device.type == "cuda" else 0
-        return {"ms": rows[repeats.warmup :], "peak_bytes": peak}
+        return {"ms": rows[repeats.warmup :]}
 
     def trace(self, weights: list[Any], **job: Any) -> dict[str, Any]:
         """One iteration of `job` from the given weights: what arrived here, and the weights after it; for tests."""
