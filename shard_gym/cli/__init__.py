@@ -54,6 +54,9 @@ COMMANDS: dict[str, Command] = {
     "report-cost-model": Command(
         "shard_gym.cli.report_cost_model", "report_cost_model", "Hold cost models against what was measured; a page."
     ),
+    "leaderboard": Command(
+        "shard_gym.cli.leaderboard", "leaderboard", "Submit to the leaderboards, verify entries, make the tables."
+    ),
     "import-pool": Command("shard_gym.cli.import_pool", "import_pool", "Make a pool from one of Meta's lookup files."),
 }
 """The one table of sub-commands."""

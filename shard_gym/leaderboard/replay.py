@@ -1,0 +1,69 @@
+"""Replaying: an entry of an agent that comes with ShardGym is made again in part, to see what it declares."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from shard_gym.agents import AGENTS, make_agent
+from shard_gym.errors import NoPlacementFoundError, ShardGymError
+from shard_gym.leaderboard.findings import Finding
+from shard_gym.leaderboard.judge import SCORED_BY, judge_of
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, SIMULATED
+from shard_gym.leaderboard.verify import SAME, Verified
+from shard_gym.placement import check_placement
+
+MACHINE_DEPENDENT = "max_seconds"
+"""An option with which the same seed leads to other placements on another machine."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of it.
+
+    Attributes:
+        tasks: how many were placed again, by the first seed.
+        seconds: median planning time of them here.
+        declared_seconds: as the entry says.
+        findings: placements whose cost is not that of the entry's.
+    """
+
+    tasks: int
+    seconds: float
+    declared_seconds: float
+    findings: tuple[Finding, ...]
+
+
+def can_replay(verified: Verified) -> bool:
+    """Whether the agent comes with ShardGym, and its seed decides what it places."""
+    agent = verified.entry.agent
+    return verified.place.track == SIMULATED and agent.name in AGENTS and MACHINE_DEPENDENT not in agent.options
+
+
+def replay(verified: Verified, tasks: int) -> Replay:
+    """Place the first `tasks` tasks again with the entry's first seed, and compare costs and time."""
+    judge = judge_of(verified.place.suite, verified.place.track)
+    said, seed = verified.entry.agent, verified.grid.seeds[0]
+    seconds, findings = [0.0], []
+    try:
+        agent = make_agent(said.name, cost_model=SCORED_BY[SIMULATED], seed=seed, **said.options)
+    except ShardGymError as error:
+        reason = f"The agent cannot be made as declared: {error}"
+        return Replay(0, 0.0, verified.entry.planning.seconds, (Finding(verified.place.named(ENTRY), reason),))
+    chosen = list(judge.suite)[:tasks]
+    for number, task in enumerate(chosen):
+        started = time.perf_counter()
+        try:
+            placed = agent.place(task)
+        except NoPlacementFoundError:
+            cost = float(judge.penalties[number])
+        else:
+            cost = float(judge.costs(number, check_placement(placed, task.tables, task.topology)[None])[0])
+        seconds.append(time.perf_counter() - started)
+        claimed = float(verified.costs_ms[0, number])
+        if abs(cost - claimed) > SAME * claimed:
+            reason = f"Replayed, the agent's placement costs {cost} ms; the entry's costs {claimed} ms."
+            findings.append(Finding(verified.place.named(PLACEMENTS), reason, task.name, seed))
+    return Replay(len(chosen), float(np.median(seconds[1:])), verified.entry.planning.seconds, tuple(findings))
