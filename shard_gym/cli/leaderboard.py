@@ -31,7 +31,7 @@ FOUND = 1
 """Exit code where something is wrong with the entries, or with what is made from them."""
 
 Many = Annotated[list[str], tyro.conf.UseAppendAction]
-Files = Annotated[list[Path], tyro.conf.UseAppendAction]
+Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)")]
 Options = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
 Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACK/SUITE/ENTRY")]
 
@@ -45,7 +45,7 @@ class Submit:
         name: of the entry, as the tables show it.
         author: give it again for each further one.
         agent: name of an agent, or the folder of a training run; five folders are one for each seed.
-        evaluation: a file that `shard-gym evaluate --out` wrote; five files are one for each seed, in their order.
+        evaluation: files that `shard-gym evaluate --out` wrote, one for each seed, in their order.
         deterministic: the agent of the evaluation uses no chance, so there is one file.
         option: an option of the agent, such as max_queries=1000; give it again for each further one.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
@@ -66,7 +66,7 @@ class Submit:
     name: str
     author: Many
     agent: Many = field(default_factory=list)
-    evaluation: Files = field(default_factory=list)
+    evaluation: Files = ()
     deterministic: bool = False
     option: Options = field(default_factory=list)
     licence: str = ""

@@ -176,15 +176,15 @@ PARTS: dict[str, Part] = {
     ),
     "budget": Part(
         "How many measurements it takes",
-        "The number of true costs asked for in each iteration is varied, on the suite where estimates are hardest: tables "
-        "of mixed dims.",
+        "The number of true costs asked for in each iteration is varied, on the suite where estimates are hardest: "
+        "tables of mixed dims.",
         ("mixdim-4",),
         _budgeted,
     ),
     "ablations": Part(
         "What each part contributes",
-        "Both presets of DreamShard with one part taken away, and the paper's with one part of the other put in; on mixed "
-        "dims, where most is to be gained.",
+        "Both presets of DreamShard with one part taken away, and the paper's with one part of the other put in; on "
+        "mixed dims, where most is to be gained.",
         ("mixdim-4",),
         _ablated,
     ),

@@ -25,9 +25,9 @@ are ms, the embedding part of a training iteration; a task without a valid place
 as failed. `±` is half of a 95% interval of Student's t over seeds. `vs heuristic` compares with the strongest of the
 four greedy heuristics of the paper on that suite, `vs local search` with a search that asks the true cost itself: both
 are ratios of mean costs. `asked in training` and `asked per task` count placements whose true cost was asked.
-`training` is the time it took where the true cost is computed, not measured on devices; `placing` is the median for one
-task; both are those of the fastest seed, for whatever else a machine does only adds. Agents learn and place on one thread
-each, several side by side."""
+`training` is the time it took where the true cost is computed, not measured on devices; `placing` is the median for
+one task; both are those of the fastest seed, for whatever else a machine does only adds. Agents learn and place on one
+thread each, several side by side."""
 
 Row = Sequence[str]
 

@@ -1,9 +1,13 @@
-"""Leaderboards of two small suites, made from placements that were really evaluated."""
+"""Leaderboards of two small suites, made from placements that were really evaluated; and a headless Chromium."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,3 +105,102 @@ def boards() -> Boards:
     suites = [_suite(name, found, model) for name, found in evaluations.items()]
     data: Any = {"suites": suites, "profiles": [_profile(evaluations)]}
     return Boards(data, evaluations, first_tasks)
+
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+DRIVER = shutil.which("chromedriver")
+
+QUIET = (
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+class Browser:
+    """One window, and what the tests do with it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, site: Path, fragment: str = "", *, width: int = 1200, scheme: str = "light", **media: str) -> None:
+        """The page of the folder `site`, freshly loaded, in a window of that width in CSS pixels."""
+        self.driver.get("about:blank")
+        self.logs("browser"), self.logs("performance")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = {"prefers-color-scheme": scheme, **{name.replace("_", "-"): value for name, value in media.items()}}
+        given = [{"name": name, "value": value} for name, value in features.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": given})
+        self.driver.get((site / "index.html").as_uri() + fragment)
+        self.until(lambda: self.all("#panels .panel") or self.all("#about .quiet") or self.all("#table .quiet"))
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, 10, poll_frequency=0.03).until(lambda _: condition())
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def one(self, selector: str) -> Any:
+        (element,) = self.all(selector)
+        return element
+
+    def texts(self, selector: str) -> list[str]:
+        """The text of each element, hidden words included."""
+        return list(self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector))
+
+    def pick(self, name: str, value: str) -> None:
+        """Choose in the select with that id, and wait until the panels have been drawn anew."""
+        before = self.all("#panels .panel")
+        self.select(name, value)
+        self.until(lambda: self.all("#panels .panel") and self.all("#panels .panel") != before)
+
+    def select(self, name: str, value: str) -> None:
+        """Choose in the select with that id."""
+        from selenium.webdriver.support.ui import Select
+
+        Select(self.one(f"#{name}")).select_by_value(value)
+
+    def chosen(self, name: str) -> str:
+        """The value chosen in the select with that id."""
+        return str(self.one(f"#{name}").get_property("value"))
+
+    def logs(self, kind: str) -> list[dict[str, Any]]:
+        return list(self.driver.get_log(kind))
+
+    def complaints(self) -> list[str]:
+        """What stands in the console since the page was opened."""
+        return [entry["message"] for entry in self.logs("browser")]
+
+    def requests(self) -> list[str]:
+        """The addresses asked for since the page was opened."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
+        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with an empty profile, ended with the tests."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="The tests of the page need the package selenium.")
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("The tests of the page need Chromium and ChromeDriver (Debian: chromium, chromium-driver).")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in (*QUIET, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield Browser(driver)
+    driver.quit()

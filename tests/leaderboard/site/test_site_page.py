@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,24 +15,14 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import explain
 from shard_gym.leaderboard.site import write_site
 
-if TYPE_CHECKING:
-    from tests.leaderboard.site.browser import Browser
-
-pytest.importorskip("selenium", reason="The browser tests need the package selenium.")
+Browser = Any
+"""The fixture `browser` of conftest.py."""
 
 HOSTILE = (
-    "<img src=x onerror=\"window.broken = 1\"><script>window.broken = 1</script>",
+    '<img src=x onerror="window.broken = 1"><script>window.broken = 1</script>',
     "</script></title><svg onload='window.broken = 1'>",
     "\u202etxet desrever \u0000 &lt;b&gt; " + "W" * 300,
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory, browser_module: Any) -> Iterator[Browser]:
-    if not (browser_module.CHROMIUM and browser_module.DRIVER):
-        pytest.skip("The browser tests need Chromium and ChromeDriver (Debian: chromium, chromium-driver).")
-    with browser_module.started_browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +42,7 @@ def site(boards: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_is_complained_of_or_asked_elsewhere(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    if "browser" in request.fixturenames and request.node.get_closest_marker("xfail") is None:
+    if "browser" in request.fixturenames:
         browser = request.getfixturevalue("browser")
         expected = getattr(request.node, "expected_complaint", None)
         complaints = [each for each in browser.complaints() if not (expected and expected in each)]
@@ -253,7 +243,9 @@ def test_a_failed_task_says_so(browser: Browser, site: Path) -> None:
 def test_the_page_never_scrolls_sideways(browser: Browser, site: Path, suite: str, width: int) -> None:
     browser.open(site, f"#suite={suite}", width=width)
     assert browser.run("return document.documentElement.scrollWidth") == width
-    wide = "return document.querySelector('#table .scroller').scrollWidth > document.querySelector('#table').clientWidth"
+    wide = (
+        "return document.querySelector('#table .scroller').scrollWidth > document.querySelector('#table').clientWidth"
+    )
     assert browser.run(wide) or width > 800
     beyond = (
         "return [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroller, .hidden, select') "
@@ -319,7 +311,9 @@ def test_motion_only_where_it_is_wanted(browser: Browser, site: Path) -> None:
 def test_paper_shows_no_buttons_and_cuts_nothing_off(browser: Browser, site: Path) -> None:
     browser.open(site, scheme="dark")
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    shown = "return [...document.querySelectorAll('#theme, .explore, #next')].filter(e => e.getClientRects().length).length"
+    shown = (
+        "return [...document.querySelectorAll('#theme, .explore, #next')].filter(e => e.getClientRects().length).length"
+    )
     assert browser.run(shown) == 0
     assert browser.run("return getComputedStyle(document.querySelector('#table .scroller')).overflowX") == "visible"
     assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
@@ -370,9 +364,7 @@ def test_a_missing_file_is_said_in_the_page(
     write_site(boards.data, tmp_path, boards.load)
     (tmp_path / "data/simulated/dlrm-20x4/entries/random.js").unlink()
     browser.open(tmp_path)
-    from selenium.webdriver.support.ui import Select
-
-    Select(browser.one("#left")).select_by_value("random")
+    browser.select("left", "random")
     browser.until(lambda: browser.one("#problem").is_displayed())
     assert "entries/random.js could not be loaded" in browser.one("#problem").text
 
