@@ -77,7 +77,7 @@ def section(profile: str, checkpoint: Pretrained) -> str:
     facts = (
         f"Trained on the {len(load_suite(checkpoint.suite, 'train'))} training tasks of `{checkpoint.suite}` "
         f"(SHA-256 {trained['suite_sha256'][:12]}) with {trained['true_cost_queries']:,} true costs of "
-        f"`{trained['cost_model']}`, seed {trained['seed']}, in {trained['seconds']:.0f} s; "
+        f"`{trained['cost_model']}`, seed {trained['seed']}; "
         f"{sum(array.size for array in arrays.values()):,} numbers, {checkpoint.path.stat().st_size / 1024:.0f} KiB. "
         "MIT, as the package."
     )

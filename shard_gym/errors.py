@@ -67,6 +67,10 @@ class InvalidCheckpointError(ShardGymError, ValueError):
     """Raised when a file of weights is missing, damaged, pickled, of another program, or not for what loads it."""
 
 
+class TrainingDivergedError(ShardGymError):
+    """Raised when training made a weight NaN or infinite; the state of the iteration before stays on the disk."""
+
+
 class RunsFailedError(ShardGymError):
     """Raised at the end when runs ended with an error; the records of all others are written."""
 

@@ -221,7 +221,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_a_wheel_holds_all_code_and_data_under_shard_gym(wheel_names: set[str]) -> None:
-    suffixes = (".py", ".typed", ".json", ".npz", ".safetensors")
+    suffixes = (".py", ".typed", ".json", ".npz", ".safetensors", ".html", ".css", ".js")
     expected = {path.as_posix() for path in packaged_files() if path.suffix in suffixes}
     assert expected - wheel_names == set()
 

@@ -151,5 +151,5 @@ def load_dreamshard(
     options = dreamshard_options(about["preset"], **{**asdict(trained), **changes})
     network, policy = NETWORKS[options.network], POLICIES[options.policy]
     rng = np.random.default_rng(0)
-    require_arrays("the agent's file", arrays, agent_arrays(network.new_weights(rng), policy.new_weights(rng)))
+    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy.new_weights(rng)))
     return DreamShardAgent(about["agent"], network(under(COST, arrays)), under(POLICY, arrays), options, seed)

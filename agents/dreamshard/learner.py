@@ -83,6 +83,11 @@ class DreamShardLearner(Learner):
         self._cost_optimizer = self._new_cost_optimizer()
         self._policy_optimizer = new_optimizer(self._policy_weights)
 
+    @staticmethod
+    def more_options() -> dict[str, Any]:
+        """What `changes` may name, with the defaults of the usual preset."""
+        return asdict(dreamshard_options("dream-search"))
+
     # The loop
 
     def iterate(self) -> Report:

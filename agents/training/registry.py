@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,18 +55,34 @@ def make_learner(
     """The agent `name`, ready to train on the training tasks of `suite`.
 
     Raises:
-        UnknownNameError: there is no such agent, or no such suite.
-        InvalidOptionError: the agent has no such option.
+        UnknownNameError: there is no such agent, no such suite, or the agent has no such option.
+        InvalidOptionError: an option has an impossible value.
         MissingExtraError: a package that training needs is not installed.
     """
     family = _family(name)
     tasks = load_suite(suite, "train") if isinstance(suite, str) else suite
     learner = _part(name, family, family.learner)
-    try:
-        made: Learner = learner(tasks, make_cost_model(cost_model), seed, name=name, **options)
-    except TypeError as error:
-        raise InvalidOptionError(f"Agent {name!r} cannot be trained with the options {options}: {error}.") from error
+    known = learner_options(name)
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of agent {name!r}", option, known)
+    made: Learner = learner(tasks, make_cost_model(cost_model), seed, name=name, **options)
     return made
+
+
+def learner_options(name: str) -> dict[str, Any]:
+    """The options that agent `name` can be trained with, and their defaults.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+        MissingExtraError: a package that training needs is not installed.
+    """
+    family = _family(name)
+    learner = _part(name, family, family.learner)
+    more: dict[str, Any] = getattr(learner, "more_options", dict)()
+    parameters = inspect.signature(learner).parameters.values()
+    own = {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {**{option: default for option, default in own.items() if option != "name"}, **more}
 
 
 def load_agent(

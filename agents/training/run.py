@@ -14,10 +14,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.log import TrainingLog
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidCheckpointError,
+    InvalidOptionError,
+    TrainingDivergedError,
+    UnwritablePathError,
+)
 from shard_gym.files import read_json, require_writable, write_json
 from shard_gym.weights import load_arrays, save_arrays
 
@@ -49,7 +57,13 @@ class TrainingRun:
         self.seconds = 0.0
         self._config = _config(learner, options)
         require_writable(folder / CONFIG)
-        if (folder / TRAINING).exists() or (folder / CONFIG).exists():
+        for path in (folder / TRAINING, folder / AGENT):
+            require_writable(path)
+        if (folder / LOG).exists() and not (folder / LOG).is_dir():
+            raise UnwritablePathError(
+                f"{folder / LOG} is a file where the log's folder should be; name another folder."
+            )
+        if any((folder / name).exists() for name in (CONFIG, TRAINING, AGENT)):
             self._require_same_run(resume)
             if (folder / TRAINING).exists():
                 self._restore()
@@ -59,11 +73,16 @@ class TrainingRun:
     def _require_same_run(self, resume: bool) -> None:
         if not resume:
             raise InvalidOptionError(
-                f"{self.folder} holds a training run already. Go on with it by resuming (--resume), or name another "
-                "folder."
+                f"{self.folder} holds a training run, or its agent, already. Go on with it by resuming (--resume), or "
+                "name another folder."
+            )
+        if not (self.folder / CONFIG).exists():
+            raise DamagedFileError(
+                f"{self.folder} holds files of a training run but no {CONFIG}, so nothing says what it was started "
+                "with. Name another folder."
             )
         found = read_json(self.folder / CONFIG)
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or not self._config.keys() <= found.keys():
             raise DamagedFileError(f"{self.folder / CONFIG} is no configuration of a run. Name another folder.")
         differing = sorted(key for key in self._config if found.get(key) != self._config[key])
         if differing:
@@ -90,12 +109,18 @@ class TrainingRun:
         self.learner.cost_model.queries = queries
 
     def run(self, on_report: OnReport | None = None) -> Agent:
-        """Train until all iterations are done, and return the agent."""
+        """Train until all iterations are done, and return the agent.
+
+        Raises:
+            TrainingDivergedError: a weight became NaN or infinite.
+        """
         learner = self.learner
+        if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
+            self._save()  # somebody removed the agent of a finished run
         with TrainingLog(self.folder / LOG, learner.iteration) as log:
             while learner.iteration < learner.iterations:
                 started = time.perf_counter()
-                report = learner.iterate()
+                report = self._iterate()
                 learner.iteration += 1
                 self.seconds += time.perf_counter() - started
                 queries = {"true_cost_queries": learner.true_cost_queries}
@@ -104,6 +129,22 @@ class TrainingRun:
                 if on_report:
                     on_report(learner, report)
         return learner.agent()
+
+    def _iterate(self) -> Report:
+        """One iteration; weights that are no numbers any more are noticed, whatever they broke on the way."""
+        broken: Exception | None = None
+        try:
+            report = self.learner.iterate()
+        except (ArithmeticError, RuntimeError, ValueError) as error:
+            broken = error
+        if any(not np.isfinite(array).all() for array in self.learner.weights().values()):
+            raise TrainingDivergedError(
+                f"Iteration {self.learner.iteration} of {self.learner.name!r} made a weight NaN or infinite; train "
+                f"with a smaller learning_rate. {self.folder} keeps the state of the iteration before."
+            ) from broken
+        if broken:
+            raise broken
+        return report
 
     def _save(self) -> None:
         """The agent first: a run killed in between repeats an iteration and writes the same agent again."""

@@ -12,7 +12,7 @@ from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
 from shard_gym.cli.console import errors, new_progress, output, sentence
 from shard_gym.cli.options import OptionalInt, require_at_least
 from shard_gym.cli.pictures import matplotlib_missing
-from shard_gym.errors import RunsFailedError
+from shard_gym.errors import InvalidOptionError, RunsFailedError
 from shard_gym.experiments.answers import Answers
 from shard_gym.experiments.parts import Plan
 from shard_gym.experiments.report import PAGE, write_report
@@ -57,6 +57,8 @@ def experiment(
     if missing := matplotlib_missing():
         raise missing
     require_writable(out / PAGE)
+    if report_only and not runs.is_dir():
+        raise InvalidOptionError(f"There is no folder {runs} with records of runs, so there is nothing to report.")
     command = _command(name, plan)
     failed: RunsFailedError | None = None
     if not report_only:

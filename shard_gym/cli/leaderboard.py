@@ -33,12 +33,12 @@ FOUND = 1
 Many = Annotated[list[str], tyro.conf.UseAppendAction]
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)")]
 Options = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
-Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACK/SUITE/ENTRY")]
+Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TRACK/SUITE/ENTRY ...]")]
 
 
 @dataclass(frozen=True)
 class Submit:
-    """Make an entry from an agent that places the test tasks now, or from evaluations that were written to files.
+    """Make an entry from an agent, or from evaluations that were written to files.
 
     Attributes:
         entry: where to: TRACK/SUITE/ENTRY, such as simulated/dlrm-50x4/my-agent.
@@ -144,7 +144,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Verify:
-    """Recompute everything entries say, and list what is wrong with its place; the exit code is 1 if anything is.
+    """Recompute what entries say; list what is wrong, and exit with 1 if anything is.
 
     Attributes:
         entries: which; or --all.
@@ -202,7 +202,7 @@ class Verify:
 
 @dataclass(frozen=True)
 class Render:
-    """Make the tables of leaderboards/README.md and the page leaderboards/site anew from the entries.
+    """Make the tables of README.md and the page in site/ anew from the entries.
 
     Attributes:
         check: write nothing; the exit code is 1 if a file is not what it should be.
@@ -234,7 +234,7 @@ def leaderboard(
         tyro.conf.arg(name=""),
     ],
 ) -> int:
-    """Submit to the leaderboards, verify entries, and make the tables and the page of them.
+    """Submit to the leaderboards, verify entries, make their tables and page.
 
     leaderboards/README.md leads from a policy to an entry.
     """

@@ -61,10 +61,11 @@ def train(
     Every iteration is saved: a run that was stopped goes on with --resume.
 
     Args:
-        agent: name of the agent that learns.
+        agent: dreamshard, rnn, ppo, maskable-ppo, a2c or dqn.
         suite: name of the suite; `shard-gym suites` lists them.
         out: folder for the trained agent, for what it takes to go on, and for TensorBoard's log.
-        option: an option of the agent, such as iterations=20; give it again for each further one.
+        option: an option of the agent, such as iterations=20; give it again for each further one. A name that is not
+            known is answered with a list of those that are.
         split: the split to learn from, train or test.
         cost_model: the model that tells the true cost.
         seed: of everything random.

@@ -172,11 +172,11 @@ def draw_budget(answers: Answers, found: Sequence[Answer]) -> Figure | None:
         axes.minorticks_off()
         axes.set_xlabel("true costs asked for in training", fontsize=SIZE, color=INK)
         axes.set_title(f"{words} ({suite})", fontsize=SIZE + 1, color=INK, loc="left", weight="bold")
-        axes.legend(fontsize=SIZE - 2, frameon=False)
+        axes.legend(fontsize=SIZE - 2, facecolor="white", edgecolor="white", framealpha=1.0, handlelength=3.5)
     left.set_yscale("log")
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
-    left.tick_params(axis="y", which="minor", labelsize=SIZE - 3)
+    left.tick_params(axis="y", which="minor", labelsize=SIZE)
     return figure
 
 

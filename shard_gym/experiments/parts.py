@@ -50,7 +50,7 @@ class Plan:
         known = METHODS | STABLE_BASELINES | ABLATIONS
         for method in self.methods:
             if method not in known:
-                raise unknown_name("method", method, known)
+                raise unknown_name("method", method, known, "; ".join(map(repr, known)))
         for part in self.parts:
             if part not in PARTS:
                 raise unknown_name("part", part, PARTS)

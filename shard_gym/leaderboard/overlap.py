@@ -38,12 +38,6 @@ def overlap(data: str, suite: str) -> int:
     return len(trained & tested) if pool == tested_pool else 0
 
 
-def require_known(data: str) -> None:
-    """Check the form of `data`; see `overlap` for errors."""
-    if not (data.startswith(OTHER) and data.removeprefix(OTHER).strip()):
-        _tables(data)
-
-
 @lru_cache(maxsize=256)
 def _tables(data: str) -> Named:
     match data.split("/"):

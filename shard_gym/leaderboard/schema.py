@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.files import parse_json
-from shard_gym.leaderboard.findings import Finding, shortened
+from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, TIMINGS, Place
 
 if sys.version_info >= (3, 11):
@@ -165,24 +165,29 @@ class Entry(_Strict):
             raise ValueError("hardware.gpu and hardware.layout belong into the measured track, both, and nowhere else")
         if self.agent.learns != bool(self.training.data):
             raise ValueError(
-                "an agent that learns declares what from in training.data, and one that does not leaves it empty"
+                "agent.learns and training.data differ: an agent that learns declares what from, any other nothing"
             )
         if not self.agent.learns and self.training.queries:
-            raise ValueError("an agent that does not learn asks nothing in training: training.queries must be 0")
+            raise ValueError("training.queries must be 0 of an agent that does not learn")
         if "seed" in self.agent.options:
             raise ValueError("agent.options must not hold 'seed'; the seeds are fixed")
         return self
 
 
 class PlacementRow(_Strict):
-    """One of `placements.json`: T device numbers, or null where the agent found nothing."""
+    """One of `placements.json`: T device numbers, or null where the agent found nothing.
+
+    Of each row one mistake is told: a million wrong numbers would take long to list.
+    """
 
     task: str
     seed: Count
-    placement: list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]] | None
+    placement: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None
 
 
 Ms = Annotated[float, Field(ge=0, le=1e9)]
+Phases = Annotated[list[Ms], Field(min_length=4, max_length=4, fail_fast=True)]
+Devices = Annotated[list[Phases], Field(fail_fast=True)]
 
 
 class TimingRow(_Strict):
@@ -190,9 +195,7 @@ class TimingRow(_Strict):
 
     task: str
     seed: Count
-    phases_ms: (
-        Annotated[list[list[Annotated[list[Ms], Field(min_length=4, max_length=4)]]], Field(max_length=1000)] | None
-    )
+    phases_ms: Annotated[list[Devices], Field(max_length=1000, fail_fast=True)] | None
 
 
 Row = TypeVar("Row", PlacementRow, TimingRow)
@@ -246,7 +249,7 @@ def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None,
     try:
         return kind.model_validate(record), []
     except ValidationError as error:
-        return None, shortened(_finding(each, record, file) for each in error.errors(include_url=False))
+        return None, [_finding(each, record, file) for each in error.errors(include_url=False)]
 
 
 def _finding(error: Any, record: Any, file: str) -> Finding:
@@ -263,7 +266,7 @@ def _finding(error: Any, record: Any, file: str) -> Finding:
     elif error["type"] == "missing":
         reason = f"The key {short_repr(key)} is missing."
     elif not location:
-        reason = f"{error['msg'].removeprefix('Value error, ').capitalize()}."
+        reason = f"{error['msg'].removeprefix('Value error, ')}."
     else:
         said = error["msg"].removeprefix("Value error, ")
         reason = f"{key} is refused: {said[0].lower()}{said[1:]}; it is {short_repr(error['input'])}."

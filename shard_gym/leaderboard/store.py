@@ -170,7 +170,7 @@ def _read(path: Path, limit: int) -> bytes:
         raise _RefusedError("The file is missing.") from error
     except OSError as error:
         raise _RefusedError(f"It cannot be read: {error.strerror}.") from error
-    with os.fdopen(handle, "rb") as file:
+    try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise _RefusedError("It is no regular file.")
@@ -178,4 +178,7 @@ def _read(path: Path, limit: int) -> bytes:
             raise _RefusedError("It is executable; take that away with: chmod a-x FILE.")
         if status.st_size > limit:
             raise _RefusedError(f"It has {status.st_size:,} bytes; at most {limit:,} are read.")
-        return file.read(limit)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(handle)

@@ -183,7 +183,7 @@ def _scores(entry: Entry, grid: Grid, costs: FloatArray, place: Place) -> list[F
     if abs(said.mean_cost_ms - found) > SAME * found:
         findings.append(Finding(file, f"scores.mean_cost_ms is {said.mean_cost_ms}, but the placements cost {found}."))
     if said.failures != grid.failures:
-        reason = f"scores.failures is {said.failures}, but {grid.failures} placements are null."
+        reason = f"scores.failures is {said.failures}, but {grid.failures} of the placements say null."
         findings.append(Finding(file, reason))
     return findings
 

@@ -19,7 +19,7 @@ from shard_gym.agents.rnn.decoding import TableSequence, decode
 from shard_gym.agents.rnn.network import PlacementNetwork, network_with, new_network
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
@@ -272,7 +272,6 @@ def test_a_loaded_agent_places_as_the_trained_one(tmp_path: Path) -> None:
         ({"hidden": True}, "hidden must be an integer of at least 1, not True"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, not 0.0"),
         ({"learning_rate": "fast"}, "learning_rate must be a positive number, not 'fast'"),
-        ({"entropy": 1}, "'rnn' cannot be trained with the options {'entropy': 1}"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: dict[str, Any], says: str) -> None:
@@ -304,3 +303,9 @@ def test_making_networks_leaves_the_generator_of_torch_alone() -> None:
     torch.manual_seed(0)
     network_with(small_network().arrays(), 4, 8)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_option_that_is_not_there_is_answered_with_those_that_are() -> None:
+    known = "no option of agent 'rnn' named 'entropy'. Known: episodes, hidden, iterations, learning_rate."
+    with pytest.raises(UnknownNameError, match=known):
+        make_learner("rnn", "dlrm-20x4", entropy=1)

@@ -139,7 +139,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
     before = (out / "training.safetensors").read_bytes()
     code, text, err = run(*args(out), columns=500)
     assert (code, text) == (2, "")
-    assert f"{out} holds a training run already. Go on with it by resuming" in err
+    assert f"{out} holds a training run, or its agent, already. Go on with it by resuming" in err
     code, text, err = run(*args(out, "--resume"))
     assert (code, len(err.splitlines())) == (0, 1)
     assert "Trained rnn: 3 iterations, 12 queries" in text
@@ -158,7 +158,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
         ({"option": "iterations"}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
         ({"option": "iterations=0"}, "iterations must be an integer of at least 1, not 0."),
         ({"option": "iterations=many"}, "iterations must be an integer of at least 1, not 'many'."),
-        ({"option": "iteration=3"}, "Agent 'rnn' cannot be trained with the options {'iteration': 3}"),
+        ({"option": "iteration=3"}, "There is no option of agent 'rnn' named 'iteration'. Did you mean 'iterations'?"),
         ({"option": "seed=3"}, "seed is no option of an agent; give it with --seed."),
     ],
 )

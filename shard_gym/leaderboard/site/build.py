@@ -10,7 +10,7 @@ from typing import Any
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidOptionError, UnwritablePathError
 from shard_gym.files import write_atomically
-from shard_gym.leaderboard.site.data import EntryData, SiteData, SuiteData, check_site_data, suite_key
+from shard_gym.leaderboard.site.data import EntryData, ProfileLine, SiteData, SuiteData, check_site_data, suite_key
 from shard_gym.leaderboard.site.explorer import Explorer, shortened
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
@@ -102,11 +102,17 @@ def _index(data: SiteData, load: LoadSuite) -> dict[str, Any]:
     return {
         "contestants": sorted(contestants),
         "suites": [_suite_line(suite, load(suite["name"])) for suite in data["suites"]],
-        "profiles": [
-            {**profile, "lines": [{**line, "shares": [shortened(s) for s in line["shares"]]} for line in lines]}
-            for profile in data["profiles"]
-            for lines in [profile["lines"]]
-        ],
+        "profiles": [{**each, "lines": [_profile_line(line) for line in each["lines"]]} for each in data["profiles"]],
+    }
+
+
+def _profile_line(line: ProfileLine) -> dict[str, Any]:
+    """The line with all numbers shortened; what is left out is None."""
+    return {
+        **line,
+        "shares": [shortened(share) for share in line["shares"]],
+        "iqm": shortened(line.get("iqm")),
+        "iqm_interval": [shortened(end) for end in line.get("iqm_interval", ())],
     }
 
 

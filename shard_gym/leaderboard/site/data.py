@@ -104,7 +104,12 @@ class SuiteData(TypedDict):
     entries: list[EntryData]
 
 
-class ProfileLine(TypedDict):
+class _Summary(TypedDict, total=False):
+    iqm: float
+    iqm_interval: tuple[float, float] | list[float]
+
+
+class ProfileLine(_Summary):
     """One contestant's line of a performance profile.
 
     Attributes:
@@ -113,6 +118,8 @@ class ProfileLine(TypedDict):
         tasks: how many tasks stand behind it.
         shares: for each tau the share of these tasks, 0 to 1, never falling, whose cost is at most tau times the best
             known.
+        iqm: may be left out: interquartile mean over tasks and seeds of cost / best known cost.
+        iqm_interval: may be left out: 95% interval of it, low and high.
     """
 
     id: str

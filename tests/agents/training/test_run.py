@@ -16,7 +16,13 @@ import pytest
 from shard_gym.agents.training import Learner, TrainingRun, make_learner, run
 from shard_gym.agents.training.learner import Report
 from shard_gym.cli import main
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnwritablePathError
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidCheckpointError,
+    InvalidOptionError,
+    TrainingDivergedError,
+    UnwritablePathError,
+)
 from shard_gym.tasks import TaskSuite
 from shard_gym.weights import load_arrays, save_arrays
 
@@ -148,7 +154,9 @@ def test_the_time_of_all_parts_is_added_up(make: Make) -> None:
 
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder: Path) -> None:
     make()  # not even begun
-    with pytest.raises(InvalidOptionError, match=f"{folder} holds a training run already. Go on with it"):
+    with pytest.raises(
+        InvalidOptionError, match=f"{folder} holds a training run, or its agent, already. Go on with it"
+    ):
         make()
     assert make(resume=True).learner.iteration == 0
 
@@ -231,3 +239,67 @@ def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path:
     assert contents(killed) == contents(whole)
     assert list(logged(killed, "mean_cost_ms")) == list(range(1, 31))
     assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")
+
+
+# What must not be lost, and what must not be kept
+
+
+def test_an_agent_that_is_there_is_not_written_over(make: Make, folder: Path) -> None:
+    make().run()
+    kept = (folder / "agent.safetensors").read_bytes()
+    for name in ("config.json", "training.safetensors"):
+        (folder / name).unlink()
+    with pytest.raises(InvalidOptionError, match="holds a training run, or its agent, already"):
+        make()
+    with pytest.raises(DamagedFileError, match=r"but no config\.json"):
+        make(resume=True)
+    assert (folder / "agent.safetensors").read_bytes() == kept
+
+
+def test_the_agent_of_a_finished_run_is_written_again(make: Make, folder: Path) -> None:
+    make().run()
+    before = contents(folder)
+    (folder / "agent.safetensors").unlink()
+    make(resume=True).run()
+    assert contents(folder) == before
+
+
+def test_a_file_in_the_place_of_the_log_is_found_before_anything_is_written(make: Make, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "log").write_text("mine")
+    with pytest.raises(UnwritablePathError, match="where the log's folder should be"):
+        make()
+    assert [path.name for path in folder.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_weights_that_are_no_numbers_end_the_run_at_the_iteration_before(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    training = make()
+    iterate = training.learner.iterate
+
+    def diverging() -> Report:
+        report = iterate()
+        if training.learner.iteration == 2:
+            training.learner.position = np.array(np.nan)
+            if raises:
+                raise ValueError("a distribution of NaN")
+        return report
+
+    monkeypatch.setattr(training.learner, "iterate", diverging)
+    with pytest.raises(TrainingDivergedError, match=r"Iteration 2 of 'walk' .* smaller learning_rate") as caught:
+        training.run()
+    assert isinstance(caught.value.__cause__, ValueError) == raises
+    assert make(resume=True).learner.iteration == 2
+
+
+def test_other_errors_of_a_learner_are_its_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make()
+
+    def fails() -> Report:
+        raise ValueError("something else")
+
+    monkeypatch.setattr(training.learner, "iterate", fails)
+    with pytest.raises(ValueError, match="something else"):
+        training.run()

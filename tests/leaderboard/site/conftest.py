@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.evaluation import Evaluation, evaluate
-from shard_gym.leaderboard.site import EntryData, ProfileData, SiteData, SuiteData
+from shard_gym.leaderboard.site import EntryData, ProfileData, SiteData, SuiteData, write_site
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
@@ -77,13 +79,23 @@ def _suite(name: str, evaluations: list[Evaluation], model: AdditiveCostModel) -
 
 
 def _profile(evaluations: dict[str, list[Evaluation]]) -> ProfileData:
-    taus = np.round(np.linspace(1.0, 2.0, 41), 3)
+    taus = np.round(np.geomspace(1.0, 4.0, 61), 4)
     best = {suite: np.min([each.costs_ms for each in found], axis=0) for suite, found in evaluations.items()}
     lines = []
     for place, agent in enumerate(AGENTS):
         ratios = np.concatenate([found[place].costs_ms / best[suite] for suite, found in evaluations.items()])
         shares = [float((ratios <= tau).mean()) for tau in taus]
-        lines.append({"id": agent, "name": agent, "tasks": len(ratios), "shares": shares})
+        middle = float(np.sort(ratios)[1:-1].mean())
+        lines.append(
+            {
+                "id": agent,
+                "name": agent,
+                "tasks": len(ratios),
+                "shares": shares,
+                "iqm": middle,
+                "iqm_interval": [middle - 0.01, middle + 0.01],
+            }
+        )
     return {"track": "simulated", "hardware": None, "about": "All tasks.", "taus": taus.tolist(), "lines": lines}
 
 
@@ -94,6 +106,10 @@ class Boards:
     data: SiteData
     evaluations: dict[str, list[Evaluation]]
     load: Callable[[str], TaskSuite]
+
+    def evaluation(self, suite: str, agent: str) -> Evaluation:
+        """That of the agent on the suite."""
+        return self.evaluations[suite][AGENTS.index(agent)]
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +151,9 @@ class Browser:
         self.logs("browser"), self.logs("performance")
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        features = {"prefers-color-scheme": scheme, **{name.replace("_", "-"): value for name, value in media.items()}}
+        # Without motion, for what is under way cannot be clicked.
+        still = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+        features = {**still, **{name.replace("_", "-"): value for name, value in media.items()}}
         given = [{"name": name, "value": value} for name, value in features.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": given})
         self.driver.get((site / "index.html").as_uri() + fragment)
@@ -159,6 +177,14 @@ class Browser:
     def texts(self, selector: str) -> list[str]:
         """The text of each element, hidden words included."""
         return list(self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector))
+
+    def order(self) -> list[str]:
+        """The ids of the entries as the ranking stands."""
+        return list(self.run("return [...document.querySelectorAll('#table tbody tr')].map(r => r.dataset.entry)"))
+
+    def column(self, key: str) -> list[str]:
+        """The cells of a column of the ranking."""
+        return self.texts(f"#table tbody tr > .{key}")
 
     def pick(self, name: str, value: str) -> None:
         """Choose in the select with that id, and wait until the panels have been drawn anew."""
@@ -204,3 +230,40 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     yield Browser(driver)
     driver.quit()
+
+
+@pytest.fixture(scope="module")
+def site(boards: Boards, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two suites as they are, and a measured one with a failure and missing numbers."""
+    out = tmp_path_factory.mktemp("site")
+    data = copy.deepcopy(boards.data)
+    measured = copy.deepcopy(data["suites"][0])
+    measured |= {"track": "measured", "hardware": "NVIDIA H200"}
+    measured["entries"][0] |= {"gap": None, "planning_ms": None, "failures": 1, "improvement_over_next": None}
+    measured["entries"][0]["placements"][1] = None
+    data["suites"].append(measured)
+    write_site(data, out, boards.load)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_complained_of_or_asked_elsewhere(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "browser" in request.fixturenames:
+        browser = request.getfixturevalue("browser")
+        expected = getattr(request.node, "expected_complaint", None)
+        complaints = [each for each in browser.complaints() if not (expected and expected in each)]
+        assert complaints == []
+        assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "about:"))] == []
+
+
+@pytest.fixture(scope="session")
+def digits() -> Callable[[str], float]:
+    """Reads the first number of a text."""
+
+    def read(text: str) -> float:
+        match = re.search(r"-?[\d,]+(\.\d+)?", text)
+        assert match is not None, text
+        return float(match[0].replace(",", ""))
+
+    return read

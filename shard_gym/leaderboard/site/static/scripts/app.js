@@ -35,19 +35,30 @@
 
   function offerSuites(track, chosen) {
     const suites = index.suites.filter((suite) => suite.track === track);
-    offer(named("suite"), suites.map((suite) => [suite.key, `${suite.name}${hardware(suite)}`]), chosen);
+    offer(
+      named("suite"),
+      suites.map((suite) => [suite.key, `${suite.name}${hardware(suite)}`]),
+      chosen,
+    );
   }
 
   function drawAbout(suite) {
     const facts = [
-      ["Tasks", format.count(suite.tasks)], ["Tables", format.range(suite.tables, "table").replace(/ tables?$/, "")],
-      ["Devices", format.range(suite.devices, "device").replace(/ devices?$/, "")], ["Hardware", suite.hardware],
+      ["Tasks", format.count(suite.tasks)],
+      ["Tables", format.range(suite.tables, "table").replace(/ tables?$/, "")],
+      ["Devices", format.range(suite.devices, "device").replace(/ devices?$/, "")],
+      ["Hardware", suite.hardware],
       [suite.track === "measured" ? "Estimates by" : "Cost model", suite.cost_model],
       ["Entries", format.count(suite.entries)],
     ];
     named("about").replaceChildren(
       el("p", {}, quoted(suite.description)),
-      el("dl", { class: "facts" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value))))));
+      el(
+        "dl",
+        { class: "facts" },
+        facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value)))),
+      ),
+    );
   }
 
   async function showSuite(wanted = {}) {
@@ -58,17 +69,29 @@
     if (mine !== asked) return;
     shown = { suite, entries };
     ranking.draw(named("table"), {
-      suite, entries, looks, explore,
-      announce: (words) => { named("announcement").textContent = words; },
+      suite,
+      entries,
+      looks,
+      explore,
+      announce: (words) => {
+        named("announcement").textContent = words;
+      },
     });
     charts.drawTime(named("time"), suite, entries, looks);
-    const profile = index.profiles.find((each) => each.track === suite.track && (each.hardware === null || each.hardware === suite.hardware));
+    const profile = index.profiles.find(
+      (each) => each.track === suite.track && (each.hardware === null || each.hardware === suite.hardware),
+    );
     charts.drawProfile(named("profile"), profile, looks);
     named("explorer").hidden = !entries.length;
     if (!entries.length) return writeAddress();
-    offer(named("task"), Array.from({ length: suite.tasks }, (_, task) => [String(task), String(task)]), wanted.task ?? "0");
+    offer(
+      named("task"),
+      Array.from({ length: suite.tasks }, (_, task) => [String(task), String(task)]),
+      wanted.task ?? "0",
+    );
     const names = entries.map((entry, place) => [entry.id, `${place + 1}. ${entry.name}`]);
-    const known = (id, place) => (entries.some((entry) => entry.id === id) ? id : entries[Math.min(place, entries.length - 1)].id);
+    const known = (id, place) =>
+      entries.some((entry) => entry.id === id) ? id : entries[Math.min(place, entries.length - 1)].id;
     offer(named("left"), names, known(wanted.left, 0));
     offer(named("right"), names, known(wanted.right, 1));
     await showPlacements();
@@ -81,18 +104,23 @@
     const { suite, entries } = shown;
     const ids = [named("left").value, named("right").value];
     const [tasks, ...details] = await Promise.all([
-      load(`${suite.key}/tasks`), ...ids.map((id) => load(`${suite.key}/entries/${id}`)),
+      load(`${suite.key}/tasks`),
+      ...ids.map((id) => load(`${suite.key}/entries/${id}`)),
     ]);
     if (mine !== compared || suite !== shown.suite) return;
-    named("task").replaceChildren(...tasks.map((task, place) => {
-      const option = el("option", { value: String(place) }, task.name.split("/").pop());
-      option.selected = String(place) === named("task").value;
-      return option;
-    }));
+    named("task").replaceChildren(
+      ...tasks.map((task, place) => {
+        const option = el("option", { value: String(place) }, task.name.split("/").pop());
+        option.selected = String(place) === named("task").value;
+        return option;
+      }),
+    );
     const task = Number(named("task").value);
     const sides = ids.map((id, side) => ({
-      entry: entries.find((entry) => entry.id === id), look: looks(id),
-      sheet: details[side].placements[task], cost: details[side].task_costs_ms[task],
+      entry: entries.find((entry) => entry.id === id),
+      look: looks(id),
+      sheet: details[side].placements[task],
+      cost: details[side].task_costs_ms[task],
     }));
     named("task-facts").replaceChildren(...explorer.taskFacts(tasks[task]));
     explorer.draw(named("panels"), suite, tasks[task], sides);
@@ -120,7 +148,13 @@
 
   // Dark and light
 
-  const remembered = () => { try { return localStorage.getItem("shard-gym-theme"); } catch { return null; } };
+  const remembered = () => {
+    try {
+      return localStorage.getItem("shard-gym-theme");
+    } catch {
+      return null;
+    }
+  };
 
   function wireTheme() {
     const system = matchMedia("(prefers-color-scheme: dark)");
@@ -132,7 +166,11 @@
     };
     named("theme").addEventListener("click", () => {
       chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-      try { localStorage.setItem("shard-gym-theme", chosen); } catch { /* it holds until the page is closed */ }
+      try {
+        localStorage.setItem("shard-gym-theme", chosen);
+      } catch {
+        /* it holds until the page is closed */
+      }
       apply();
     });
     system.addEventListener("change", apply);
@@ -149,7 +187,8 @@
 
   async function start() {
     wireTheme();
-    for (const form of [named("choice"), named("comparison")]) form.addEventListener("submit", (event) => event.preventDefault());
+    for (const form of [named("choice"), named("comparison")])
+      form.addEventListener("submit", (event) => event.preventDefault());
     index = await load("index");
     const places = new Map(index.contestants.map((id, place) => [id, place]));
     looks = (id) => lookAt(places.get(id) ?? places.size);
@@ -160,14 +199,24 @@
       return;
     }
     const tracks = Object.keys(TRACKS).filter((track) => index.suites.some((suite) => suite.track === track));
-    offer(named("track"), tracks.map((track) => [track, TRACKS[track]]), tracks[0]);
+    offer(
+      named("track"),
+      tracks.map((track) => [track, TRACKS[track]]),
+      tracks[0],
+    );
     fromAddress();
-    named("track").addEventListener("change", () => { offerSuites(named("track").value); showSuite(compares()).catch(complain); });
+    named("track").addEventListener("change", () => {
+      offerSuites(named("track").value);
+      showSuite(compares()).catch(complain);
+    });
     named("suite").addEventListener("change", () => showSuite(compares()).catch(complain));
-    for (const id of ["task", "left", "right"]) named(id).addEventListener("change", () => showPlacements().catch(complain));
+    for (const id of ["task", "left", "right"])
+      named(id).addEventListener("change", () => showPlacements().catch(complain));
     named("previous").addEventListener("click", () => step(-1));
     named("next").addEventListener("click", () => step(1));
-    window.addEventListener("hashchange", () => { if (readAddress().suite) fromAddress(); });
+    window.addEventListener("hashchange", () => {
+      if (readAddress().suite) fromAddress();
+    });
   }
 
   start().catch(complain);

@@ -8,11 +8,15 @@
   /** The device that most phases wait for; of equals the one busy for longest. */
   function busiest(placement) {
     const weight = placement.phases_ms.map((phases, device) => [
-      placement.critical.filter((devices) => devices.length < placement.phases_ms.length && devices.includes(device)).length,
+      placement.critical.filter((devices) => devices.length < placement.phases_ms.length && devices.includes(device))
+        .length,
       phases.reduce((sum, ms) => sum + ms, 0),
     ]);
-    return weight.reduce((best, each, device) =>
-      each[0] > weight[best][0] || (each[0] === weight[best][0] && each[1] > weight[best][1]) ? device : best, 0);
+    return weight.reduce(
+      (best, each, device) =>
+        each[0] > weight[best][0] || (each[0] === weight[best][0] && each[1] > weight[best][1]) ? device : best,
+      0,
+    );
   }
 
   const versus = (cost, other) => (other ? ` (${format.percent(cost / other - 1)})` : "");
@@ -27,106 +31,220 @@
       ["Best known", `${format.ms(task.best_known_ms)} ms`],
       ["Lower bound", `${format.ms(task.lower_bound_ms)} ms`],
     ].filter(([, value]) => !value.startsWith(format.NONE));
-    return [el("dl", { class: "facts" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))), legend()];
+    return [
+      el(
+        "dl",
+        { class: "facts" },
+        facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))),
+      ),
+      legend(),
+    ];
   }
 
   function legend() {
-    const swatch = (style) => svg("svg", { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
-      svg("rect", { class: style, x: 1, y: 1, width: 12, height: 12 }));
+    const swatch = (style) =>
+      svg(
+        "svg",
+        { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
+        svg("rect", { class: style, x: 1, y: 1, width: 12, height: 12 }),
+      );
     const items = PHASES.map((words, phase) => [`work p${phase}`, `${LETTERS[phase]} ${words}`]);
-    const critical = svg("svg", { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
-      svg("rect", { class: "critical", x: 1, y: 1, width: 12, height: 12 }), svg("path", { class: "dot", d: "M9 4l-4 3l4 3z" }));
-    return el("ul", { class: "legend" },
-      [...items, ["waiting", "waiting"], ["memory", "memory used"]].map(([style, words]) => el("li", {}, swatch(style), words)),
-      el("li", {}, critical, "slowest device of its phase"));
+    const critical = svg(
+      "svg",
+      { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
+      svg("rect", { class: "critical", x: 1, y: 1, width: 12, height: 12 }),
+      svg("path", { class: "dot", d: "M9 4l-4 3l4 3z" }),
+    );
+    return el(
+      "ul",
+      { class: "legend" },
+      [...items, ["waiting", "waiting"], ["memory", "memory used"]].map(([style, words]) =>
+        el("li", {}, swatch(style), words),
+      ),
+      el("li", {}, critical, "slowest device of its phase"),
+    );
   }
 
-  /** Draw both panels. `sides`: two of { entry, look, sheet, cost }, or null; `suite` and `task` are shared. */
+  /** Draw both panels. `sides`: two of { entry, look, sheet, cost }; `suite` and `task` are shared. */
   function draw(place, suite, task, sides) {
-    const most = Math.max(...sides.map((side) => side?.sheet?.cost_ms ?? 0));
-    place.replaceChildren(...sides.map((side, index) => panel(suite, task, side, most, index ? "Right" : "Left")));
-    for (const table of place.querySelectorAll(".tall table.devices")) reveal(table.querySelector("[aria-pressed='true']").closest("tr"));
+    const most = Math.max(...sides.map((side) => side.sheet?.cost_ms ?? 0));
+    const panels = sides.map((side, index) => panel(suite, task, side, most, index ? "Right" : "Left"));
+    place.replaceChildren(...panels.map(({ node }) => node));
+    for (const { finish } of panels) finish?.(); // what needs to know how wide it stands
   }
 
-  /** Scroll the list that holds the row, and nothing else, until the row stands in its middle. */
-  function reveal(row) {
-    const list = row.closest(".scroller");
-    list.scrollTop = row.offsetTop - list.clientHeight / 2;
+  /** Scroll a list, and nothing around it, until the height `top` in it stands in its middle. */
+  const reveal = (list, top) => {
+    list.scrollTop = top - list.clientHeight / 2;
+  };
+
+  /** What the placement costs and, where that is something else, what the entry scores on the task. */
+  function costFacts(suite, task, { entry, sheet, cost }) {
+    const shown = el("strong", {}, `${format.ms(sheet.cost_ms)} ms`);
+    const seeds = `mean over ${format.range([entry.seeds, entry.seeds], "seed")}`;
+    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(cost)} ms measured, ${seeds}`];
+    return [
+      shown,
+      versus(sheet.cost_ms, task.best_known_ms),
+      entry.seeds > 1 ? `; ${format.ms(cost)} ms ${seeds}` : null,
+    ];
   }
 
   function panel(suite, task, side, most, where) {
-    if (!side) return el("div", { class: "panel" }, el("p", { class: "quiet" }, "No entry to show."));
     const { entry, sheet } = side;
     const title = el("h3", {}, mark(side.look), spoken(`${where}: `), quoted(entry.name));
     if (!sheet) {
-      const charged = `The first seed has no valid placement of this task; ${format.ms(side.cost)} ms are charged, mean over seeds.`;
-      return el("div", { class: "panel" }, title, el("p", { class: "notice" }, charged));
+      const charged = `The first seed has no valid placement of this task. Mean over seeds: ${format.ms(side.cost)} ms.`;
+      return { node: el("div", { class: "panel" }, title, el("p", { class: "notice" }, charged)) };
     }
-    const estimated = suite.track === "measured" ? " (estimate)" : "";
-    const facts = [el("strong", {}, `${format.ms(sheet.cost_ms)} ms`), `${estimated}${estimated ? "" : versus(sheet.cost_ms, task.best_known_ms)}`];
-    if (entry.seeds > 1 || estimated) facts.push(`; ${format.ms(side.cost)} ms ${estimated ? "measured, " : ""}mean over ${format.count(entry.seeds)} seed${entry.seeds === 1 ? "" : "s"}`);
+    const facts = costFacts(suite, task, side);
     const canvas = el("div");
     const label = `Phases of each device, ${entry.name}: ${summary(sheet)}. The table below holds the numbers.`;
     const tall = sheet.phases_ms.length > 24;
     const picture = tall ? scroller(`Devices of ${entry.name}; scrolls down`, "tall", canvas) : canvas;
-    redrawn(canvas, (width) => timeline.draw(width, { placement: sheet, caps: task.caps_mib, most, label }));
     const listing = el("div");
-    return el("div", { class: "panel" }, title, el("p", { class: "cost" }, ...facts), picture,
-      deviceTable(task, entry, sheet, listing), listing);
+    const first = busiest(sheet);
+    const devices = deviceTable(task, entry, sheet, (device) => {
+      listing.replaceChildren(...tablesOn(task, entry, sheet, device));
+      if (tall) reveal(picture, timeline.topOf(device));
+    });
+    const finish = () => {
+      redrawn(canvas, (width) => timeline.draw(width, { placement: sheet, caps: task.caps_mib, most, label }));
+      devices.choose(first);
+      if (tall) reveal(devices.node, devices.rowOf(first).offsetTop);
+    };
+    return {
+      node: el("div", { class: "panel" }, title, el("p", { class: "cost" }, facts), picture, devices.node, listing),
+      finish,
+    };
   }
 
-  const summary = (sheet) => timeline.spansOf(sheet).map((span, phase) => {
-    const devices = sheet.critical[phase];
-    const who = devices.length > 3 ? `${devices.length} devices` : `device ${devices.join(" and ")}`;
-    return `${PHASES[phase]} ${format.short(span)} ms${devices.length ? `, slowest ${who}` : ""}`;
-  }).join("; ");
+  const summary = (sheet) =>
+    timeline
+      .spansOf(sheet)
+      .map((span, phase) => {
+        const devices = sheet.critical[phase];
+        const who = devices.length > 3 ? `${devices.length} devices` : `device ${devices.join(" and ")}`;
+        return `${PHASES[phase]} ${format.short(span)} ms${devices.length ? `, slowest ${who}` : ""}`;
+      })
+      .join("; ");
 
   // Devices: one is chosen, and its tables are listed below.
 
-  function deviceTable(task, entry, sheet, listing) {
+  /** The table as a node, and how to choose a device in it; `chosen(device)` is called when one is. */
+  function deviceTable(task, entry, sheet, chosen) {
     const buttons = sheet.phases_ms.map((_, device) => {
-      const button = el("button", { type: "button", class: "device", "aria-pressed": "false" }, spoken("Tables of device "), String(device));
+      const button = el(
+        "button",
+        { type: "button", class: "device", "aria-pressed": "false" },
+        spoken("Tables of device "),
+        String(device),
+      );
       button.addEventListener("click", () => choose(device));
       return button;
     });
-    function choose(chosen) {
-      buttons.forEach((button, device) => button.setAttribute("aria-pressed", String(device === chosen)));
-      listing.replaceChildren(...tablesOn(task, entry, sheet, chosen));
+    function choose(device) {
+      buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === device)));
+      chosen(device);
     }
-    const rows = sheet.phases_ms.map((phases, device) => el("tr", {},
-      el("th", { scope: "row" }, buttons[device], hostOf(task, task.caps_mib.length - 1) ? el("small", {}, ` host ${hostOf(task, device)}`) : null),
-      phases.map((ms, phase) => timeCell(ms, sheet.critical[phase].includes(device))),
-      el("td", { class: "number" }, format.memory(sheet.memory_mib[device])),
-      el("td", { class: "number" }, format.share(sheet.memory_mib[device] / task.caps_mib[device])),
-      el("td", { class: "number" }, sheet.placement.filter((each) => each === device).length)));
-    choose(busiest(sheet));
+    const rows = sheet.phases_ms.map((phases, device) =>
+      el(
+        "tr",
+        {},
+        el(
+          "th",
+          { scope: "row" },
+          buttons[device],
+          hostOf(task, task.caps_mib.length - 1) ? el("small", {}, ` host ${hostOf(task, device)}`) : null,
+        ),
+        phases.map((ms, phase) => timeCell(ms, sheet.critical[phase].includes(device))),
+        el("td", { class: "number" }, format.memory(sheet.memory_mib[device])),
+        el("td", { class: "number" }, format.share(sheet.memory_mib[device] / task.caps_mib[device])),
+        el("td", { class: "number" }, sheet.placement.filter((each) => each === device).length),
+      ),
+    );
     const heads = ["Device", ...PHASES, "Memory", "of cap", "Tables"];
-    return scroller(`Phases and memory, ${entry.name}; scrolls`, `wide ${rows.length > 24 ? "tall" : ""}`,
-      el("table", { class: "devices" },
+    const node = scroller(
+      `Phases and memory, ${entry.name}; scrolls`,
+      `wide ${rows.length > 24 ? "tall" : ""}`,
+      el(
+        "table",
+        { class: "devices" },
         el("caption", {}, "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists its tables."),
-        el("thead", {}, el("tr", {}, heads.map((words, index) => el("th", { scope: "col", class: index ? "number" : null }, words)))),
-        el("tbody", {}, rows)));
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            heads.map((words, index) => el("th", { scope: "col", class: index ? "number" : null }, words)),
+          ),
+        ),
+        el("tbody", {}, rows),
+      ),
+    );
+    return { node, choose, rowOf: (device) => rows[device] };
   }
 
-  const timeCell = (ms, critical) => (critical
-    ? el("td", { class: "number slowest" }, format.ms(ms), el("span", { "aria-hidden": true }, " \u25c0"), spoken(" slowest"))
-    : el("td", { class: "number" }, format.ms(ms)));
+  const timeCell = (ms, critical) =>
+    critical
+      ? el(
+          "td",
+          { class: "number slowest" },
+          format.ms(ms),
+          el("span", { "aria-hidden": true }, " \u25c0"),
+          spoken(" slowest"),
+        )
+      : el("td", { class: "number" }, format.ms(ms));
 
   function tablesOn(task, entry, sheet, device) {
-    const tables = task.tables.map((_, table) => table).filter((table) => sheet.placement[table] === device)
+    const tables = task.tables
+      .map((_, table) => table)
+      .filter((table) => sheet.placement[table] === device)
       .sort((one, other) => task.costs_ms[other] - task.costs_ms[one] || one - other);
     const title = `Tables on device ${device}, costliest first`;
     if (!tables.length) return [el("h4", {}, title), el("p", { class: "quiet" }, "None.")];
     const columns = [
-      ["Cost alone, ms", (table) => format.ms(task.costs_ms[table])], ["Memory", (table) => format.memory(task.memory_mib[table])],
-      ["Dim", (table) => task.dims[table]], ["Rows", (table) => format.count(task.rows[table])],
+      ["Cost alone, ms", (table) => format.ms(task.costs_ms[table])],
+      ["Memory", (table) => format.memory(task.memory_mib[table])],
+      ["Dim", (table) => task.dims[table]],
+      ["Rows", (table) => format.count(task.rows[table])],
       ["Lookups per sample", (table) => format.short(task.pooling[table])],
     ];
-    return [el("h4", {}, title), scroller(`${title}, ${entry.name}; scrolls`, "wide tall", el("table", {},
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Table"), columns.map(([words]) => el("th", { scope: "col", class: "number" }, words)))),
-      el("tbody", {}, tables.map((table) => el("tr", {}, el("th", { scope: "row" }, quoted(task.tables[table])),
-        columns.map(([, value]) => el("td", { class: "number" }, value(table))))))))];
+    return [
+      el("h4", {}, title),
+      scroller(
+        `${title}, ${entry.name}; scrolls`,
+        "wide tall",
+        el(
+          "table",
+          {},
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              el("th", { scope: "col" }, "Table"),
+              columns.map(([words]) => el("th", { scope: "col", class: "number" }, words)),
+            ),
+          ),
+          el(
+            "tbody",
+            {},
+            tables.map((table) =>
+              el(
+                "tr",
+                {},
+                el("th", { scope: "row" }, quoted(task.tables[table])),
+                columns.map(([, value]) => el("td", { class: "number" }, value(table))),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ];
   }
 
-  Object.assign(window.ShardGym, { explorer: { draw, taskFacts, busiest } });
+  Object.assign(window.ShardGym, { explorer: { draw, taskFacts } });
 })();

@@ -7,13 +7,19 @@
   function digits(value, count) {
     if (value === 0) return "0";
     const after = Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(value))));
-    return value.toLocaleString("en", { minimumFractionDigits: Math.min(after, 8), maximumFractionDigits: Math.min(after, 8) });
+    return value.toLocaleString("en", {
+      minimumFractionDigits: Math.min(after, 8),
+      maximumFractionDigits: Math.min(after, 8),
+    });
   }
 
   /** A round number, such as a tick: 7, 7.5, 1,200. */
   const plain = (value) => value.toLocaleString("en", { maximumSignificantDigits: 6 });
 
-  const none = (write) => (value, ...rest) => (value === null || value === undefined ? NONE : write(value, ...rest));
+  const none =
+    (write) =>
+    (value, ...rest) =>
+      value === null || value === undefined ? NONE : write(value, ...rest);
 
   const ms = none((value) => digits(value, 4));
   const short = none((value) => digits(value, 3));
@@ -26,10 +32,18 @@
   const time = none((value) => timed(value, (each) => digits(each, 2)));
   const timeTick = (value) => timed(value, (each) => plain(Number(each.toPrecision(3))));
 
-  const memory = none((mib) => (mib >= 1024 ? `${digits(mib / 1024, 3)} GiB` : `${digits(mib, 3)} MiB`));
+  const memory = none((mib) =>
+    mib >= 1024
+      ? `${digits(mib / 1024, 3)} GiB`
+      : mib >= 0.1 || !mib
+        ? `${digits(mib, 3)} MiB`
+        : `${digits(mib * 1024, 3)} KiB`,
+  );
 
   const range = ([low, high], noun) =>
     low === high ? `${count(low)} ${noun}${low === 1 ? "" : "s"}` : `${count(low)}\u2013${count(high)} ${noun}s`;
 
-  Object.assign(window.ShardGym, { format: { NONE, plain, ms, short, percent, share, count, time, timeTick, memory, range } });
+  Object.assign(window.ShardGym, {
+    format: { NONE, plain, ms, short, percent, share, count, time, timeTick, memory, range },
+  });
 })();

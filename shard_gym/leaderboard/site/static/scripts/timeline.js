@@ -7,10 +7,15 @@
   const LETTERS = ["F", "f", "b", "B"];
 
   /** How long each phase lasts: as long as its slowest device takes. */
-  const spansOf = (placement) => PHASES.map((_, phase) => Math.max(0, ...placement.phases_ms.map((device) => device[phase])));
+  const spansOf = (placement) =>
+    PHASES.map((_, phase) => Math.max(0, ...placement.phases_ms.map((device) => device[phase])));
 
   const ROW = 20;
   const BAR = 12;
+  const HEAD = 30;
+
+  /** How far down in the picture a device stands, in pixels. */
+  const topOf = (device) => HEAD + device * ROW;
 
   /** `most` is the cost at the right end of the time axis: the same for all pictures that stand side by side. */
   function draw(width, { placement, caps, most, label }) {
@@ -19,22 +24,29 @@
     const memoryWidth = Math.max(56, Math.min(120, width * 0.18));
     const [left, right] = [gutter + 6, width - memoryWidth - 16];
     const x = (ms) => left + (ms / (most || 1)) * (right - left);
-    const height = 30 + devices * ROW + 24;
+    const height = topOf(devices) + 24;
     const spans = spansOf(placement);
     const starts = spans.map((_, phase) => spans.slice(0, phase).reduce((sum, span) => sum + span, 0));
     const ends = spans.map((span, phase) => starts[phase] + span);
     const nodes = [...heads(spans, starts, x), ...axis(most, x, height)];
     nodes.push(svg("text", { class: "title", x: right + 16, y: 12 }, "memory"));
     placement.phases_ms.forEach((phases, device) => {
-      const top = 30 + device * ROW;
+      const top = topOf(device);
       nodes.push(svg("text", { class: "tick", x: gutter, y: top + BAR - 2, "text-anchor": "end" }, device));
       phases.forEach((ms, phase) => {
-        if (spans[phase] > 0) nodes.push(...bar(phase, starts[phase], ms, spans[phase], placement.critical[phase].includes(device), x, top));
+        if (spans[phase] > 0)
+          nodes.push(
+            ...bar(phase, starts[phase], ms, spans[phase], placement.critical[phase].includes(device), x, top),
+          );
       });
       nodes.push(...memory(placement.memory_mib[device] / caps[device], right + 16, memoryWidth, top));
     });
     nodes.push(svg("line", { class: "end", x1: x(ends[3]), x2: x(ends[3]), y1: 24, y2: height - 22 }));
-    return svg("svg", { class: "chart timeline", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...nodes);
+    return svg(
+      "svg",
+      { class: "chart timeline", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+      ...nodes,
+    );
   }
 
   /** A letter over each phase that is wide enough for one. */
@@ -49,8 +61,16 @@
   function axis(most, x, height) {
     return [0, 0.5, 1].flatMap((share) => [
       svg("line", { class: "rule", x1: x(share * most), x2: x(share * most), y1: 20, y2: height - 20 }),
-      svg("text", { class: "tick", x: x(share * most), y: height - 6, "text-anchor": share === 1 ? "end" : share ? "middle" : "start" },
-        share === 1 ? `${format.short(most)} ms` : format.short(share * most)),
+      svg(
+        "text",
+        {
+          class: "tick",
+          x: x(share * most),
+          y: height - 6,
+          "text-anchor": share === 1 ? "end" : share ? "middle" : "start",
+        },
+        share === 1 ? `${format.short(most)} ms` : format.short(share * most),
+      ),
     ]);
   }
 
@@ -63,7 +83,15 @@
       svg("rect", { class: `work p${phase}`, x: from, y: top, width: Math.max(0, to - from - gap), height: BAR }),
     ];
     if (critical) {
-      nodes.push(svg("rect", { class: "critical", x: from + 0.5, y: top - 0.5, width: Math.max(1, end - from - gap - 1), height: BAR + 1 }));
+      nodes.push(
+        svg("rect", {
+          class: "critical",
+          x: from + 0.5,
+          y: top - 0.5,
+          width: Math.max(1, end - from - gap - 1),
+          height: BAR + 1,
+        }),
+      );
       if (end - from > 9) nodes.push(svg("path", { class: "dot", d: `M${end - gap - 6} ${top + 3}l-4 3l4 3z` }));
     }
     return nodes;
@@ -79,5 +107,5 @@
     ];
   }
 
-  Object.assign(window.ShardGym, { PHASES, LETTERS, timeline: { draw, spansOf } });
+  Object.assign(window.ShardGym, { PHASES, LETTERS, timeline: { draw, spansOf, topOf } });
 })();

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "leaderboards" / "README.md"
+SUITE = "merlin-tiny-x8"
+ENTRY = f"simulated/{SUITE}/greedy"
+FACTS = ("--name", "Greedy", "--author", "Ada Example", "--licence", "MIT", "--commit", "0" * 40)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    """A place to work in, with an empty folder of leaderboards."""
+    (tmp_path / "leaderboards").mkdir()
+    (tmp_path / "leaderboards" / "README.md").write_text(README.read_text())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def submitted(run, agent: str = "size-greedy", entry: str = ENTRY) -> None:
+    outcome = run("leaderboard", "submit", entry, *FACTS, "--agent", agent)
+    assert outcome.code == 0, outcome.err
+    assert "Written and verified" in outcome.out
+
+
+@pytest.mark.parametrize("command", ["submit", "verify", "render"])
+def test_no_help_is_wider_than_80(run, command: str) -> None:
+    usage, *lines = run("leaderboard", command, "--help").out.splitlines()
+    assert usage.startswith(f"usage: shard-gym leaderboard {command}")  # a terminal wraps this one
+    assert max(map(len, lines)) <= 80
+    assert "{None}" not in "".join(lines)
+
+
+def test_submit_verify_and_render(run, folder: Path) -> None:
+    submitted(run)
+    assert run("leaderboard", "verify", "--all").out == "1 entry holds.\n"
+    assert run("leaderboard", "verify", ENTRY).code == 0
+    stale = run("leaderboard", "render", "--check")
+    assert stale.code == 1
+    assert "README.md: It is not up to date." in stale.out
+    assert run("leaderboard", "render").code == 0
+    assert run("leaderboard", "render", "--check").code == 0
+    assert "| Greedy |" in (folder / "leaderboards" / "README.md").read_text()
+
+
+def test_verify_lists_every_place_and_fails(run, folder: Path) -> None:
+    submitted(run)
+    path = folder / "leaderboards" / ENTRY / "placements.json"
+    record = json.loads(path.read_text())
+    record["rows"][0]["placement"] = [0] * 55
+    path.write_text(json.dumps(record))
+    (path.parent / "extra").write_text("x")
+    outcome = run("leaderboard", "verify", "--all")
+    assert outcome.code == 1
+    assert f"{ENTRY}/placements.json, task {SUITE}/test/0, seed 0: Device 0 is given 55 tables" in outcome.out
+    assert f"{ENTRY}/extra: Nothing but" in outcome.out
+    assert "The entries do not hold: 2 findings." in outcome.out
+    rendered = run("leaderboard", "render")
+    assert rendered.code == 2
+    assert "2 findings, the first:" in rendered.err
+
+
+def test_replay_compares_with_the_agent(run, folder: Path) -> None:
+    submitted(run)
+    outcome = run("leaderboard", "verify", "--all", "--replay", 1)
+    assert outcome.code == 0
+    assert f"{ENTRY}: 1 task replayed" in outcome.out
+    path = folder / "leaderboards" / ENTRY / "entry.toml"
+    path.write_text(path.read_text().replace('name = "size-greedy"', 'name = "lookup-greedy"'))
+    assert run("leaderboard", "verify", "--all").code == 0
+    assert run("leaderboard", "verify", "--all", "--replay", 1).code == 1
+
+
+def test_better_placements_are_told_and_kept(run, folder: Path, monkeypatch) -> None:
+    from shard_gym.suites import best_known
+
+    monkeypatch.setattr(best_known, "BEST_KNOWN", folder / "best_known")
+    submitted(run)
+    told = run("leaderboard", "verify", "--all")
+    assert f"{SUITE}: 1 task placed better than known, by {ENTRY}." in told.out
+    assert not (folder / "best_known").exists()
+    run("leaderboard", "verify", "--all", "--update-best-known")
+    assert (folder / "best_known" / f"{SUITE}.json").exists()
+    assert "better" not in run("leaderboard", "verify", "--all").out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("verify",), "Name entries as TRACK/SUITE/ENTRY, or verify them all with --all"),
+        (("verify", "--all", ENTRY), "or verify them all with --all"),
+        (("verify", "../x"), "An entry is named TRACK/SUITE/ENTRY"),
+        (("verify", "--all", "--root", "nowhere"), "nowhere is no folder"),
+        (("verify", "--all", "--replay", "-1"), "--replay must be at least 0"),
+        (("submit", ENTRY, *FACTS), "Name either an agent with --agent"),
+        (("submit", ENTRY, *FACTS, "--agent", "x", "--evaluation", "y"), "Name either an agent with --agent"),
+        (("submit", ENTRY, *FACTS, "--agent", "no-agent"), "There is no agent named 'no-agent'"),
+        (("submit", "simulated/none/x", *FACTS, "--agent", "random"), "There is no suite named 'none'"),
+        (("submit", ENTRY, "--name", "x", "--agent", "random"), "An entry has an author"),
+        (("submit", ENTRY, *FACTS, "--agent", "random", "--timings", "no.json"), "no.json cannot be read"),
+        (("submit", ENTRY, *FACTS, "--agent", "random", "--root", "nowhere"), "nowhere is no folder"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(run, folder: Path, args: tuple[str, ...], message: str) -> None:
+    outcome = run("leaderboard", *args)
+    assert outcome.code == 2
+    assert message in outcome.err.replace("\n", " ")
+
+
+def test_an_entry_that_does_not_hold_is_not_written(run, folder: Path) -> None:
+    outcome = run("leaderboard", "submit", ENTRY, *FACTS, "--agent", "size-greedy", "--link", "javascript:x")
+    assert outcome.code == 1
+    assert f"{ENTRY}/entry.toml: link is refused" in outcome.out
+    assert not (folder / "leaderboards" / "simulated").exists()
+
+
+def test_the_commands_of_the_readme_work_as_they_stand(run, folder: Path) -> None:
+    page = README.read_text()
+    (program,) = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    Path("my_agent.py").write_text(program)
+    (block,) = re.findall("Five commands:\n\n```\n(.*?)```", page, re.DOTALL)
+    commands = [shlex.split(line) for line in block.splitlines()]
+    assert len(commands) == 5
+    assert commands[0] == ["python", "my_agent.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(README.parents[1])}
+    subprocess.run([sys.executable, "my_agent.py"], check=True, env=environment)
+    for command in commands[1:3]:
+        assert command[:2] == ["shard-gym", "leaderboard"]
+        words = [*command[1:], "--commit", "0" * 40] if command[2] == "submit" else command[1:]
+        outcome = run(*words)
+        assert outcome.code == 0, outcome.err + outcome.out
+    assert commands[3][:2] == ["git", "switch"]
+    assert run("leaderboard", "verify", "--all").out == "1 entry holds.\n"

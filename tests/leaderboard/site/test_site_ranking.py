@@ -1,0 +1,142 @@
+"""The page in a browser: the ranking, what is chosen, and the charts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.leaderboard.site import write_site
+
+Browser = Any
+"""The fixture `browser` of conftest.py."""
+
+Digits = Callable[[str], float]
+
+
+def sorts(browser: Browser) -> dict[str, str]:
+    heads = browser.all("#table thead th[aria-sort]")
+    return {str(head.get_attribute("data-key")): str(head.get_attribute("aria-sort")) for head in heads}
+
+
+def test_the_ranking_shows_what_was_evaluated(browser: Browser, site: Path, digits: Digits, boards: Any) -> None:
+    browser.open(site)
+    entries = boards.data["suites"][0]["entries"]
+    assert browser.order() == [entry["id"] for entry in entries]
+    for entry, cost, interval, gap in zip(
+        entries, browser.column("cost"), browser.column("interval"), browser.column("gap"), strict=True
+    ):
+        assert digits(cost) == pytest.approx(entry["mean_cost_ms"], rel=5e-4)
+        low, high = map(digits, interval.split("\u2013"))
+        assert (low, high) == pytest.approx(tuple(entry["interval_ms"]), rel=5e-4)
+        assert digits(gap.replace("+", "")) == pytest.approx(100 * entry["gap"], abs=0.06)
+    assert browser.column("failures") == ["0", "0", "0"]
+    assert [text.endswith("*") for text in browser.column("planning")] == [False, True, False]
+
+
+def test_a_click_sorts_and_a_second_one_turns_the_order(browser: Browser, site: Path) -> None:
+    browser.open(site)
+    assert sorts(browser) == {"rank": "ascending"}
+    ranked = browser.order()
+    button = browser.one("#table [data-key='planning'] button")
+    button.click()
+    assert (sorts(browser), browser.order()) == ({"planning": "ascending"}, ranked)
+    button.click()
+    assert (sorts(browser), browser.order()) == ({"planning": "descending"}, ranked[::-1])
+    assert browser.one("#announcement").text == "Sorted by Planning, per task, descending."
+    browser.one("#table [data-key='name'] button").click()
+    assert (sorts(browser), browser.order()) == ({"name": "ascending"}, sorted(ranked))
+
+
+@pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
+def test_the_keyboard_sorts_and_keeps_its_place(browser: Browser, site: Path, key: str) -> None:
+    browser.open(site)
+    ranked = browser.order()
+    heads = browser.all("#table thead button")
+    heads[0].send_keys("\ue004")  # Tab
+    active = browser.driver.switch_to.active_element
+    assert active == heads[1]
+    heads[2].send_keys(key)
+    heads[2].send_keys(key)
+    assert (sorts(browser), browser.order()) == ({"cost": "descending"}, ranked[::-1])
+    assert browser.driver.switch_to.active_element == heads[2]
+    outline = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+@pytest.mark.parametrize("name", ["gap", "planning"])
+def test_what_is_missing_stands_last_in_both_orders(browser: Browser, site: Path, name: str) -> None:
+    browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4")
+    missing = browser.order()[0]
+    button = browser.one(f"#table [data-key='{name}'] button")
+    for _ in range(2):
+        button.click()
+        assert browser.order()[-1] == missing
+        assert browser.column(name)[-1] == "\u2013"
+
+
+def test_picking_a_suite_and_a_track(browser: Browser, site: Path, boards: Any) -> None:
+    browser.open(site)
+    browser.pick("suite", "simulated/merlin-tiny-x16")
+    assert browser.order() == [entry["id"] for entry in boards.data["suites"][1]["entries"]]
+    assert "suite=simulated/merlin-tiny-x16" in browser.driver.current_url
+    browser.pick("track", "measured")
+    assert browser.texts("#suite option") == ["dlrm-20x4 on NVIDIA H200"]
+    assert browser.texts("#profile > p") == ["There is no profile for this track yet."]
+    assert browser.column("failures")[0] == "1 of 4, charged with a penalty"
+
+
+def test_the_address_brings_a_choice_back(browser: Browser, site: Path) -> None:
+    browser.open(site)
+    browser.pick("task", "2")
+    browser.pick("left", "random")
+    address = browser.driver.current_url
+    browser.open(site, address[address.index("#") :])
+    assert [browser.chosen(name) for name in ("task", "left", "right")] == ["2", "random", "lookup-greedy"]
+    browser.open(site, "#suite=none&task=99&left=<b>&right=constructor")
+    assert [browser.chosen(name) for name in ("suite", "task", "left")] == ["simulated/dlrm-20x4", "0", "cost-greedy"]
+
+
+def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digits, boards: Any) -> None:
+    browser.open(site)
+    entries = boards.data["suites"][0]["entries"]
+    points = "return [...document.querySelectorAll('#time .shape')].map(s => s.dataset.entry)"
+    assert sorted(browser.run(points)) == sorted(entry["id"] for entry in entries)
+    assert browser.texts("#time .title")[1].startswith("planning time per task, log scale")
+    places = browser.run(
+        "return Object.fromEntries([...document.querySelectorAll('#time .shape')]"
+        ".map(s => [s.dataset.entry, s.transform.baseVal[0].matrix.e]))"
+    )
+    across = [places[entry["id"]] for entry in entries]
+    steps = np.diff(across) / np.diff(np.log([entry["planning_ms"] for entry in entries]))
+    assert steps == pytest.approx(steps[0], rel=1e-6)
+    assert len(browser.all("#profile .line")) == 3
+    browser.one("#profile summary").click()
+    rows = browser.run(
+        "return [...document.querySelectorAll('#profile tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    heads, profile = browser.texts("#profile thead th"), boards.data["profiles"][0]
+    for row, line in zip(rows, profile["lines"], strict=True):
+        assert row[0] == line["name"]
+        assert row[-1] == str(line["tasks"]) == "5"
+        assert digits(row[1]) == pytest.approx(line["iqm"], rel=5e-4)
+        shown = {digits(head): digits(cell) for head, cell in zip(heads[2:-1], row[2:-1], strict=True)}
+        exact = dict(zip(profile["taus"], line["shares"], strict=True))
+        assert shown == pytest.approx({tau: 100 * exact[tau] for tau in shown}, abs=0.5)
+        assert len(shown) > 4
+
+
+def test_leaderboards_without_entries_say_so(browser: Browser, boards: Any, tmp_path: Path) -> None:
+    data = copy.deepcopy(boards.data)
+    data["suites"][0]["entries"] = []
+    write_site(data, tmp_path / "one", boards.load)
+    browser.open(tmp_path / "one")
+    assert browser.texts("#table") == ["There is no entry for this suite yet."]
+    assert not browser.one("#explorer").is_displayed()
+    write_site({"suites": [], "profiles": []}, tmp_path / "none")
+    browser.open(tmp_path / "none")
+    assert browser.texts("#about") == ["There are no leaderboards yet."]
