@@ -29,13 +29,21 @@ def test_runs_are_made_once_and_reported(run, tmp_path: Path, monkeypatch) -> No
     assert (tmp_path / "out" / "dreamshard.md").read_text() == page
 
 
+def test_report_only_wants_a_folder_of_runs(run, tmp_path: Path) -> None:
+    outcome = run("experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "no", "--report-only")
+    assert outcome.code == 2
+    assert "with records of runs, so there is nothing to report" in outcome.err.replace("\n", " ")
+    assert not (tmp_path / "out" / "dreamshard.md").exists()
+
+
 def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
     outcome = run(
         "experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "runs", *TINY, "--report-only"
     )
     assert outcome.code == 0
     assert "asked for but missing; the page names them" in outcome.out.replace("\n", " ")
-    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_an_unknown_part_is_refused_before_any_work(run, tmp_path: Path) -> None:

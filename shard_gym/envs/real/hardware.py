@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from shard_gym.hardware import HardwareProfile
+from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
@@ -44,6 +45,11 @@ class TasksOn:
 
 def tasks_on(source: TaskSource, profile: HardwareProfile) -> TaskSource:
     """The tasks of `source` on `profile`; a suite stays a suite, so its tasks keep their numbers and names."""
-    if isinstance(source, TaskSuite):
-        return replace(source, tasks=tuple(task_on(task, profile) for task in source), sha256="")
-    return TasksOn(source, profile)
+    return _suite_on(source, profile.name) if isinstance(source, TaskSuite) else TasksOn(source, profile)
+
+
+@lru_cache(maxsize=32)
+def _suite_on(suite: TaskSuite, profile: str) -> TaskSuite:
+    """Many environments of one suite share its tasks, and what was prepared for them."""
+    there = hardware_profile(profile)
+    return replace(suite, tasks=tuple(task_on(task, there) for task in suite), sha256="")

@@ -166,12 +166,16 @@ def test_one_table_in_few_environments_is_a_rollout_too(num_envs: int, random_ta
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"width": 0}, "width"),
         ({"replay": 0}, "replay"),
-        ({"episodes": 3}, "episodes"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, small_suite: TaskSuite) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         learner(small_suite, "dqn", **options)
+
+
+def test_an_option_that_is_not_there_is_answered_with_those_that_are(small_suite: TaskSuite) -> None:
+    with pytest.raises(UnknownNameError, match=r"agent 'dqn' named 'episodes'\. Known: .*num_envs, replay, width"):
+        learner(small_suite, "dqn", episodes=3)
 
 
 def test_an_algorithm_that_is_not_there_is_a_named_error(small_suite: TaskSuite) -> None:

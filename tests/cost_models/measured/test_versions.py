@@ -29,9 +29,8 @@ def test_the_table_pairs_each_release_with_one_of_torch() -> None:
 
 
 def test_the_extra_pins_a_pair_of_the_table() -> None:
-    (extra,) = re.findall(
-        r'^real = \["torch==([\d.]+)\.\*", "fbgemm-gpu-cpu==([\d.]+)\.\*', PYPROJECT.read_text(), re.M
-    )
+    wanted = r'^real = \["shard-gym\[torch\]", "torch==([\d.]+)\.\*", "fbgemm-gpu-cpu==([\d.]+)\.\*'
+    (extra,) = re.findall(wanted, PYPROJECT.read_text(), re.M)
     assert extra == (TORCH_OF_FBGEMM[PINNED], PINNED)
 
 
