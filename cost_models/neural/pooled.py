@@ -4,8 +4,8 @@ What it adds to NeuroShard's, because an analytical or measured cost depends on 
 to guesswork: the work of each table in linear units (lookups, bytes read, bytes updated, bytes sent), which add up over
 a device exactly; the share of accesses in each reuse bin; and the dim of the widest table, which decides how the whole
 fused op runs (FBGEMM chooses its threads per lookup by it). A maximum over learnt latents could find that dim as well,
-but not from a hundred placements: on mixdim-4 a search inside such a dream ended 3 to 13% above one that asks the true
-cost, with the plain dim 2.2 to 2.8%.
+but not from a hundred placements: on mixdim-4 a search inside such a dream ended 9% above one that asks the true cost
+(one seed), with the plain dim 3.3% (five, docs/results/dreamshard.md).
 """
 
 from __future__ import annotations

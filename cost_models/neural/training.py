@@ -48,7 +48,8 @@ def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.op
     A decay of 0.5 or 1 is large on purpose: with a hundred placements and as many tables the table network could tell
     every table by heart, and decay leaves what the tables have in common. It wants a high learning rate beside it: for
     200 placements of dlrm-50x4 tables, decay 1 and rate 3e-3 to 6e-3 in place of 0 and 1e-3 took the spread of a
-    device's error within unseen tasks of dlrm-200x8 from 5% to below 1%.
+    device's error within unseen tasks of dlrm-200x8 from 5% to below 1%. That was before `pooled` was given the widest
+    dim; what decay does now is in docs/results/dreamshard.md (on mixdim-4 nothing that five seeds can tell).
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name in sorted(weights):

@@ -163,8 +163,8 @@ PARTS: dict[str, Part] = {
     ),
     "sb3": Part(
         "Agents of Stable-Baselines3",
-        "They ask the true cost of every placement they try, hundreds of times as often as DreamShard, and train the "
-        "longer the more tables there are; hence the smallest suite.",
+        "They ask the true cost of every placement they try, eight hundred times as often as DreamShard and more, and "
+        "train the longer the more tables there are; hence the smallest suite.",
         ("dlrm-20x4",),
         _stable_baselines,
     ),

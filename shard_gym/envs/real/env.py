@@ -116,7 +116,15 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         max_devices: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.measured = measured or measuring(device, layout, batch_size, iterations, warmup, timeout_s, cache)
+        self.measured = measured or MeasuredCostModel(
+            device,
+            layout=layout,
+            batch_size=batch_size,
+            iterations=iterations,
+            warmup=warmup,
+            timeout_s=timeout_s,
+            cache=cache,
+        )
         source = source_on(self.measured, suite, split)
         super().__init__(source, split, guide, reward, observation, max_tables, max_devices, render_mode)
         self._episodes.judge = self.measured
@@ -127,14 +135,18 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         super().close()
 
 
+MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
+"""Arguments that make the measuring cost model, where none is given."""
+
+
 class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
     """N environments of `EmbeddingPlacementRealEnv` that share their workers: placements are measured one by one.
 
     Args:
         num_envs: N.
-        suite, split, device, layout, batch_size, iterations, warmup, timeout_s, cache, guide, measured: see
-            `EmbeddingPlacementRealEnv`.
-        others: those of `EmbeddingPlacementVectorEnv`.
+        suite, split, guide, measured: see `EmbeddingPlacementRealEnv`.
+        arguments: from `device` to `cache` those of `EmbeddingPlacementRealEnv`, the others those of
+            `EmbeddingPlacementVectorEnv`.
     """
 
     def __init__(
@@ -142,45 +154,18 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
         num_envs: int = 1,
         suite: str | TaskSource = "dlrm-50x4",
         split: str = "train",
-        device: str = "cpu",
-        layout: str = "auto",
-        batch_size: int | None = None,
-        iterations: int = 10,
-        warmup: int = 3,
-        timeout_s: float = 120.0,
-        cache: str | Path | None = None,
         guide: str | Path | AdditiveCostModel = "analytical",
         measured: MeasuredCostModel | None = None,
-        **others: Any,
+        **arguments: Any,
     ) -> None:
-        self.measured = measured or measuring(device, layout, batch_size, iterations, warmup, timeout_s, cache)
-        super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **others)
+        measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
+        self.measured = measured or MeasuredCostModel(**measuring)
+        super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **arguments)
         self._episodes.judge = self.measured
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""
         self.measured.close()
-
-
-def measuring(
-    device: str,
-    layout: str,
-    batch_size: int | None,
-    iterations: int,
-    warmup: int,
-    timeout_s: float,
-    cache: str | Path | None,
-) -> MeasuredCostModel:
-    """The measuring cost model of these arguments."""
-    return MeasuredCostModel(
-        device,
-        layout=layout,
-        batch_size=batch_size,
-        iterations=iterations,
-        warmup=warmup,
-        timeout_s=timeout_s,
-        cache=cache,
-    )
 
 
 def source_on(measured: MeasuredCostModel, suite: str | TaskSource, split: str) -> TaskSource:
