@@ -49,10 +49,12 @@ class Measurement(CostEstimate):
     Attributes:
         phases_ms: (D, 4) float64, median over the iterations of what each device took in each phase.
         total_ms: the sum over the phases of the slowest device's median.
+        iterations_ms: (n, D, 4) float64, what each device took in each phase of each of n iterations.
         spread: interquartile range of the iterations' costs, as a share of their median.
         seconds: wall-clock time of the measurement; 0 if it was remembered.
     """
 
+    iterations_ms: FloatArray
     spread: float
     seconds: float
 
@@ -288,7 +290,7 @@ def _summary(ms: FloatArray, seconds: float) -> Measurement:
     phases = np.median(ms, axis=0)
     costs = ms.max(axis=1).sum(axis=1)
     low, high = np.percentile(costs, IQR)
-    return Measurement(phases, float(phases.max(axis=0).sum()), float((high - low) / np.median(costs)), seconds)
+    return Measurement(phases, float(phases.max(axis=0).sum()), ms, float((high - low) / np.median(costs)), seconds)
 
 
 def _subject(device: int, part: Tables | None) -> str:

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.measured.streams import Lookups, pieces
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError, short_repr
-from shard_gym.pools.meta_file import Progress, open_lookups
-from shard_gym.tables import MAX_ROWS
-
-Integers = NDArray[np.integer[Any]]
+from shard_gym.errors import InvalidOptionError, InvalidTablesError, short_repr
+from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 
 
 class RecordedStream:
@@ -63,15 +60,8 @@ class RecordedStream:
 
     def _check(self, indices: Integers, offsets: Integers, lengths: Integers) -> None:
         """Refuse what would make an operator read beyond its arrays."""
-        inside = offsets[0] >= 0 and offsets[-1] <= len(indices)
-        if not inside or (lengths < 0).any() or (np.diff(offsets) != lengths).any():
-            raise DamagedFileError(f"{self._subject}: its lengths and its offsets contradict each other.")
-        reads = indices[offsets[0] : offsets[-1]]
-        lowest, highest = (int(reads.min()), int(reads.max())) if len(reads) else (0, 0)
-        if lowest < 0 or highest >= MAX_ROWS:
-            raise DamagedFileError(
-                f"{self._subject}: its indices run from {lowest} to {highest}; they must lie from 0 to {MAX_ROWS - 1}."
-            )
+        reads = indices_of(self._subject, indices, offsets, lengths)
+        highest = int(reads.max()) if len(reads) else 0
         if self._num_embeddings is not None and highest >= self._num_embeddings:
             raise InvalidTablesError(
                 f"{self._subject} reads row {highest}, but the table has only {self._num_embeddings} rows. "
@@ -106,20 +96,18 @@ def open_recorded(
     path = Path(path)
     folder = None if tmp_dir is None else Path(tmp_dir)
     with open_lookups(path, folder, progress or (lambda done, total: None)) as recorded:
-        indices, offsets, lengths = recorded
-        num_tables, batch_size = lengths.shape
+        num_tables = len(recorded.lengths)
         rows = _rows(num_embeddings, num_tables, path)
         streams = tuple(
             RecordedStream(
                 f"Table {table} of {path}",
-                indices,
-                offsets[table * batch_size : (table + 1) * batch_size + 1],
-                lengths[table],
-                rows[table],
+                recorded.indices,
+                *recorded.bags(table),
+                num_embeddings=rows[table],
             )
             for table in range(num_tables)
         )
-        del indices, offsets, lengths, recorded  # a mapped file can be removed everywhere once nothing holds it
+        del recorded  # a mapped file can be removed everywhere once nothing holds it
         try:
             yield streams
         finally:

@@ -12,18 +12,20 @@ import tyro
 from shard_gym.cli.console import FAILED, format_seconds, new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath, require_at_least
 from shard_gym.cli.train import parse_options
-from shard_gym.cost_models.measured.machine import cpu_model
+from shard_gym.cost_models.measured.machine import cpu_model, this_machine
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.best import better_placements, update_best_known
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.render import outdated, rendered, write_rendered
 from shard_gym.leaderboard.replay import can_replay, replay
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
 from shard_gym.leaderboard.sources import Source, from_agents, from_files
-from shard_gym.leaderboard.store import LIMITS, TIMINGS, Place, find_entries, place_of
+from shard_gym.leaderboard.store import LIMITS, MEASURED, TIMINGS, Place, find_entries, place_of
 from shard_gym.leaderboard.submit import Declared, Timed, commit_here, submit
+from shard_gym.leaderboard.timing import measured_timings
 from shard_gym.leaderboard.verify import Verified, verify_all, verify_entry
 from shard_gym.leaderboard.write import require_free
-from shard_gym.suites import suite_info
+from shard_gym.suites import load_suite, suite_info
 from shard_gym.wording import counted
 
 ROOT = Path("leaderboards")
@@ -56,8 +58,8 @@ class Submit:
         search_budget: placements the agent may try for one task, under whatever cost; 0 if it does not search.
         machine: what it planned on; this machine's CPU if left out.
         commit: of ShardGym, 40 hexadecimal digits; known where it runs from a checkout.
-        timings: for the measured track: the file of raw timings.
-        gpu: for the measured track: name of the GPU.
+        timings: for the measured track: a file of raw timings; if left out, the placements are executed here, now.
+        gpu: for the measured track: name of the GPU that the file of timings is from.
         layout: for the measured track: each (a GPU for each device) or in-turn (one for all).
         root: folder of the leaderboards.
     """
@@ -88,13 +90,16 @@ class Submit:
             raise InvalidOptionError("Name either an agent with --agent, or files of evaluations with --evaluation.")
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        require_free(place)  # this and the next before any work
+        require_free(place)  # this and what follows before any work
         suite_info(place.suite)
+        if place.track == MEASURED and self.timings is None:
+            this_machine("cuda")
         commit = self.commit or commit_here()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         source = self._source(place)
-        findings = submit(place, source.evaluations, self._declared(source, commit), self._timed())
+        timed = self._timed(place, source) if place.track == MEASURED or self.timings else None
+        findings = submit(place, source.evaluations, self._declared(source, commit), timed)
         if findings:
             return _refuse(findings, "The entry was not written")
         output().print(sentence(f"Written and verified: {place.folder}."), soft_wrap=True)
@@ -132,14 +137,29 @@ class Submit:
             search_budget=self.search_budget or source.search_budget,
         )
 
-    def _timed(self) -> Timed | None:
+    def _timed(self, place: Place, source: Source) -> Timed:
         if self.timings is None:
-            return None
+            return self._timed_here(place, source)
         try:
             with self.timings.open("rb") as file:
                 return Timed(self.gpu, self.layout, file.read(LIMITS[TIMINGS] + 1))  # verification refuses one more
         except OSError as error:
             raise InvalidOptionError(f"{self.timings} cannot be read: {error.strerror}.") from error
+
+    def _timed_here(self, place: Place, source: Source) -> Timed:
+        from shard_gym.cost_models.measured.model import MeasuredCostModel
+
+        seeds = SEEDS if source.uses_chance else ONE_SEED
+        with MeasuredCostModel("cuda", layout=self.layout) as model, new_progress() as progress:
+            bar = progress.add_task("measuring", total=None)
+            timings = measured_timings(
+                model,
+                load_suite(place.suite),
+                source.evaluations,
+                seeds,
+                lambda done, total: progress.update(bar, completed=done, total=total),
+            )
+            return Timed(model.machine.device_name, self.layout, timings)
 
 
 @dataclass(frozen=True)

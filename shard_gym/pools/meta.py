@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shard_gym.errors import DamagedFileError
-from shard_gym.pools.meta_file import Lookups, Progress, open_lookups
+from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
 from shard_gym.pools.rounding import HISTOGRAM_DECIMALS
 from shard_gym.pools.zipf import ReuseStatistics
-from shard_gym.tables import BIN_UPPER_EDGES, MAX_ROWS, NUM_BINS, Tables, Workload
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload
 
 MIN_ROWS = 100
 """Fewest rows an imported table is given, as DreamShard's data tools do."""
@@ -53,7 +50,7 @@ def import_meta(
         reads = np.empty(num_tables)
         stats = ReuseStatistics(np.zeros(num_tables), *np.zeros((2, num_tables, NUM_BINS)))
         for table in range(num_tables):
-            indices = _indices_of(lookups, table, path)
+            indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
             rows[table], reads[table] = max(_highest(indices) + 1, MIN_ROWS), len(indices)
             _measure(indices, table, stats)
             report(table + 1, num_tables)
@@ -75,27 +72,11 @@ def _silent(done: int, total: int) -> None:
     """Stands in for no progress callback."""
 
 
-def _indices_of(lookups: Lookups, table: int, path: Path) -> NDArray[np.integer[Any]]:
-    """A view of one table's indices, after checking all that is said about it."""
-    batch_size = lookups.lengths.shape[1]
-    offsets = lookups.offsets[table * batch_size : (table + 1) * batch_size + 1]
-    lengths = lookups.lengths[table]
-    if (lengths < 0).any() or (np.diff(offsets) != lengths).any() or offsets[-1] > len(lookups.indices):
-        raise DamagedFileError(f"{path}: the lengths and the offsets of table {table} contradict each other.")
-    indices = lookups.indices[offsets[0] : offsets[-1]]
-    if len(indices) and not 0 <= indices.min() <= indices.max() < MAX_ROWS:
-        raise DamagedFileError(
-            f"{path}: the indices of table {table} run from {indices.min()} to {indices.max()}; "
-            f"they must lie from 0 to {MAX_ROWS - 1}."
-        )
-    return indices
-
-
-def _highest(indices: NDArray[np.integer[Any]]) -> int:
+def _highest(indices: Integers) -> int:
     return int(indices.max()) if len(indices) else -1
 
 
-def _measure(indices: NDArray[np.integer[Any]], table: int, stats: ReuseStatistics) -> None:
+def _measure(indices: Integers, table: int, stats: ReuseStatistics) -> None:
     """Write the distinct rows and the histograms of one table into `stats`; without lookups they stay zero."""
     if len(indices) == 0:
         return

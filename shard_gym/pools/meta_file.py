@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
+from shard_gym.tables import MAX_ROWS
+
+Integers = NDArray[np.integer[Any]]
 
 Progress = Callable[[int, int], None]
 """Called with (done, total), from time to time; total can change once, when unpacking ends and counting starts."""
@@ -33,9 +36,37 @@ class Lookups(NamedTuple):
         lengths: (T, B) int, lookups of each sample in each table.
     """
 
-    indices: NDArray[np.integer[Any]]
-    offsets: NDArray[np.integer[Any]]
-    lengths: NDArray[np.integer[Any]]
+    indices: Integers
+    offsets: Integers
+    lengths: Integers
+
+    def bags(self, table: int) -> tuple[Integers, Integers]:
+        """(B + 1,) where each bag of a table starts in `indices` and where the last ends, and (B,) lengths; views."""
+        batch_size = self.lengths.shape[1]
+        return self.offsets[table * batch_size : (table + 1) * batch_size + 1], self.lengths[table]
+
+
+def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Integers) -> Integers:
+    """A view of the indices of one table, after checking all that is said about it.
+
+    Args:
+        subject: the file and the table, for messages.
+        indices: (N,) int, those of all tables.
+        offsets: (B + 1,) int; see `Lookups.bags`.
+        lengths: (B,) int.
+
+    Raises:
+        DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.
+    """
+    inside = offsets[0] >= 0 and offsets[-1] <= len(indices)
+    if not inside or (lengths < 0).any() or (np.diff(offsets) != lengths).any():
+        raise DamagedFileError(f"{subject}: its lengths and its offsets contradict each other.")
+    own = indices[offsets[0] : offsets[-1]]
+    if len(own) and not 0 <= own.min() <= own.max() < MAX_ROWS:
+        raise DamagedFileError(
+            f"{subject}: its indices run from {own.min()} to {own.max()}; they must lie from 0 to {MAX_ROWS - 1}."
+        )
+    return own
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def estimate(model: MeasuredCostModel, placement: Any, tables: Tables, topology: Topology) -> Measurement:
         estimated = model.guide.estimate(placement, tables, topology)
-        return Measurement(1.5 * estimated.phases_ms, 1.5 * estimated.total_ms, spread=0.01, seconds=0.0)
+        phases_ms = 1.5 * estimated.phases_ms
+        return Measurement(phases_ms, 1.5 * estimated.total_ms, phases_ms[None], spread=0.01, seconds=0.0)
 
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
 

@@ -240,12 +240,12 @@ def wrong(kind: str, lookups: tuple[Any, Any, Any]) -> Any:
         ("short offsets", "offsets must have shape"),
         ("lost indices", "offsets must run from 0 to"),
         ("no tables", r"lengths \(tables, samples\)"),
-        ("swapped", "lengths and the offsets of table 0 contradict each other"),
-        ("backwards", "lengths and the offsets of table 0 contradict each other"),
-        ("beyond", "lengths and the offsets of table 0 contradict each other"),
-        ("negative length", "lengths and the offsets of table 1 contradict each other"),
-        ("negative", "indices of table 0 run from -1 to"),
-        ("enormous", "indices of table 0 run from 0 to 4611686018427387904"),
+        ("swapped", "Table 0 of .*: its lengths and its offsets contradict each other"),
+        ("backwards", "Table 0 of .*: its lengths and its offsets contradict each other"),
+        ("beyond", "Table 0 of .*: its lengths and its offsets contradict each other"),
+        ("negative length", "Table 1 of .*: its lengths and its offsets contradict each other"),
+        ("negative", "Table 0 of .*: its indices run from -1 to"),
+        ("enormous", "Table 0 of .*: its indices run from 0 to 4611686018427387904"),
     ],
 )
 def test_other_content_is_refused_with_the_reason(

@@ -48,6 +48,7 @@ def measured() -> Iterator[MeasuredCostModel]:
 def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
     assert found.phases_ms.shape == (2, 4)
+    assert np.median(found.iterations_ms, axis=0).tolist() == found.phases_ms.tolist()
     assert (found.phases_ms > 0).all()
     assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
     assert 0 <= found.spread < 100

@@ -223,6 +223,14 @@ def test_what_was_skipped_and_spreads_are_said(tmp_path: Path) -> None:
     assert "![" not in text
 
 
+def test_modelled_all_to_alls_are_called_so(tmp_path: Path, comparison: Comparison, monkeypatch: Any) -> None:
+    modelled = "the all-to-alls are the analytical model's"
+    assert modelled not in page([comparison], "do it", [""])
+    monkeypatch.setitem(globals(), "FACTORS", np.array([2.0, 1.0, 1.0, 1.25]))
+    in_turn = compare(read_measured(collected(tmp_path, every=None)), {})
+    assert modelled in page([in_turn], "do it", [""])
+
+
 def test_one_device_has_nothing_to_say_of_all_to_alls(tmp_path: Path) -> None:
     measured = read_measured(collected(tmp_path, replace(DRAWS, num_devices=1), 40))
     found = rows(page([compare(measured, {})], "do it", [""]), "### Errors")
