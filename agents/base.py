@@ -26,6 +26,11 @@ class Agent(ABC):
             NoPlacementFoundError: no valid placement was found; an evaluation counts it as a failure.
         """
 
+    @property
+    def search_budget(self) -> int:
+        """How many placements it may try for one task, under whatever cost, to return the best; 0 if it does not."""
+        return 0
+
     def true_cost_queries(self, fingerprint: str) -> int:
         """How many placements this agent has, so far, asked the cost model with that fingerprint about."""
         return 0

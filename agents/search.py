@@ -58,6 +58,11 @@ class LocalSearchAgent(CostGuidedAgent):
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
 
+    @property
+    def search_budget(self) -> int:
+        """See `Agent`."""
+        return self.max_queries
+
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
         budget = self._budget()  # now: what the starts ask counts

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.errors import InvalidPlacementError, MemoryExceededError
+from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -100,4 +100,7 @@ def placement_from_json(value: Any, tables: Tables, topology: Topology) -> Place
     """
     if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
         raise InvalidPlacementError("A placement in JSON is a list of integers, one device for each table.")
+    beyond = next((v for v in value if not -(2**63) <= v < 2**63), None)
+    if beyond is not None:
+        raise InvalidPlacementError(f"A placement names devices from 0 on, not {short_repr(beyond)}.")
     return check_placement(np.asarray(value, np.int64), tables, topology)

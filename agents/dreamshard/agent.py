@@ -59,6 +59,11 @@ class DreamShardAgent(Agent):
         self._policy = POLICIES[options.policy]
         self._search = LocalSearchAgent(cost_model, max_queries=max(1, options.queries), seed=seed)
 
+    @property
+    def search_budget(self) -> int:
+        """See `Agent`."""
+        return self.options.samples + self.options.queries
+
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
         problem = prepare(task, self.cost_model, task.num_tables, task.num_devices)

@@ -55,6 +55,11 @@ class PretrainedDreamShard(Agent):
             assert isinstance(agent, DreamShardAgent)
             self._agents[hardware_profile(profile).device.name] = agent
 
+    @property
+    def search_budget(self) -> int:
+        """See `Agent`."""
+        return max(agent.search_budget for agent in self._agents.values())
+
     def place(self, task: Task) -> Placement:
         """See `Agent`.
 

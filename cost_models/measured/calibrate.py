@@ -30,12 +30,17 @@ STEP = 0.02
 MOST_EVALUATIONS = 60
 LEAST_MS = 1e-6
 
+PRIOR = 3.0
+"""Every number that moves weighs as much as so many devices off by the same factor in one phase: next to nothing, but
+numbers of which the data say nothing stay where they were."""
+
 
 def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) -> HardwareProfile:
     """`start` with the numbers that make the analytical model fit `data` best.
 
     What is made small is the squared error of the logarithm of every device's time in every phase, each phase weighing
-    the same, outliers less (soft L1). Numbers that the data say nothing about, such as links between hosts, stay.
+    the same, outliers less (soft L1). Numbers that the data say nothing about, such as links between hosts, stay, or
+    nearly so (see `PRIOR`).
 
     Args:
         data: measured placements on one kind of machine.
@@ -49,8 +54,7 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) 
         from scipy.optimize import least_squares
     except ModuleNotFoundError as error:
         raise missing_extra("scipy", "torch", "Calibrating a hardware profile") from error
-    first = data.topologies[0]
-    begin = start or HardwareProfile(first.device.name, first.device, first.links, first.devices_per_host)
+    begin = start or profile_in(data)
     spent = data.phases_ms > 0
     if not spent.any():
         raise InvalidOptionError("Nothing can be calibrated: no phase of any device took time in these measurements.")
@@ -60,7 +64,7 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) 
     def misses(moves: FloatArray) -> FloatArray:
         said = predictions(model, data.on(_moved(begin, moves)))[0][spent]
         misses: FloatArray = weight * (np.log(np.maximum(said, LEAST_MS)) - measured)
-        return misses
+        return np.concatenate([misses, PRIOR * np.median(weight) * moves])
 
     exchanged = bool(spent[..., 1:3].any())
     free = len(DEVICE) + (len(LINKS) if exchanged else 0)
@@ -75,6 +79,12 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) 
         max_nfev=MOST_EVALUATIONS,
     )
     return _moved(begin, found.x, f"[measured] calibrated on {len(data):,} placements of {data.source}")
+
+
+def profile_in(data: CostDataset) -> HardwareProfile:
+    """The devices and links that the data name."""
+    first = data.topologies[0]
+    return HardwareProfile(first.device.name, first.device, first.links, first.devices_per_host)
 
 
 def _moved(start: HardwareProfile, moves: FloatArray, source: str = "") -> HardwareProfile:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
-from shard_gym.cost_models.measured.calibrate import calibrated_profile
+from shard_gym.cost_models.measured.calibrate import DEVICE, LINKS, calibrated_profile, profile_in
 from shard_gym.cost_models.measured.folders import Measured
 from shard_gym.cost_models.neural.card import percent
 from shard_gym.cost_models.neural.dataset import CostDataset
@@ -63,11 +63,15 @@ class Comparison:
         measured: the data set.
         test: its placements of test tables.
         estimates: by the models' names.
+        assumed: the hardware that the analytical model starts from.
+        calibrated: the same with the numbers that fit the training tables best.
     """
 
     measured: Measured
     test: CostDataset
     estimates: dict[str, Estimates]
+    assumed: HardwareProfile
+    calibrated: HardwareProfile
 
     @property
     def exchanges_modelled(self) -> bool:
@@ -108,17 +112,18 @@ def compare(
     """
     train, test = measured.first.part("train"), measured.test
     analytical = AnalyticalCostModel()
-    assumed = [part.on(profile) if profile else part for part in (train, test)]
-    said, raw = (Estimates(*predictions(analytical, part)) for part in assumed)
-    name = f"analytical, {assumed[1].topologies[0].device.name}"
+    assumed = profile or profile_in(train)
+    said, raw = (Estimates(*predictions(analytical, part.on(assumed))) for part in (train, test))
+    calibrated = calibrated_profile(train, assumed)
+    name = f"analytical, {assumed.device.name}"
     estimates = {
         name: raw,
         f"{name}, scaled": _scaled(raw, _factors(train, said)),
-        f"{name}, calibrated": Estimates(*predictions(analytical, test.on(calibrated_profile(train, profile)))),
+        f"{name}, calibrated": Estimates(*predictions(analytical, test.on(calibrated))),
         "linear": Estimates(*predictions(fit_linear(train), test)),
         **{name: Estimates(*predictions(model, test)) for name, model in models.items()},
     }
-    return Comparison(measured, test, estimates)
+    return Comparison(measured, test, estimates, assumed, calibrated)
 
 
 def _factors(data: CostDataset, said: Estimates) -> FloatArray:
@@ -185,6 +190,13 @@ def _section(comparison: Comparison, picture: str) -> Iterator[str]:
         yield f"![Estimated against measured ms]({picture})"
     yield "### Order of placements"
     yield from _order(comparison)
+    yield "### Calibrated numbers"
+    yield (
+        f"What the analytical model assumes of {comparison.assumed.device.name}, and what fits the training tables "
+        "best. These stand for whatever the model leaves out, too; several of them together may say the same, so none "
+        "is a measurement of that part alone. One that stays as assumed is one that the measurements say nothing of."
+    )
+    yield _table(("", "assumed", "calibrated"), _numbers(comparison))
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
@@ -258,6 +270,13 @@ def _order(comparison: Comparison) -> Iterator[str]:
         )
         rows.append((name, f"{overall:.3f}", *within))
     yield _table(("model", "tau, all", "tau, same tables", *(f"regret, k = {k}" for k in TOP)), rows)
+
+
+def _numbers(comparison: Comparison) -> Iterator[Sequence[str]]:
+    for part in ("device", "links"):
+        before, after = (getattr(profile, part) for profile in (comparison.assumed, comparison.calibrated))
+        for name in DEVICE if part == "device" else LINKS:
+            yield f"`{name}`", f"{getattr(before, name):.4g}", f"{getattr(after, name):.4g}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

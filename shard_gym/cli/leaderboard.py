@@ -18,7 +18,8 @@ from shard_gym.leaderboard.best import better_placements, update_best_known
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.render import outdated, rendered, write_rendered
 from shard_gym.leaderboard.replay import can_replay, replay
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
+from shard_gym.leaderboard.replays import keep_replays, read_replays
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, ReplayRow
 from shard_gym.leaderboard.sources import Source, from_agents, from_files
 from shard_gym.leaderboard.store import LIMITS, MEASURED, TIMINGS, Place, find_entries, place_of
 from shard_gym.leaderboard.submit import Declared, Timed, commit_here, submit
@@ -170,6 +171,7 @@ class Verify:
         entries: which; or --all.
         all: verify every entry, and that nothing else stands in the folder.
         replay: let agents that come with ShardGym place so many tasks of their entries again, and compare.
+        keep_times: keep how long that took, for the tables and the page; with --all.
         update_best_known: keep placements that are better than the best known ones in the suites' data.
         root: folder of the leaderboards.
     """
@@ -177,6 +179,7 @@ class Verify:
     entries: Ids = ()
     all: bool = False
     replay: int = 0
+    keep_times: bool = False
     update_best_known: bool = False
     root: Path = ROOT
 
@@ -185,11 +188,14 @@ class Verify:
         require_at_least("--replay", self.replay, 0)
         if self.all == bool(self.entries):
             raise InvalidOptionError("Name entries as TRACK/SUITE/ENTRY, or verify them all with --all.")
+        if self.keep_times and not (self.all and self.replay):
+            raise InvalidOptionError("--keep-times keeps what is taken with --all --replay TASKS.")
         verified, findings = self._verified()
-        if self.replay:
-            findings += _replay(verified, self.replay)
-        if findings:
-            return _refuse(findings, "The entries do not hold")
+        taken, differing = _replayed(verified, self.replay) if self.replay else ({}, [])
+        if findings or differing:
+            return _refuse([*findings, *differing], "The entries do not hold")
+        if self.keep_times:
+            output().print(sentence(f"Written: {keep_replays(self.root, taken)}.", "dim"), soft_wrap=True)
         hold = "1 entry holds" if len(verified) == 1 else f"All {len(verified)} entries hold"
         output().print(sentence(f"{hold}.", "green"))
         self._tell_better(verified)
@@ -199,7 +205,10 @@ class Verify:
         if self.all:
             with new_progress() as progress:
                 bar = progress.add_task("entries", total=len(find_entries(self.root)[0]))
-                return verify_all(self.root, lambda _: progress.advance(bar))
+                verified, findings = verify_all(self.root, lambda _: progress.advance(bar))
+            # Times that are about to be taken anew need not hold.
+            stale = [] if self.keep_times else read_replays(self.root, verified)[1]
+            return verified, findings + stale
         verified, findings = [], []
         for place in (place_of(self.root, entry) for entry in self.entries):
             holds, wrong = verify_entry(place)
@@ -238,10 +247,9 @@ class Render:
             written = write_rendered(self.root)
             output().print(sentence(f"Written: {counted(len(written), 'file')} in {self.root}."), soft_wrap=True)
             return 0
-        differing = outdated(self.root, rendered(self.root))
-        if differing:
-            findings = [Finding(path.relative_to(self.root).as_posix(), "It is not up to date.") for path in differing]
-            return _refuse(findings, "Make them anew with `shard-gym leaderboard render`")
+        findings = outdated(self.root, rendered(self.root))
+        if findings:
+            return _refuse(findings, "The generated files are not what they should be")
         output().print(sentence("All generated files are up to date.", "green"))
         return 0
 
@@ -261,15 +269,20 @@ def leaderboard(
     return command.run()
 
 
-def _replay(verified: Iterable[Verified], tasks: int) -> list[Finding]:
-    """Replay what can be, and say what it took beside what is declared."""
+def _replayed(verified: Iterable[Verified], tasks: int) -> tuple[dict[str, ReplayRow], list[Finding]]:
+    """Replay what can be, and say what it took beside what is declared; the times, and what differs."""
     findings: list[Finding] = []
+    taken = {}
     for each in filter(can_replay, verified):
         done = replay(each, tasks)
         findings += done.findings
         times = f"{format_seconds(done.seconds)} for a task here, {format_seconds(done.declared_seconds)} declared"
         output().print(sentence(f"{each.place.id}: {counted(done.tasks, 'task')} replayed, {times}."), soft_wrap=True)
-    return findings
+        if not done.findings:
+            taken[each.place.id] = ReplayRow(
+                placements=each.sha256, tasks=done.tasks, seconds=done.seconds, machine=cpu_model()
+            )
+    return taken, findings
 
 
 def _refuse(findings: Sequence[Finding], headline: str) -> int:

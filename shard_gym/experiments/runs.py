@@ -127,6 +127,11 @@ def record_path(run: Run, folder: Path) -> Path:
     return folder / RECORDS / f"{run.key}.json"
 
 
+def training_path(run: Run, folder: Path) -> Path:
+    """The folder in which `run` is trained, or will be; `perform` leaves the trained agent there."""
+    return folder / TRAINING / run.training_key
+
+
 def read_record(run: Run, folder: Path) -> Record | None:
     """The record of `run`, or None if it has not been made.
 
@@ -176,7 +181,7 @@ def _made(run: Run, folder: Path) -> tuple[dict[str, float] | None, Agent]:
     """What training took (None without any), and the agent ready to place."""
     if not run.trained_on:
         return None, make_agent(run.agent, cost_model=_cost_model(), seed=run.seed, **dict(run.options))
-    place = folder / TRAINING / run.training_key
+    place = training_path(run, folder)
     if not (place / TRAINED).exists():
         write_json(place / TRAINED, _train(run, place))
     (place / STATE).unlink(missing_ok=True)  # a replay memory is large, and nothing is left to go on with

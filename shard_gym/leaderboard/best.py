@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shard_gym.files import read_json
-from shard_gym.leaderboard.judge import judge_of
+from shard_gym.leaderboard.judge import Judge, judge_of
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.verify import SAME, Verified
 from shard_gym.placement import Placement
@@ -43,12 +43,12 @@ def better_placements(entries: Iterable[Verified]) -> dict[str, list[Better]]:
     for each in entries:
         if each.place.track == SIMULATED:
             grouped.setdefault(each.place.suite, []).append(each)
-    found = {suite: _better(suite, members) for suite, members in grouped.items()}
+    found = {suite: better_placements_of(judge_of(suite, SIMULATED), members) for suite, members in grouped.items()}
     return {suite: better for suite, better in found.items() if better}
 
 
-def _better(suite: str, entries: Sequence[Verified]) -> list[Better]:
-    judge = judge_of(suite, SIMULATED)
+def better_placements_of(judge: Judge, entries: Sequence[Verified]) -> list[Better]:
+    """For each task of one suite that an entry of the simulated track places better than is known, the best of them."""
     known = {name: best.cost_ms for name, best in best_known(judge.suite, judge.model).items()}
     better = []
     for number, task in enumerate(judge.suite):

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.leaderboard import scores
+from shard_gym.leaderboard.best import better_placements_of
 from shard_gym.leaderboard.judge import Judge, judge_of
+from shard_gym.leaderboard.replays import Replays
 from shard_gym.leaderboard.site.data import slug
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import Verified
+from shard_gym.placement import Placement
 from shard_gym.suites import suite_info, suite_names
-from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.best_known import best_known, best_known_effort
 
 IN_TURN = "in-turn"
 
@@ -33,6 +37,7 @@ class Scored:
         interval_ms: 95% interval of it.
         gap: mean of cost / best known cost, less 1; None where there are no best known costs.
         improvement_over_next: probability that it is better than the entry of the next rank; None of the last.
+        replayed_seconds: median planning time of a task when the agent was run again; None if it was not.
     """
 
     verified: Verified
@@ -40,6 +45,22 @@ class Scored:
     interval_ms: tuple[float, float]
     gap: float | None
     improvement_over_next: float | None
+    replayed_seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best placements of a suite's tasks that anybody knows, entries of its board included.
+
+    Attributes:
+        ms: (N,) float64, their costs.
+        placements: N of them.
+        effort: how they were found, words.
+    """
+
+    ms: FloatArray
+    placements: tuple[Placement, ...]
+    effort: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +72,7 @@ class Board:
         suite: name of the suite.
         hardware: in the measured track what was measured; else what the tasks are placed on.
         judge: of the suite.
-        best_ms: (N,) ms, the best known cost of each task, or the best of the entries where that is lower; None if
-            there is none for every task.
+        best: the best placements known; None if there is none for every task.
         entries: the best first.
     """
 
@@ -60,7 +80,7 @@ class Board:
     suite: str
     hardware: str
     judge: Judge
-    best_ms: FloatArray | None
+    best: Best | None
     entries: tuple[Scored, ...]
 
     @cached_property
@@ -71,14 +91,14 @@ class Board:
         return [self.judge.lower_bound(number) for number in range(len(self.judge.suite))]
 
 
-def boards(entries: Iterable[Verified]) -> list[Board]:
+def boards(entries: Iterable[Verified], replays: Replays = MappingProxyType({})) -> list[Board]:
     """The boards of these entries: the simulated ones first, the suites in their order."""
     grouped: dict[tuple[str, str, str], list[Verified]] = {}
     for each in entries:
         grouped.setdefault((each.place.track, slug(_measured_on(each)), each.place.suite), []).append(each)
     order = {name: number for number, name in enumerate(suite_names())}
     keys = sorted(grouped, key=lambda key: (key[0] != SIMULATED, key[1], order[key[2]]))
-    return [_board(track, suite, grouped[track, hardware, suite]) for track, hardware, suite in keys]
+    return [_board(track, suite, grouped[track, hardware, suite], replays) for track, hardware, suite in keys]
 
 
 def _measured_on(each: Verified) -> str:
@@ -87,7 +107,7 @@ def _measured_on(each: Verified) -> str:
     return (hardware.gpu or "") + (" (in turn)" if hardware.layout == IN_TURN else "")
 
 
-def _board(track: str, suite: str, entries: Sequence[Verified]) -> Board:
+def _board(track: str, suite: str, entries: Sequence[Verified], replays: Replays) -> Board:
     judge = judge_of(suite, track)
     best = _best(judge, entries) if track == SIMULATED else None
     ranked = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.place.slug))
@@ -98,22 +118,28 @@ def _board(track: str, suite: str, entries: Sequence[Verified]) -> Board:
                 each,
                 mean_cost_ms=float(each.costs_ms.mean()),
                 interval_ms=scores.mean_interval(each.costs_ms),
-                gap=None if best is None else scores.gap(each.costs_ms, best),
+                gap=None if best is None else scores.gap(each.costs_ms, best.ms),
                 improvement_over_next=None if after is None else scores.improvement(each.costs_ms, after.costs_ms),
+                replayed_seconds=replays[each.place.id].seconds if each.place.id in replays else None,
             )
         )
     hardware = _measured_on(entries[0]) or suite_info(suite).hardware
     return Board(track, suite, hardware, judge, best, tuple(scored))
 
 
-def _best(judge: Judge, entries: Sequence[Verified]) -> FloatArray | None:
-    """(N,) ms; None if a task has neither a best known placement nor one of an entry."""
-    known = best_known_costs(judge.suite, judge.model)
-    best = np.array([known.get(task.name, np.inf) for task in judge.suite])
-    for each in entries:
-        placed = np.array([[placement is not None for placement in row] for row in each.grid.placements])
-        best = np.minimum(best, np.where(placed, each.costs_ms, np.inf).min(axis=0))
-    return best if np.isfinite(best).all() else None
+def _best(judge: Judge, entries: Sequence[Verified]) -> Best | None:
+    """None if a task has neither a best known placement nor one of an entry."""
+    known = best_known(judge.suite, judge.model)
+    better = {each.task: each for each in better_placements_of(judge, entries)}
+    names = [task.name for task in judge.suite]
+    if not all(name in known or name in better for name in names):
+        return None
+    found = [better[name] if name in better else known[name] for name in names]
+    return Best(
+        np.array([each.cost_ms for each in found]),
+        tuple(each.placement for each in found),
+        best_known_effort(judge.suite.name) if known else "",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +177,7 @@ def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Contestant]]
     Compared are all suites with an entry of the simulated track. Who left one out is not ranked here: a mean over the
     suites of one's own choice could be as good as one likes.
     """
-    compared = [board for board in of if board.track == SIMULATED and board.best_ms is not None]
+    compared = [board for board in of if board.track == SIMULATED and board.best is not None]
     found: dict[str, list[tuple[Board, Scored]]] = {}
     for board in compared:
         for scored in board.entries:
@@ -162,7 +188,7 @@ def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Contestant]]
 
 
 def _contestant(slug: str, rows: Sequence[tuple[Board, Scored]]) -> Contestant:
-    ratios = [scored.verified.costs_ms / board.best_ms for board, scored in rows if board.best_ms is not None]
+    ratios = [scored.verified.costs_ms / board.best.ms for board, scored in rows if board.best is not None]
     pooled = np.concatenate([each.ravel() for each in ratios])
     return Contestant(
         slug=slug,

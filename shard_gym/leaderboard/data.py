@@ -7,9 +7,10 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import scores
-from shard_gym.leaderboard.boards import Board, Scored, boards, contestants
+from shard_gym.leaderboard.boards import Best, Board, Scored, boards, contestants
 from shard_gym.leaderboard.judge import SCORED_BY
-from shard_gym.leaderboard.site.data import EntryData, ProfileData, SiteData, SuiteData, TaskData, Track
+from shard_gym.leaderboard.replays import read_replays
+from shard_gym.leaderboard.site.data import BestData, EntryData, ProfileData, SiteData, SuiteData, TaskData, Track
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.placement import placement_to_json
@@ -30,12 +31,14 @@ def leaderboard_data(root: Path) -> SiteData:
 def verified_boards(root: Path) -> list[Board]:
     """The boards of the entries under `root`; see `leaderboard_data` for errors."""
     entries, findings = verify_all(root)
+    replays, wrong = read_replays(root, entries)
+    findings += wrong
     if findings:
         raise DamagedFileError(
             f"{counted(len(findings), 'finding')}, the first: {findings[0]} "
             "All of them: shard-gym leaderboard verify --all."
         )
-    return boards(entries)
+    return boards(entries, replays)
 
 
 def site_data(of: Sequence[Board]) -> SiteData:
@@ -49,7 +52,7 @@ def _suite(board: Board) -> SuiteData:
     tasks: list[TaskData] = [
         {
             "name": task.name,
-            "best_known_ms": None if board.best_ms is None else float(board.best_ms[number]),
+            "best_known_ms": None if board.best is None else float(board.best.ms[number]),
             "lower_bound_ms": None if bounds is None else bounds[number],
         }
         for number, task in enumerate(board.judge.suite)
@@ -61,13 +64,18 @@ def _suite(board: Board) -> SuiteData:
         "description": suite_info(board.suite).description,
         "cost_model": SCORED_BY[SIMULATED],
         "tasks": tasks,
+        "best": None if board.best is None else _best(board.best),
         "entries": [_entry(scored) for scored in board.entries],
     }
 
 
+def _best(best: Best) -> BestData:
+    return {"effort": best.effort, "placements": [placement_to_json(placement) for placement in best.placements]}
+
+
 def _entry(scored: Scored) -> EntryData:
     verified = scored.verified
-    entry = verified.entry
+    entry, replayed = verified.entry, scored.replayed_seconds
     return {
         "id": verified.place.slug,
         "name": entry.name,
@@ -82,8 +90,8 @@ def _entry(scored: Scored) -> EntryData:
         "failures": verified.grid.failures,
         "gap": scored.gap,
         "improvement_over_next": scored.improvement_over_next,
-        "planning_ms": 1e3 * entry.planning.seconds,
-        "planning_replayed": False,
+        "planning_ms": 1e3 * (entry.planning.seconds if replayed is None else replayed),
+        "planning_replayed": replayed is not None,
         "training_queries": entry.training.queries,
         "planning_queries": entry.planning.queries,
         "training_data": ", ".join(entry.training.data),
@@ -111,7 +119,14 @@ def _profiles(of: Sequence[Board]) -> list[ProfileData]:
             "about": about,
             "taus": scores.TAUS.tolist(),
             "lines": [
-                {"id": each.slug, "name": each.name, "tasks": each.tasks, "shares": each.shares.tolist()}
+                {
+                    "id": each.slug,
+                    "name": each.name,
+                    "tasks": each.tasks,
+                    "shares": each.shares.tolist(),
+                    "iqm": each.iqm,
+                    "iqm_interval": list(each.interval),
+                }
                 for each in ranked
             ],
         }

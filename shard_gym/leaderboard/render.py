@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from shard_gym.errors import DamagedFileError
 from shard_gym.files import write_atomically
 from shard_gym.leaderboard.boards import Board, Contestant, Scored, contestants
 from shard_gym.leaderboard.data import site_data, verified_boards
+from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.site import site_files, write_site
 from shard_gym.leaderboard.site.build import DATA
 from shard_gym.leaderboard.store import MEASURED
@@ -19,21 +21,43 @@ README, SITE = "README.md", "site"
 BEGIN, END = "<!-- generated: leaderboards -->", "<!-- end -->"
 """Between these lines of the README stand the tables."""
 
-COLUMNS = ("entry", "mean ms", "95% interval", "gap to best", "beats next", "failed", "plan ms", "budget", "trained on")
+_RENDER = "Make it anew with: shard-gym leaderboard render."
+
+TOP = "<!-- generated: leaderboards top -->"
+TOP_ROWS = 5
+"""Begins the place of the best in the README of the project, and how many they are."""
+
+_ABOUT_RATIOS = (
+    "interquartile mean (IQM) of cost / best known cost, and the share of placements within 1%, 5% and 20% of the best "
+    "known"
+)
+
+COLUMNS = (
+    "entry",
+    "mean ms",
+    "95% interval",
+    "gap to best",
+    "beats next",
+    "failed",
+    "plan ms",
+    "replayed ms",
+    "budget",
+    "trained on",
+)
 
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|#~$"} | {"&": "&amp;"})
 """Names come from strangers: none of them may end a cell, begin a link or be HTML."""
 
 
 def rendered(root: Path) -> dict[Path, bytes]:
-    """Every generated file under `root` with its content, from the entries there; nothing is written.
+    """Every generated file with its content, from the entries under `root`; nothing is written.
 
     Raises:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry does not hold, or the README lacks the two lines around the tables.
     """
     of = verified_boards(root)
-    files = {root / README: with_tables(root / README, tables(of)).encode()}
+    files = _pages(root, of)
     if of:
         files |= {root / SITE / name: content for name, content in site_files(site_data(of)).items()}
     return files
@@ -42,24 +66,46 @@ def rendered(root: Path) -> dict[Path, bytes]:
 def write_rendered(root: Path) -> list[Path]:
     """Write them all and return their paths; see `rendered` and `write_site` for errors."""
     of = verified_boards(root)
-    write_atomically(root / README, with_tables(root / README, tables(of)).encode())
-    return [root / README, *(write_site(site_data(of), root / SITE) if of else [])]
+    pages = _pages(root, of)
+    for path, content in pages.items():
+        write_atomically(path, content)
+    return [*pages, *(write_site(site_data(of), root / SITE) if of else [])]
 
 
-def outdated(root: Path, files: Mapping[Path, bytes]) -> list[Path]:
-    """Those of the `rendered` files that are missing or differ, and what an earlier page left behind."""
-    differing = [path for path, content in files.items() if not path.is_file() or path.read_bytes() != content]
-    left = [path for path in sorted((root / SITE / DATA).rglob("*.js")) if path not in files]
-    return [*differing, *left]
+def _pages(root: Path, of: Sequence[Board]) -> dict[Path, bytes]:
+    """The README of the leaderboards, and that of the project around them where it has a place for the best."""
+    pages = {root / README: with_tables(root / README, tables(of)).encode()}
+    project = root.parent / README
+    if project.is_file() and TOP in project.read_text():
+        pages[project] = with_tables(project, top(of), TOP).encode()
+    return pages
 
 
-def with_tables(readme: Path, text: str) -> str:
-    """The page with what stands between the two lines replaced by `text`."""
+def outdated(root: Path, files: Mapping[Path, bytes]) -> list[Finding]:
+    """Which of the `rendered` files are missing or differ, and what else stands among them."""
+    findings = [
+        Finding(_called(path, root), f"It is not up to date. {_RENDER}")
+        for path, content in files.items()
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != content
+    ]
+    for path in sorted((root / SITE).rglob("*")):
+        if path not in files and (path.is_symlink() or not path.is_dir()):
+            made = path.suffix == ".js" and path.parent.is_relative_to(root / SITE / DATA)
+            findings.append(Finding(_called(path, root), _RENDER if made else "It is not generated; take it away."))
+    return findings
+
+
+def _called(path: Path, root: Path) -> str:
+    return Path(os.path.relpath(path, root)).as_posix()
+
+
+def with_tables(readme: Path, text: str, first: str = BEGIN) -> str:
+    """The page with what stands between the line `first` and the next END replaced by `text`."""
     page = readme.read_text() if readme.is_file() else ""
-    before, begin, rest = page.partition(f"{BEGIN}\n")
+    before, begin, rest = page.partition(f"{first}\n")
     _, end, after = rest.partition(f"{END}\n")
     if not begin or not end:
-        raise DamagedFileError(f"{readme} lacks the lines {BEGIN!r} and {END!r}, between which the tables stand.")
+        raise DamagedFileError(f"{readme} lacks the lines {first!r} and {END!r}, between which the tables stand.")
     return f"{before}{begin}{text}{end}{after}"
 
 
@@ -71,14 +117,30 @@ def tables(of: Sequence[Board]) -> str:
     return "\n" + "\n\n".join(filter(None, parts)) + "\n\n"
 
 
+def top(of: Sequence[Board]) -> str:
+    """The first contestants across suites."""
+    suites, ranked = contestants(of)
+    if not ranked:
+        return "\nNo entries yet.\n\n"
+    first = ranked[:TOP_ROWS]
+    about = (
+        f"The first {len(first)} of the {counted(len(ranked), 'contestant')} with an entry on all "
+        f"{counted(len(suites), 'suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
+    )
+    return f"\n{about}\n\n{_contestants(first)}\n\n"
+
+
 def _overall(suites: Sequence[str], ranked: Sequence[Contestant]) -> str:
     if len(suites) < 2 or not ranked:
         return ""
     about = (
         f"Entries on all {counted(len(suites), 'suite')} of the simulated track that have entries, "
-        f"{counted(ranked[0].tasks, 'task')}: interquartile mean of cost / best known cost, and the share of "
-        "placements within 1%, 5% and 20% of the best known."
+        f"{counted(ranked[0].tasks, 'task')}: {_ABOUT_RATIOS}."
     )
+    return f"### All suites\n\n{about}\n\n{_contestants(ranked)}"
+
+
+def _contestants(ranked: Sequence[Contestant]) -> str:
     header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%")
     rows = [
         (
@@ -89,7 +151,7 @@ def _overall(suites: Sequence[str], ranked: Sequence[Contestant]) -> str:
         )
         for each in ranked
     ]
-    return f"### All suites\n\n{about}\n\n{_table(header, rows)}"
+    return _table(header, rows)
 
 
 def _board(board: Board) -> str:
@@ -114,6 +176,7 @@ def _row(board: Board, scored: Scored) -> tuple[str, ...]:
         "" if over is None else f"{over:.2f}",
         str(verified.grid.failures),
         _ms(1e3 * entry.planning.seconds),
+        "" if scored.replayed_seconds is None else _ms(1e3 * scored.replayed_seconds),
         f"{entry.training.queries:,} + {entry.planning.queries:,.0f}",
         _plain(", ".join(entry.training.data)),
     )

@@ -11,6 +11,7 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.errors import NoPlacementFoundError, ShardGymError
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.judge import SCORED_BY, judge_of
+from shard_gym.leaderboard.sources import known_training
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, SIMULATED
 from shard_gym.leaderboard.verify import SAME, Verified
 from shard_gym.placement import check_placement
@@ -37,9 +38,13 @@ class Replay:
 
 
 def can_replay(verified: Verified) -> bool:
-    """Whether the agent comes with ShardGym, and its seed decides what it places."""
-    agent = verified.entry.agent
-    return verified.place.track == SIMULATED and agent.name in AGENTS and MACHINE_DEPENDENT not in agent.options
+    """Whether the agent comes with ShardGym, as it learnt where it learns, and its seed decides what it places."""
+    agent, training = verified.entry.agent, verified.entry.training
+    if verified.place.track != SIMULATED or agent.name not in AGENTS or MACHINE_DEPENDENT in agent.options:
+        return False
+    shipped = known_training(agent.name)
+    learnt = (list(shipped.data), shipped.queries) if shipped else ([], 0)
+    return (training.data, training.queries) == learnt
 
 
 def replay(verified: Verified, tasks: int) -> Replay:

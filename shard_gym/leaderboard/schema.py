@@ -1,6 +1,6 @@
-"""What an entry says: the form of its three files. Unknown keys, other types, NaN and doubled keys are refused.
+"""What an entry says: the form of its three files, and of the times that were taken by replaying.
 
-Needs pydantic (extra `leaderboard`).
+Unknown keys, other types, NaN and doubled keys are refused. Needs pydantic (extra `leaderboard`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.files import parse_json
 from shard_gym.leaderboard.findings import Finding
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, TIMINGS, Place
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, Place
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -208,6 +208,25 @@ class Table(_Strict, Generic[Row]):
     rows: list[Row]
 
 
+class ReplayRow(_Strict):
+    """One of `replayed.json`: how long the agent of an entry took for the median task, when it was run again.
+
+    `placements` is the SHA-256 of the `placements.json` that it was compared with.
+    """
+
+    placements: Digest
+    tasks: Annotated[int, Field(ge=1, le=MAX_INT)]
+    seconds: Amount
+    machine: Line
+
+
+class Replays(_Strict):
+    """`replayed.json`: rows by the names of the entries."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    entries: dict[str, ReplayRow]
+
+
 def parse_entry(data: bytes, place: Place) -> tuple[Entry | None, list[Finding]]:
     """`entry.toml` from its bytes, or what is wrong with it."""
     file = place.named(ENTRY)
@@ -228,16 +247,25 @@ def parse_timings(data: bytes, place: Place) -> tuple[list[TimingRow] | None, li
     return _rows(Table[TimingRow], data, place.named(TIMINGS))
 
 
+def parse_replays(data: bytes) -> tuple[Replays | None, list[Finding]]:
+    """`replayed.json` from its bytes, or what is wrong with it."""
+    return _from_json(Replays, data, REPLAYED)
+
+
 def _rows(kind: type[Table[Row]], data: bytes, file: str) -> tuple[list[Row] | None, list[Finding]]:
-    try:
-        record = parse_json(data, file)
-    except DamagedFileError as error:
-        return None, [Finding(file, str(error).removeprefix(f"{file} ").replace("is not", "It is not", 1))]
-    table, findings = _validated(kind, record, file)
+    table, findings = _from_json(kind, data, file)
     return None if table is None else table.rows, findings
 
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _from_json(kind: type[Model], data: bytes, file: str) -> tuple[Model | None, list[Finding]]:
+    try:
+        record = parse_json(data, file)
+    except DamagedFileError as error:
+        return None, [Finding(file, str(error).removeprefix(f"{file} ").replace("is not", "It is not", 1))]
+    return _validated(kind, record, file)
 
 
 def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None, list[Finding]]:

@@ -84,7 +84,7 @@ def from_agents(agents: Sequence[str], suite: str, options: Options, on_seed: On
     evaluations, budget = [], 0
     for seed in SEEDS if chance else ONE_SEED:
         agent = make_agent(agents[seed % len(agents)], cost_model=SCORED_BY[SIMULATED], seed=seed, **options)
-        budget = int(getattr(agent, "max_queries", 0))
+        budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, SCORED_BY[SIMULATED]))
         if on_seed:
             on_seed(seed)

@@ -17,17 +17,19 @@ from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.leaderboard.findings import Finding
 
 ENTRY, PLACEMENTS, TIMINGS = "entry.toml", "placements.json", "timings.json"
+REPLAYED = "replayed.json"
 SIMULATED, MEASURED = "simulated", "measured"
 
 FILES: dict[str, tuple[str, ...]] = {SIMULATED: (ENTRY, PLACEMENTS), MEASURED: (ENTRY, PLACEMENTS, TIMINGS)}
 """The files of an entry, by track: all of them, and no others."""
 
 KIB, MIB = 2**10, 2**20
-LIMITS: dict[str, int] = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, TIMINGS: 16 * MIB}
+LIMITS: dict[str, int] = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, TIMINGS: 16 * MIB, REPLAYED: MIB}
 """Bytes. The longest honest placements, five seeds of 50 tasks with 200 tables, take a fifth of theirs."""
 
-BESIDE = ("README.md", "site")
-"""What else stands in the folder of the leaderboards: the page for submitters, and the generated one."""
+BESIDE = ("README.md", "site", REPLAYED)
+"""What else stands in the folder of the leaderboards: the page for submitters, the generated one, and planning times
+that were taken by replaying."""
 
 SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_SLUG = 64
@@ -83,6 +85,14 @@ def place_of(root: Path, entry_id: str) -> Place:
             f"not {short_repr(entry_id)}."
         )
     return Place(root, *parts)
+
+
+def is_there(root: Path, entry_id: str) -> bool:
+    """Whether there is a folder of that entry."""
+    try:
+        return place_of(root, entry_id).folder.is_dir()
+    except InvalidOptionError:
+        return False
 
 
 def find_entries(root: Path) -> tuple[list[Place], list[Finding]]:
@@ -152,6 +162,17 @@ def read_files(place: Place) -> tuple[dict[str, bytes], list[Finding]]:
         except _RefusedError as refused:
             findings.append(Finding(place.named(file), str(refused)))
     return contents, findings
+
+
+def read_beside(root: Path, file: str) -> tuple[bytes | None, list[Finding]]:
+    """The content of a file beside the entries, None if there is none; and why it is not read, if it is not."""
+    path = root / file
+    if not path.exists() and not path.is_symlink():
+        return None, []
+    try:
+        return _read(path, LIMITS[file]), []
+    except _RefusedError as refused:
+        return None, [Finding(file, str(refused))]
 
 
 class _RefusedError(Exception):

@@ -13,6 +13,7 @@ from shard_gym.agents import AGENTS, PAPER_HEURISTICS
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
+from shard_gym.files import sha256_of
 from shard_gym.leaderboard.findings import Finding, shortened
 from shard_gym.leaderboard.grid import Cell, Grid, arrange, check_rows, check_timing, timed_cost
 from shard_gym.leaderboard.judge import SCORED_BY, Judge, judge_of
@@ -49,12 +50,14 @@ class Verified:
         entry: what it says.
         grid: its placements.
         costs_ms: (S, N) float64, ms of each seed and task, the penalty where nothing was placed.
+        sha256: of `placements.json`.
     """
 
     place: Place
     entry: Entry
     grid: Grid
     costs_ms: FloatArray
+    sha256: str
 
 
 def verify_entry(place: Place) -> tuple[Verified | None, list[Finding]]:
@@ -93,7 +96,7 @@ def verify_entry(place: Place) -> tuple[Verified | None, list[Finding]]:
             findings += _scores(entry, grid, costs, place)
     if findings or entry is None or grid is None or costs is None:
         return None, shortened(findings)
-    return Verified(place, entry, grid, costs), []
+    return Verified(place, entry, grid, costs, sha256_of(files[PLACEMENTS])), []
 
 
 def _declared(entry: Entry, place: Place, judge: Judge) -> list[str]:

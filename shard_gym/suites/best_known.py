@@ -92,6 +92,21 @@ def _entry(entry: Any, task: Task, path: Path) -> BestKnown:
     return BestKnown(float(cost), placement)
 
 
+def best_known_effort(suite: str) -> str:
+    """How the best known placements of the suite of that name were found, words; empty if nobody searched it.
+
+    Raises:
+        DamagedFileError: the file is not what it should be.
+    """
+    path = best_known_path(suite)
+    if not path.exists():
+        return ""
+    record = read_json(path)
+    if not isinstance(record, dict) or not isinstance(record.get("how"), str):
+        raise DamagedFileError(f"{path} does not say how its placements were found.")
+    return str(record["how"])
+
+
 def write_best_known(
     splits: Sequence[TaskSuite], placements: Mapping[str, ArrayLike], cost_model: AdditiveCostModel, how: str
 ) -> Path:

@@ -79,6 +79,23 @@ def test_replay_compares_with_the_agent(run, folder: Path) -> None:
     assert run("leaderboard", "verify", "--all", "--replay", 1).code == 1
 
 
+def test_times_of_a_replay_are_kept_and_shown(run, folder: Path) -> None:
+    submitted(run)
+    assert run("leaderboard", "verify", "--all", "--replay", 1).code == 0
+    assert not (folder / "leaderboards" / "replayed.json").exists()
+    told = run("leaderboard", "verify", "--all", "--replay", 1, "--keep-times")
+    assert "Written: leaderboards/replayed.json." in told.out
+    run("leaderboard", "render")
+    (row,) = (each for each in (folder / "leaderboards" / "README.md").read_text().splitlines() if "| Greedy |" in each)
+    assert row.split("|")[8].strip()
+    kept = folder / "leaderboards" / "replayed.json"
+    kept.write_text(kept.read_text().replace('"tasks": 1', '"tasks": "1"'))
+    assert run("leaderboard", "verify", "--all").code == 1
+    assert run("leaderboard", "render").code == 2
+    assert run("leaderboard", "verify", "--all", "--replay", 1, "--keep-times").code == 0
+    assert run("leaderboard", "verify", "--all").code == 0
+
+
 def test_better_placements_are_told_and_kept(run, folder: Path, monkeypatch) -> None:
     from shard_gym.suites import best_known
 
@@ -100,6 +117,8 @@ def test_better_placements_are_told_and_kept(run, folder: Path, monkeypatch) -> 
         (("verify", "../x"), "An entry is named TRACK/SUITE/ENTRY"),
         (("verify", "--all", "--root", "nowhere"), "nowhere is no folder"),
         (("verify", "--all", "--replay", "-1"), "--replay must be at least 0"),
+        (("verify", ENTRY, "--replay", "1", "--keep-times"), "--keep-times keeps what is taken with --all --replay"),
+        (("verify", "--all", "--keep-times"), "--keep-times keeps what is taken with --all --replay"),
         (("submit", ENTRY, *FACTS), "Name either an agent with --agent"),
         (("submit", ENTRY, *FACTS, "--agent", "x", "--evaluation", "y"), "Name either an agent with --agent"),
         (("submit", ENTRY, *FACTS, "--agent", "no-agent"), "There is no agent named 'no-agent'"),
@@ -125,6 +144,7 @@ def test_an_entry_that_does_not_hold_is_not_written(run, folder: Path) -> None:
 def test_the_commands_of_the_readme_work_as_they_stand(run, folder: Path) -> None:
     page = README.read_text()
     (program,) = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    assert program in (README.parents[1] / "examples" / "leaderboard_agent.py").read_text()
     Path("my_agent.py").write_text(program)
     (block,) = re.findall("Five commands:\n\n```\n(.*?)```", page, re.DOTALL)
     commands = [shlex.split(line) for line in block.splitlines()]

@@ -25,25 +25,30 @@ def test_boards_rank_by_mean_cost_and_keep_tracks_apart(made: Path) -> None:
     assert first.mean_cost_ms < second.mean_cost_ms
     assert first.improvement_over_next == scores.improvement(first.verified.costs_ms, second.verified.costs_ms)
     assert second.improvement_over_next is None
-    assert measured.best_ms is None
+    assert measured.best is None
     assert measured.entries[0].gap is None
 
 
 def test_gap_is_against_the_best_known(made: Path) -> None:
     board = boards(verify_all(made)[0])[0]
     known = best_known_costs(load_suite("dlrm-20x4"), make_cost_model("analytical"))
-    assert board.best_ms is not None
-    assert board.best_ms.tolist() == list(known.values())
+    assert board.best is not None
+    assert board.best.ms.tolist() == list(known.values())
+    assert "local search with 200000 placements" in board.best.effort
+    task = load_suite("dlrm-20x4")[0]
+    cost = make_cost_model("analytical").estimate(board.best.placements[0], task.tables, task.topology).total_ms
+    assert cost == pytest.approx(board.best.ms[0], rel=1e-12)
     entry = board.entries[0]
     assert entry.gap == pytest.approx(float((entry.verified.costs_ms / list(known.values())).mean()) - 1)
 
 
 def test_an_entry_better_than_the_best_known_makes_no_negative_gap(made: Path, monkeypatch) -> None:
-    monkeypatch.setattr("shard_gym.leaderboard.boards.best_known_costs", lambda suite, model: {})
+    for module in ("boards", "best"):
+        monkeypatch.setattr(f"shard_gym.leaderboard.{module}.best_known", lambda suite, model: {})
     board = boards(verify_all(made)[0])[0]
     lowest = np.min([scored.verified.costs_ms.min(axis=0) for scored in board.entries], axis=0)
-    assert board.best_ms is not None
-    assert board.best_ms.tolist() == lowest.tolist()
+    assert board.best is not None
+    assert board.best.ms.tolist() == lowest.tolist()
     assert all(scored.gap is not None and scored.gap >= 0 for scored in board.entries)
 
 
@@ -83,7 +88,13 @@ def test_data_are_what_the_page_takes(root: Path, add_entry) -> None:
     assert entry["placements"][3] == row["placement"]
     (profile,) = data["profiles"]
     assert [line["id"] for line in profile["lines"]] == ["size-greedy"]
-    assert len(profile["lines"][0]["shares"]) == len(profile["taus"])
+    (line,) = profile["lines"]
+    assert len(line["shares"]) == len(profile["taus"])
+    assert line["iqm_interval"][0] <= line["iqm"] <= line["iqm_interval"][1]
+    best = data["suites"][0]["best"]
+    assert best is not None
+    assert len(best["placements"]) == 50
+    assert data["suites"][2]["best"] is None
 
 
 def test_nothing_is_shown_of_a_folder_that_does_not_hold(root: Path, random_entry) -> None:

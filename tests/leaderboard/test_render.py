@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shard_gym.errors import DamagedFileError
-from shard_gym.leaderboard.render import BEGIN, END, outdated, rendered, write_rendered
+from shard_gym.leaderboard.render import BEGIN, END, TOP, outdated, rendered, write_rendered
 
 PAGE = f"# Mine\n\nbefore\n{BEGIN}\nold\n{END}\nafter\n"
 
@@ -43,15 +43,44 @@ def test_what_was_edited_or_left_behind_is_out_of_date(root: Path, page: Path) -
     page.write_text(page.read_text().replace("| 0 |", "| 9 |", 1))
     (root / "site" / "data" / "gone.js").write_text("x")
     (root / "site" / "index.html").unlink()
-    assert {path.name for path in outdated(root, rendered(root))} == {"README.md", "gone.js", "index.html"}
+    (root / "site" / "more.html").write_text("x")
+    said = {finding.file: finding.reason for finding in outdated(root, rendered(root))}
+    assert sorted(said) == ["README.md", "site/data/gone.js", "site/index.html", "site/more.html"]
+    assert "take it away" in said["site/more.html"]
+    write_rendered(root)
+    assert [finding.file for finding in outdated(root, rendered(root))] == ["site/more.html"]
+
+
+def test_a_link_is_no_generated_file(root: Path, page: Path, tmp_path: Path) -> None:
+    write_rendered(root)
+    target = root / "site" / "style.css"
+    target.rename(tmp_path / "style.css")
+    target.symlink_to(tmp_path / "style.css")
+    assert [finding.file for finding in outdated(root, rendered(root))] == ["site/style.css"]
 
 
 def test_an_entry_cannot_write_markdown_or_html(root: Path, page: Path, random_entry) -> None:
     random_entry.toml("The random agent", "<script>|[x](y) **b** `c` &lt; $x$")
     write_rendered(root)
     (line,) = (line for line in page.read_text().splitlines() if "script" in line)
-    assert re.sub(r"\\.", "", line).count("|") == 10
+    assert re.sub(r"\\.", "", line).count("|") == 11
     assert r"\<script\>\|\[x\](y) \*\*b\*\* \`c\` &amp;lt; \$x\$" in line
+
+
+def test_the_best_stand_in_the_readme_around_if_it_has_a_place_for_them(root: Path, page: Path, add_entry) -> None:
+    add_entry(root, "size-greedy", "mlperf-x8")
+    around = root.parent / "README.md"
+    around.write_text("# The project\n")
+    write_rendered(root)
+    assert around.read_text() == "# The project\n"
+    around.write_text(f"# The project\n{TOP}\nold\n{END}\nafter\n")
+    assert around in write_rendered(root)
+    text = around.read_text()
+    assert "The first 1 of the 1 contestant with an entry on all 2 suites (51 tasks)" in text
+    assert "| The size-greedy agent |" in text
+    assert text.endswith(f"{END}\nafter\n")
+    around.write_text(text.replace("size", "best"))
+    assert [finding.file for finding in outdated(root, rendered(root))] == ["../README.md"]
 
 
 @pytest.mark.parametrize("text", ["", "no lines", f"{BEGIN}\nno end\n"])

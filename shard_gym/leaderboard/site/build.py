@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,7 @@ def _suite_line(suite: SuiteData, tasks: TaskSuite) -> dict[str, Any]:
         "tables": [min(tables), max(tables)],
         "devices": [min(devices), max(devices)],
         "entries": len(suite["entries"]),
+        "best_effort": suite["best"]["effort"] if suite["best"] else None,
     }
 
 
@@ -144,10 +145,19 @@ def _suite_values(suite: SuiteData, tasks: TaskSuite) -> Iterator[tuple[str, Any
     explorers = [Explorer(task, model) for task in tasks]
     yield "ranking", [_entry_line(entry) for entry in suite["entries"]]
     yield "tasks", [explorer.sheet(known) for explorer, known in zip(explorers, suite["tasks"], strict=True)]
+    if suite["best"]:
+        costs = [task["best_known_ms"] for task in suite["tasks"]]
+        yield "best", _details(explorers, costs, suite["best"]["placements"])
     for entry in suite["entries"]:
-        sheets = [explorer.take_apart(placed) for explorer, placed in zip(explorers, entry["placements"], strict=True)]
-        costs = [shortened(cost) for cost in entry["task_costs_ms"]]
-        yield f"entries/{entry['id']}", {"task_costs_ms": costs, "placements": sheets}
+        yield f"entries/{entry['id']}", _details(explorers, entry["task_costs_ms"], entry["placements"])
+
+
+def _details(
+    explorers: Sequence[Explorer], costs: Sequence[float | None], placements: Sequence[list[int] | None]
+) -> dict[str, Any]:
+    """What a panel shows of each task: the cost that counts, and the placement taken apart."""
+    sheets = [explorer.take_apart(placed) for explorer, placed in zip(explorers, placements, strict=True)]
+    return {"task_costs_ms": [shortened(cost) for cost in costs], "placements": sheets}
 
 
 def _entry_line(entry: EntryData) -> dict[str, Any]:

@@ -81,6 +81,18 @@ class EntryData(TypedDict):
     placements: list[list[int] | None]
 
 
+class BestData(TypedDict):
+    """The best placements known of a suite's tasks, which the explorer offers beside the entries.
+
+    Attributes:
+        effort: how they were found, words.
+        placements: for each task T device numbers.
+    """
+
+    effort: str
+    placements: list[list[int]]
+
+
 class SuiteData(TypedDict):
     """The leaderboard of one suite; in the measured track, on one kind of hardware.
 
@@ -92,6 +104,7 @@ class SuiteData(TypedDict):
         cost_model: name of the cost model that takes placements apart for the explorer; the same as scores in the
             simulated track. In the measured track the page calls its numbers estimates.
         tasks: all test tasks, in the suite's order.
+        best: the best placements known; None if there is none for every task, and of measured costs.
         entries: in order of rank, the best first.
     """
 
@@ -101,6 +114,7 @@ class SuiteData(TypedDict):
     description: str
     cost_model: str
     tasks: list[TaskData]
+    best: BestData | None
     entries: list[EntryData]
 
 
@@ -190,6 +204,9 @@ def check_site_data(data: SiteData) -> None:
 
 
 def _check_suite(suite: SuiteData) -> None:
+    if suite["best"] is not None:
+        what = f"The best placements of suite {suite['name']!r}"
+        _same_length(suite["best"]["placements"], suite["tasks"], what, "tasks")
     for entry in suite["entries"]:
         _check_path(entry["id"], "entry")
         for field in ("task_costs_ms", "placements"):

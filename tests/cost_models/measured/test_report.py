@@ -210,6 +210,11 @@ def test_the_page_holds_the_numbers(comparison: Comparison) -> None:
     assert order[f"*{NOISE}*"] == ["1.000", "-", "-", "-"]
     assert order["analytical, A100-SXM4-80GB, scaled"] == ["1.000", "1.000", "0.00 %", "0.00 %"]
     assert "2 sets of tables that were placed in several ways (8.0 on average)" in text
+    numbers = rows(text, "### Calibrated numbers")
+    assert len(numbers) == 8
+    fitted = comparison.calibrated.device.dram_gb_per_s
+    assert numbers["`dram_gb_per_s`"] == ["1825", f"{fitted:.4g}"]
+    assert fitted != 1825
 
 
 def test_what_was_skipped_and_spreads_are_said(tmp_path: Path) -> None:

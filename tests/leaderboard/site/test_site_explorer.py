@@ -37,6 +37,24 @@ def test_picking_a_task_shows_its_placements(browser: Browser, site: Path, digit
     assert digits(panel) == pytest.approx(boards.evaluation("dlrm-20x4", "cost-greedy").costs_ms[1], rel=5e-4)
 
 
+def test_the_best_known_placement_is_compared_like_an_entry(
+    browser: Browser, site: Path, digits: Digits, boards: Any
+) -> None:
+    browser.open(site, "#suite=simulated/dlrm-20x4&task=2&left=random")
+    browser.pick("right", "best known")
+    best = min(each.costs_ms[2] for each in boards.evaluations["dlrm-20x4"])
+    assert digits(browser.texts("#panels .cost strong")[1]) == pytest.approx(best, rel=5e-4)
+    assert browser.texts("#panels h3")[1].endswith("Best known")
+    assert browser.texts("#panels .panel > .quiet") == ["best of three agents."]
+    browser.open(site, "#suite=simulated/dlrm-20x4&task=2&left=best+known&right=random")
+    assert (browser.chosen("left"), browser.chosen("right")) == ("best known", "random")
+
+
+def test_measured_costs_have_no_best_known(browser: Browser, site: Path) -> None:
+    browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4")
+    assert "Best known" not in browser.texts("#right option")
+
+
 def test_phases_memory_and_critical_devices_are_those_of_the_cost_model(
     browser: Browser, site: Path, digits: Digits, boards: Any
 ) -> None:

@@ -4,6 +4,8 @@
   const { el, quoted, offer, named, load, lookAt, ranking, charts, explorer, format } = window.ShardGym;
 
   const TRACKS = { simulated: "Simulated (cost model)", measured: "Measured (real devices)" };
+  // The best placements known are compared with like an entry; no entry's name has a blank in it.
+  const BEST = "best known";
   let index = null;
   let looks = null;
   // The suite drawn now, and counters that tell a late answer from one still wanted.
@@ -90,8 +92,9 @@
       wanted.task ?? "0",
     );
     const names = entries.map((entry, place) => [entry.id, `${place + 1}. ${entry.name}`]);
+    if (suite.best_effort !== null) names.push([BEST, "Best known"]);
     const known = (id, place) =>
-      entries.some((entry) => entry.id === id) ? id : entries[Math.min(place, entries.length - 1)].id;
+      names.some(([name]) => name === id) ? id : names[Math.min(place, names.length - 1)][0];
     offer(named("left"), names, known(wanted.left, 0));
     offer(named("right"), names, known(wanted.right, 1));
     await showPlacements();
@@ -105,7 +108,7 @@
     const ids = [named("left").value, named("right").value];
     const [tasks, ...details] = await Promise.all([
       load(`${suite.key}/tasks`),
-      ...ids.map((id) => load(`${suite.key}/entries/${id}`)),
+      ...ids.map((id) => load(`${suite.key}/${id === BEST ? "best" : `entries/${id}`}`)),
     ]);
     if (mine !== compared || suite !== shown.suite) return;
     named("task").replaceChildren(
@@ -117,7 +120,10 @@
     );
     const task = Number(named("task").value);
     const sides = ids.map((id, side) => ({
-      entry: entries.find((entry) => entry.id === id),
+      entry:
+        id === BEST
+          ? { id, name: "Best known", seeds: 1, note: suite.best_effort }
+          : entries.find((entry) => entry.id === id),
       look: looks(id),
       sheet: details[side].placements[task],
       cost: details[side].task_costs_ms[task],

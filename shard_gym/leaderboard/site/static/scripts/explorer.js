@@ -114,7 +114,16 @@
       if (tall) reveal(devices.node, devices.rowOf(first).offsetTop);
     };
     return {
-      node: el("div", { class: "panel" }, title, el("p", { class: "cost" }, facts), picture, devices.node, listing),
+      node: el(
+        "div",
+        { class: "panel" },
+        title,
+        entry.note ? el("p", { class: "quiet" }, quoted(`${entry.note}.`)) : null,
+        el("p", { class: "cost" }, facts),
+        picture,
+        devices.node,
+        listing,
+      ),
       finish,
     };
   }

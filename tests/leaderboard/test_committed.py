@@ -1,0 +1,37 @@
+"""The leaderboards of this repository: every entry holds, and what is shown is made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shard_gym.agents import AGENTS
+from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.leaderboard.best import better_placements
+from shard_gym.leaderboard.render import outdated, rendered
+from shard_gym.leaderboard.verify import Verified, verify_all
+from shard_gym.suites import suite_names
+
+ROOT = Path(__file__).parents[2] / "leaderboards"
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Verified]:
+    verified, findings = verify_all(ROOT)
+    assert [str(finding) for finding in findings] == []
+    return verified
+
+
+def test_every_generated_file_is_up_to_date() -> None:
+    assert [str(finding) for finding in outdated(ROOT, rendered(ROOT))] == []
+
+
+def test_every_agent_stands_on_every_suite(entries: list[Verified]) -> None:
+    for suite in suite_names():
+        agents = {each.entry.agent.name for each in entries if each.place.suite == suite}
+        assert {*AGENTS, *LEARNERS} <= agents, suite
+
+
+def test_no_entry_is_better_than_the_best_known_placements(entries: list[Verified]) -> None:
+    assert better_placements(entries) == {}
