@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -39,8 +39,9 @@ LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
 
-ELSEWHERE = {"rtx2080ti-pcie": "dlrm-20x4", "a100-dgx": "generalize"}
-"""By hardware: where an agent learns that does not learn on the suite itself."""
+LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "a100-dgx": "generalize"}
+SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "a100-dgx": "mixdim-4"}
+"""By hardware: where an agent learns that does not learn on the suite itself; SMALL for those that learn slowly."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ class Entrant:
         slug: of its folders; of an agent that is not trained here, its name.
         name: as the tables show it.
         method: how it is trained; None if it is not.
+        elsewhere: suite by hardware, on which it is trained where it is not trained on the suite itself.
         everywhere: whether it is trained on every suite that has training tasks.
     """
 
     slug: str
     name: str
     method: Method | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=lambda: LARGE)
     everywhere: bool = True
 
     def runs(self, suite: str) -> tuple[Run, ...]:
@@ -64,12 +67,12 @@ class Entrant:
         if self.method is None:
             return ()
         here = "train" in suite_info(suite).tasks and self.everywhere
-        on = suite if here else ELSEWHERE[suite_info(suite).hardware]
+        on = suite if here else self.elsewhere[suite_info(suite).hardware]
         return self.method.runs(on, on, len(SEEDS), None)
 
 
 def _stable_baselines(slug: str, name: str) -> Entrant:
-    return Entrant(slug, f"{name} of Stable-Baselines3", STABLE_BASELINES[slug], everywhere=False)
+    return Entrant(slug, f"{name} of Stable-Baselines3", STABLE_BASELINES[slug], SMALL, everywhere=False)
 
 
 ENTRANTS = (

@@ -53,7 +53,12 @@ def test_every_suite_has_its_files_and_stands_in_the_index(boards: Any, values: 
     expected = {"index"}
     for suite in boards.data["suites"]:
         key = f"simulated/{suite['name']}"
-        expected |= {f"{key}/ranking", f"{key}/tasks", *(f"{key}/entries/{entry['id']}" for entry in suite["entries"])}
+        expected |= {
+            f"{key}/ranking",
+            f"{key}/tasks",
+            f"{key}/best",
+            *(f"{key}/entries/{entry['id']}" for entry in suite["entries"]),
+        }
     assert set(values) == expected
     tasks = [boards.load(suite["name"]) for suite in boards.data["suites"]]
     for line, suite, known in zip(values["index"]["suites"], boards.data["suites"], tasks, strict=True):
@@ -73,6 +78,15 @@ def test_the_ranking_holds_the_scores(boards: Any, values: dict[str, Any]) -> No
             assert close(row["interval_ms"], evaluation.interval_ms)
             assert row["failures"] == evaluation.failures
             assert "placements" not in row, "The first page would be large."
+
+
+def test_the_best_known_placements_stand_beside_the_entries(boards: Any, values: dict[str, Any]) -> None:
+    for suite, found in boards.evaluations.items():
+        lowest = np.min([evaluation.costs_ms for evaluation in found], axis=0)
+        best = values[f"simulated/{suite}/best"]
+        assert close(best["task_costs_ms"], lowest)
+        assert close([sheet["cost_ms"] for sheet in best["placements"]], lowest)
+    assert {line["best_effort"] for line in values["index"]["suites"]} == {"best of three agents"}
 
 
 def test_placements_are_taken_apart_as_the_cost_model_does(boards: Any, values: dict[str, Any]) -> None:
@@ -206,6 +220,11 @@ REFUSED: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
     ),
     "a placement too few": (
         lambda data: data["suites"][0]["entries"][0]["placements"].pop(),
+        InvalidOptionError,
+        "3 values",
+    ),
+    "a best placement too few": (
+        lambda data: data["suites"][0]["best"]["placements"].pop(),
         InvalidOptionError,
         "3 values",
     ),
