@@ -8,7 +8,6 @@ import pytest
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.leaderboard.best import better_placements
 from shard_gym.leaderboard.render import outdated, rendered
 from shard_gym.leaderboard.verify import Verified, verify_all
 from shard_gym.suites import suite_names
@@ -31,7 +30,3 @@ def test_every_agent_stands_on_every_suite(entries: list[Verified]) -> None:
     for suite in suite_names():
         agents = {each.entry.agent.name for each in entries if each.place.suite == suite}
         assert {*AGENTS, *LEARNERS} <= agents, suite
-
-
-def test_no_entry_is_better_than_the_best_known_placements(entries: list[Verified]) -> None:
-    assert better_placements(entries) == {}
