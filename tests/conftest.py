@@ -106,6 +106,19 @@ def _valid_placements(task: Task) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
+def _markdown_rows(text: str, heading: str) -> dict[str, list[str]]:
+    """The rows of the first Markdown table below a heading, by their first cell."""
+    lines = text.split(f"{heading}\n", 1)[1].splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("|---"))
+    found = {}
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found[name] = cells
+    return found
+
+
 @pytest.fixture(scope="session")
 def random_tables() -> Callable[..., Tables]:
     return _random_tables
@@ -168,3 +181,8 @@ def _arrays(value: Any) -> list[np.ndarray]:
 @pytest.fixture(scope="session")
 def arrays_in() -> Callable[[Any], list[np.ndarray]]:
     return _arrays
+
+
+@pytest.fixture(scope="session")
+def markdown_rows() -> Callable[[str, str], dict[str, list[str]]]:
+    return _markdown_rows

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,6 @@ from shard_gym.experiments.report import page, write_report
 SUITE, OTHER = "dlrm-20x4", "dlrm-40x8"
 
 
-def rows(text: str, heading: str) -> dict[str, list[str]]:
-    """The rows of the first table below a heading, by their first cell."""
-    lines = text.split(f"{heading}\n", 1)[1].splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("|---"))
-    found = {}
-    for line in lines[start + 1 :]:
-        if not line.startswith("|"):
-            break
-        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        found[name] = cells
-    return found
-
-
 def fill(plan: Plan, make_record) -> None:
     """Heuristics cost 110, 120, 130, 140 ms, local search 100, learned ones 103, 105, 107 ms by seed."""
     costs = dict(zip(PAPER_HEURISTICS, (140.0, 110.0, 120.0, 130.0), strict=True))
@@ -33,12 +21,12 @@ def fill(plan: Plan, make_record) -> None:
         make_record(run, costs.get(run.agent, fallback), failures=int(run.seed == 2))
 
 
-def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record) -> None:
+def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record, markdown_rows: Any) -> None:
     plan = Plan(3, ("suites",), (SUITE,), ("rnn",))
     fill(plan, make_record)
     text = page(Answers(plan.cells(), tmp_path), "do it", {})
     # t = 4.3027 with two degrees of freedom, the standard error of 103, 105, 107 is 2 / sqrt(3)
-    assert rows(text, f"### {SUITE}")["rnn"] == [
+    assert markdown_rows(text, f"### {SUITE}")["rnn"] == [
         "105.0 ± 4.968",
         "-4.5% ± 4.5",
         "+5.0% ± 5.0",
@@ -49,8 +37,13 @@ def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record) -> 
         "50 ms",
         "3",
     ]
-    assert rows(text, f"### {SUITE}")["local-search"][:4] == ["100.0 ± 0", "-9.1% ± 0.0", "+0.0% ± 0.0", "1 of 6"]
-    assert rows(text, f"### {SUITE}")["size-greedy"] == [
+    assert markdown_rows(text, f"### {SUITE}")["local-search"][:4] == [
+        "100.0 ± 0",
+        "-9.1% ± 0.0",
+        "+0.0% ± 0.0",
+        "1 of 6",
+    ]
+    assert markdown_rows(text, f"### {SUITE}")["size-greedy"] == [
         "140.0",
         "+27.3%",
         "+40.0%",
@@ -66,20 +59,23 @@ def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record) -> 
     assert "## Missing" not in text
 
 
-def test_the_other_parts_show_their_numbers(tmp_path: Path, make_record) -> None:
+def test_the_other_parts_show_their_numbers(tmp_path: Path, make_record, markdown_rows: Any) -> None:
     plan = Plan(2, ("transfer", "budget", "time"), (SUITE, OTHER), ("paper",))
     fill(plan, make_record)
     for run in plan.runs():
         if run.trained_on == OTHER and run.test == SUITE:
             make_record(run, 104.0 * 1.25)
     text = page(Answers(plan.cells(), tmp_path), "do it", {})
-    assert rows(text, "### paper") == {SUITE: ["+0.0% ± 12.2", "+0.0% ± 12.2"], OTHER: ["+25.0% ± 0.0", "+0.0% ± 12.2"]}
+    assert markdown_rows(text, "### paper") == {
+        SUITE: ["+0.0% ± 12.2", "+0.0% ± 12.2"],
+        OTHER: ["+25.0% ± 0.0", "+0.0% ± 12.2"],
+    }
     budget = text.split("## How many measurements it takes", 1)[1]
-    assert rows(budget, f"### {SUITE}")["paper"][1:5] == ["100", "25.0% ± 0.0", "12.5% ± 0.0", "6.2% ± 0.0"]
-    assert rows(text, "## Time")["paper"] == ["2.0 s", "2.0 s"]
+    assert markdown_rows(budget, f"### {SUITE}")["paper"][1:5] == ["100", "25.0% ± 0.0", "12.5% ± 0.0", "6.2% ± 0.0"]
+    assert markdown_rows(text, "## Time")["paper"] == ["2.0 s", "2.0 s"]
 
 
-def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_record) -> None:
+def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_record, markdown_rows: Any) -> None:
     plan = Plan(1, ("suites",), (SUITE,), ("rnn", "dqn"))
     fill(plan, make_record)
     (lost,) = (run for run in plan.runs() if run.agent == "dqn")
@@ -88,17 +84,17 @@ def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_
     text = page(answers, "do it", {})
     assert answers.missing == [lost]
     assert "1 run asked for but not made yet:\n\n- dqn trained on dlrm-20x4, seed 0, on dlrm-20x4\n" in text
-    assert "rnn" in rows(text, f"### {SUITE}")
-    assert "dqn" not in rows(text, f"### {SUITE}")
+    assert "rnn" in markdown_rows(text, f"### {SUITE}")
+    assert "dqn" not in markdown_rows(text, f"### {SUITE}")
 
 
-def test_three_heuristics_have_no_strongest(tmp_path: Path, make_record) -> None:
+def test_three_heuristics_have_no_strongest(tmp_path: Path, make_record, markdown_rows: Any) -> None:
     plan = Plan(1, ("suites",), (SUITE,), ("rnn",))
     fill(plan, make_record)
     (lost,) = (run for run in plan.runs() if run.agent == PAPER_HEURISTICS[0])
     (tmp_path / "records" / f"{lost.key}.json").unlink()
     text = page(Answers(plan.cells(), tmp_path), "do it", {})
-    assert rows(text, f"### {SUITE}")["rnn"][:3] == ["103.0", "", "+3.0%"]
+    assert markdown_rows(text, f"### {SUITE}")["rnn"][:3] == ["103.0", "", "+3.0%"]
 
 
 def test_nothing_made_is_a_page_that_says_so(tmp_path: Path) -> None:

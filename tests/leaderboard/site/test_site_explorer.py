@@ -45,7 +45,7 @@ def test_the_best_known_placement_is_compared_like_an_entry(
     best = min(each.costs_ms[2] for each in boards.evaluations["dlrm-20x4"])
     assert digits(browser.texts("#panels .cost strong")[1]) == pytest.approx(best, rel=5e-4)
     assert browser.texts("#panels h3")[1].endswith("Best known")
-    assert browser.texts("#panels .panel > .quiet") == ["best of three agents."]
+    assert browser.texts("#panels .panel > .quiet") == ["Best of three agents."]
     browser.open(site, "#suite=simulated/dlrm-20x4&task=2&left=best+known&right=random")
     assert (browser.chosen("left"), browser.chosen("right")) == ("best known", "random")
 

@@ -118,7 +118,7 @@
         "div",
         { class: "panel" },
         title,
-        entry.note ? el("p", { class: "quiet" }, quoted(`${entry.note}.`)) : null,
+        entry.note ? el("p", { class: "quiet" }, quoted(`${entry.note[0].toUpperCase()}${entry.note.slice(1)}.`)) : null,
         el("p", { class: "cost" }, facts),
         picture,
         devices.node,
