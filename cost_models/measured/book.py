@@ -11,7 +11,7 @@ import numpy as np
 
 from shard_gym.cost_models.measured.draws import Draws
 from shard_gym.cost_models.measured.turns import Outcome, Turn
-from shard_gym.cost_models.neural.collection import Skipped, append_costs, append_skipped, load_collected
+from shard_gym.cost_models.neural.collection import Skipped, append_costs, append_skipped, load_collected, load_costs
 from shard_gym.cost_models.neural.dataset import CostRecorder
 from shard_gym.cost_models.neural.parquet import Notes
 from shard_gym.cost_models.neural.splits import SPLITS, SplitCosts
@@ -60,6 +60,8 @@ class Book:
     def __init__(self, folder: Path, draws: Draws, source: str, part: int) -> None:
         self._folder, self._draws, self._source, self._part = folder, draws, source, part
         known = load_collected(folder)
+        if known.notes is not None:
+            load_costs(folder)  # nothing may be added to what cannot be read
         measured = (
             [] if known.notes is None else zip(known.notes.number.tolist(), known.notes.repeat.tolist(), strict=True)
         )

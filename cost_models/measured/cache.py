@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import DamagedFileError, UnwritablePathError
+from shard_gym.errors import DamagedFileError, UnwritablePathError, wrong_kind
 
 _TABLE = "CREATE TABLE IF NOT EXISTS measurements (key TEXT PRIMARY KEY, ms TEXT NOT NULL) WITHOUT ROWID"
 
@@ -20,11 +20,14 @@ class MeasurementCache:
         path: of the file, made if it is missing; None keeps everything in memory.
 
     Raises:
+        InvalidOptionError: `path` is no path.
         DamagedFileError: the file is something else.
         UnwritablePathError: it cannot be opened or made.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
+        if path is not None and not isinstance(path, (str, Path)):
+            raise wrong_kind("cache", path, "the path of a file, or None")
         self.path = None if path is None else Path(path)
         self._owner = -1
         self._connect()
@@ -36,7 +39,10 @@ class MeasurementCache:
                 self._connection = sqlite3.connect(self.path or ":memory:", timeout=30.0, isolation_level=None)
                 self._connection.execute(_TABLE)
             except sqlite3.OperationalError as error:
-                raise UnwritablePathError(f"The measurement cache {self.path} cannot be opened: {error}.") from error
+                raise UnwritablePathError(
+                    f"The measurement cache {self.path} cannot be opened: {error}. "
+                    "Name a file in a folder that is there."
+                ) from error
             except sqlite3.DatabaseError as error:
                 raise DamagedFileError(
                     f"{self.path} is no measurement cache ({error}); move it away, or name another file."

@@ -10,7 +10,7 @@ from typing import Any
 from shard_gym.cost_models.measured.book import Book, Tally
 from shard_gym.cost_models.measured.draws import Draws
 from shard_gym.cost_models.measured.turns import Measurer, Turn, turns
-from shard_gym.cost_models.neural.collection import begin_costs
+from shard_gym.cost_models.neural.collection import begin_costs, only_one
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 PART = 24
@@ -47,7 +47,7 @@ def collect(
 
     Raises:
         InvalidOptionError: a number means nothing, there is neither a budget nor a count, or the folder holds
-            something else.
+            something else, or another program adds to it.
         RunsFailedError: `book.MOST_FAILURES` draws in a row failed; these are not noted.
         DamagedFileError: the folder is damaged.
         UnwritablePathError: the disk refuses.
@@ -56,15 +56,29 @@ def collect(
     _check(budget_s, count, repeat_every, part)
     draws.prepare()
     begin = clock()
-    drawn = draws.to_json()
-    begin_costs(folder, source=measurer.fingerprint, hardware=measurer.hardware, workload=draws.workload, drawn=drawn)
-    book = Book(Path(folder), draws, measurer.fingerprint, part)
+    with only_one(folder):
+        source, hardware = measurer.fingerprint, measurer.hardware
+        begin_costs(folder, source=source, hardware=hardware, workload=draws.workload, drawn=draws.to_json())
+        book = Book(Path(folder), draws, source, part)
+        _fill(book, measurer, turns(count, repeat_every), budget_s, on_tally, lambda: clock() - begin)
+    return book.tally(clock() - begin)
+
+
+def _fill(
+    book: Book,
+    measurer: Measurer,
+    every: Iterator[Turn],
+    budget_s: float | None,
+    on_tally: Callable[[Tally], None] | None,
+    passed: Callable[[], float],
+) -> None:
+    """Measure what `book` does not have, until the time is up."""
 
     def wanted() -> Iterator[Turn]:
-        for turn in turns(count, repeat_every):
+        for turn in every:
             if book.has(turn):
                 continue
-            if budget_s is not None and clock() - begin >= budget_s:
+            if budget_s is not None and passed() >= budget_s:
                 return
             yield turn
 
@@ -72,10 +86,9 @@ def collect(
         for outcome in measurer.measure(wanted()):
             book.add(outcome)
             if on_tally:
-                on_tally(book.tally(clock() - begin))
+                on_tally(book.tally(passed()))
     finally:
         book.write()
-    return book.tally(clock() - begin)
 
 
 def _check(budget_s: Any, count: Any, repeat_every: Any, part: Any) -> None:

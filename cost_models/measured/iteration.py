@@ -10,8 +10,7 @@ from torch import Tensor
 
 from shard_gym.cost_models.measured.job import Job, shares
 from shard_gym.cost_models.measured.operator import FusedTables
-from shard_gym.cost_models.measured.remembered import LookupMemory
-from shard_gym.cost_models.measured.streams import fused_batch
+from shard_gym.cost_models.measured.streams import LookupSource, fused_batch
 
 Timed = Callable[[Callable[[], None]], float]
 """Does some work once all devices are ready for it; the ms it took here."""
@@ -92,9 +91,9 @@ class Iteration:
             self.outputs.backward(self._gradients)  # type: ignore[no-untyped-call]
 
 
-def batches_of(job: Job, fused: FusedTables | None, memory: LookupMemory) -> list[Batch | None]:
-    """The batches of lookups of `job`, on the device; `memory` knows those that were drawn before."""
+def batches_of(job: Job, fused: FusedTables | None, source: LookupSource) -> list[Batch | None]:
+    """The batches of lookups of `job`, on the device; `source` has them."""
     if job.tables is None or fused is None:
         return [None] * job.repeats.batches
-    streams = [memory.stream(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
+    streams = [source.stream(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
     return [fused.batch(*fused_batch(streams, number, job.batch_size)) for number in range(job.repeats.batches)]

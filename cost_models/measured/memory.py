@@ -16,6 +16,9 @@ OUTPUT_BYTES = 4
 COPIES = 3
 """Pooled outputs, their gradients, and what arrives from the others."""
 
+WORKER_BYTES = 200 * 2**20
+"""Of a process that imported torch and FBGEMM."""
+
 STREAM_COPIES = 3
 """A table's lookups while they are drawn: the accesses, their order, and the batch."""
 
@@ -44,6 +47,21 @@ def available_bytes() -> int | None:
         return None
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return found[0] if found else None
+
+
+def require_room(device: str, workers: int) -> None:
+    """Refuse more processes on a CPU than can even start.
+
+    Raises:
+        DeviceMemoryError: they would take more memory than there is.
+    """
+    available = available_bytes() if device == "cpu" else None
+    if available is not None and workers * WORKER_BYTES > available:
+        raise DeviceMemoryError(
+            f"{workers} processes take about {format_bytes(workers * WORKER_BYTES)} before they hold any table, but "
+            f"only {format_bytes(available)} are available on this machine. Measure fewer devices, or pass "
+            "layout='in-turn' to let one process stand for all."
+        )
 
 
 def require_memory(device: str, jobs: Sequence[Job], subjects: Sequence[str]) -> None:

@@ -19,10 +19,11 @@ from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostMode
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Job, Repeats, output_width, tables_to_json
 from shard_gym.cost_models.measured.machine import Machine, this_machine, usable_cpus
-from shard_gym.cost_models.measured.memory import require_memory
+from shard_gym.cost_models.measured.memory import require_memory, require_room
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.errors import InvalidOptionError, unknown_name
+from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement, format_bytes
+from shard_gym.pools.meta_file import require_unpacked
 from shard_gym.tables import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES, Tables
 from shard_gym.topology import Topology
 from shard_gym.wording import counted
@@ -89,11 +90,13 @@ class MeasuredCostModel(CostModel):
         threads: of each process on a CPU; None shares those there are.
         timeout_s: limit of one measurement.
         cache: file to remember measurements in; None for this object's memory.
+        recorded: one of Meta's lookup files, unpacked, to take lookups from in place of drawing them; tables say by
+            their names which of the file's they are, see `recorded.RecordedLookups`.
 
     Raises:
         InvalidOptionError: an argument means nothing, or there is no such device here.
         MissingExtraError: torch or FBGEMM is not installed.
-        DamagedFileError, UnwritablePathError: `cache` cannot be used.
+        DamagedFileError, UnwritablePathError: `cache` or `recorded` cannot be used.
     """
 
     name = "measured"
@@ -114,6 +117,7 @@ class MeasuredCostModel(CostModel):
         threads: int | None = None,
         timeout_s: float = 120.0,
         cache: str | Path | None = None,
+        recorded: str | Path | None = None,
     ) -> None:
         for kind, value, known in (
             ("device", device, DEVICES),
@@ -128,10 +132,14 @@ class MeasuredCostModel(CostModel):
             _require_whole(name, count, least=0 if name in ("warmup", "seed") else 1)
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
             raise InvalidOptionError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}.")
-        self.device, self.layout, self.batch_size = device, layout, batch_size
+        self.device, self.batch_size = device, batch_size
+        self.layout = EACH if (device, layout) == ("cpu", "auto") else layout
         self.repeats = Repeats(iterations, warmup, batches, seed)
         self.weight_dtype, self.optimizer = weight_dtype, optimizer
         self.threads, self.timeout_s = threads, float(timeout_s)
+        self.recorded = None if recorded is None else Path(recorded).absolute()
+        if self.recorded is not None:
+            require_unpacked(self.recorded)
         self.guide: AdditiveCostModel = AnalyticalCostModel()
         self.machine: Machine = this_machine(device)
         self._cache = MeasurementCache(cache)
@@ -144,8 +152,8 @@ class MeasuredCostModel(CostModel):
 
     @property
     def fingerprint(self) -> str:
-        """Model, hardware, versions and how it measures."""
-        return f"{super().fingerprint}-{_digest([self.machine.fingerprint, self._manner()])}"
+        """Model, layout, and a hash of the hardware, the versions and how it measures."""
+        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self._manner()])}"
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
@@ -213,7 +221,7 @@ class MeasuredCostModel(CostModel):
     def layout_of(self, num_devices: int) -> str:
         """`each` or `in-turn`, for a task with that many devices."""
         if self.device == "cpu":
-            return EACH if self.layout == "auto" else self.layout
+            return self.layout
         enough = self.machine.num_devices >= num_devices
         if self.layout == EACH and not enough:
             raise InvalidOptionError(
@@ -234,7 +242,11 @@ class MeasuredCostModel(CostModel):
     def _manner(self) -> dict[str, Any]:
         """All that decides a time beside the tables and the hardware."""
         names = ("layout", "batch_size", "weight_dtype", "optimizer", "threads")
-        return {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
+        manner = {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
+        if self.recorded is not None:
+            about = self.recorded.stat()
+            manner["recorded"] = [self.recorded.name, about.st_size, about.st_mtime_ns]
+        return manner
 
     def _key(self, layout: str, kind: str, what: Any) -> str:
         return _digest([self.machine.fingerprint, self._manner(), layout, kind, what])
@@ -243,7 +255,7 @@ class MeasuredCostModel(CostModel):
         """Measure the operator of one device on the one there is."""
         job = Job(part, self._samples(part), (widths[device],), self.repeats, exchange=False)
         subjects = [_subject(device, part)]
-        require_memory(self.device, [job], subjects)
+        self._require_memory([job], subjects)
         (answer,) = self._with_workers(1).ask([{"do": "measure", **job.to_json()}], subjects)
         self._cache.put(key, np.array(answer["ms"])[:, ::3].ravel().tolist())
 
@@ -260,7 +272,7 @@ class MeasuredCostModel(CostModel):
         samples = next(self._samples(part) for part in parts if part is not None)
         jobs = [Job(part, samples, widths, self.repeats, exchange=together) for part in parts]
         subjects = [_subject(device, part) for device, part in enumerate(parts)]
-        require_memory(self.device, jobs, subjects)
+        self._require_memory(jobs, subjects)
         answers = self._with_workers(len(parts)).ask(
             [{"do": "measure", **job.to_json()} for job in jobs], subjects, join=len(parts) if together else 0
         )
@@ -269,6 +281,14 @@ class MeasuredCostModel(CostModel):
         for device, key in enumerate(keys):
             self._cache.put(key, ms[:, device, ::3].ravel().tolist())
         self._cache.put(exchange_key, ms[:, order, 1:3].ravel().tolist())
+
+    def _require_memory(self, jobs: Sequence[Job], subjects: Sequence[str]) -> None:
+        """Refuse what does not fit, when the workers no longer hold the tables of the last measurement."""
+        try:
+            require_memory(self.device, jobs, subjects)
+        except DeviceMemoryError:
+            self.close()
+            require_memory(self.device, jobs, subjects)
 
     def _modelled(self, widths: tuple[int, ...], topology: Topology, samples: int) -> FloatArray:
         """(D, 2) ms of both all-to-alls, as the analytical model has them."""
@@ -280,8 +300,10 @@ class MeasuredCostModel(CostModel):
         """A session of at least `count` workers."""
         if self._session is None or self._session.size < count:
             self.close()
+            require_room(self.device, count)
             threads = self.threads or max(1, usable_cpus() // count)
-            self._session = Session(self.device, count, threads=threads, timeout_s=self.timeout_s)
+            recorded = None if self.recorded is None else str(self.recorded)
+            self._session = Session(self.device, count, threads=threads, timeout_s=self.timeout_s, recorded=recorded)
         return self._session
 
 

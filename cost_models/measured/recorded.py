@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.measured.streams import Lookups, pieces
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, short_repr
 from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
+from shard_gym.tables import Tables
 
 
 class RecordedStream:
@@ -54,6 +56,12 @@ class RecordedStream:
         reads = [np.empty(0, np.int64), *(indices[offsets[first] : offsets[last]] for _, first, last in cuts)]
         return Lookups(np.concatenate(reads, dtype=np.int64), np.concatenate(bags, dtype=np.int64)[None, :])
 
+    def of_rows(self, num_embeddings: int) -> RecordedStream:
+        """The same lookups for a table with so many rows."""
+        if self._views is None:
+            return self
+        return RecordedStream(self._subject, *self._views, num_embeddings)
+
     def close(self) -> None:
         """Let go of the file."""
         self._views = None
@@ -68,6 +76,48 @@ class RecordedStream:
                 f"Give it {highest + 1} rows or more; recorded indices are not mapped to fewer."
             )
         self._checked = True
+
+
+NAMED = re.compile(r"(?:.*/)?table_(\d+)")
+"""Names of tables that say which of a file's they are; `shard_gym.pools.meta` gives such names."""
+
+
+class RecordedLookups:
+    """The streams of a file for tables by their names: `table_17`, or `anything/table_17`, is the file's table 17.
+
+    Args:
+        path: the file, see `open_recorded`.
+
+    Raises:
+        DamagedFileError: see `open_recorded`.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path, self._open = path, ExitStack()
+        self._streams = self._open.enter_context(open_recorded(path))
+
+    def stream(self, tables: Tables, table: int, seed: int) -> RecordedStream:
+        """That of a table; nothing is drawn, so there is nothing for the seed to change.
+
+        Raises:
+            InvalidTablesError: its name says no table of the file, or it has several features or too few rows.
+        """
+        name, features = tables.names[table], int(tables.num_features[table])
+        found = NAMED.fullmatch(name)
+        if found is None or int(found[1]) >= len(self._streams):
+            raise InvalidTablesError(
+                f"Table {name!r} is none of the {len(self._streams)} tables of {self._path}, which are called table_0, "
+                "table_1, and so on."
+            )
+        if features != 1:
+            raise InvalidTablesError(
+                f"Table {name!r} has {features} features, but {self._path} holds one for each table."
+            )
+        return self._streams[int(found[1])].of_rows(int(tables.num_embeddings[table]))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._open.close()
 
 
 @contextmanager

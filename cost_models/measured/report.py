@@ -39,9 +39,10 @@ MAX_REASONS = 5
 """Reasons for what was skipped that are named one by one."""
 
 INTRODUCTION = (
-    "Placements of random tables were executed, and the time of each phase of an iteration was taken. Every error "
-    "below is one on tables that no fitted model has seen. `measured again` compares measurements with later ones of "
-    "the same placements: a model as exact as that is as good as measuring, and smaller differences mean nothing. "
+    "Placements of random tables were executed, and the time of each phase of an iteration was taken. Errors of models "
+    "are those on tables that no fitted model has seen. `measured again` compares measurements with later ones of the "
+    "same placements, whatever their tables: a model as exact as that is as good as measuring, and smaller differences "
+    "mean nothing. "
     "`scaled` is the analytical model with one factor for each phase, `calibrated` the same model with the bandwidths, "
     "latencies and the like that fit best, both found on the training tables; `linear` is least squares on sums of "
     "table features."
@@ -255,7 +256,8 @@ def _order(comparison: Comparison) -> Iterator[str]:
     yield (
         f"Kendall's tau over all {counted(len(comparison.test), 'test placement')}, and as a mean over "
         f"{counted(len(sets), 'set')} of tables that were placed in several ways{often}. Regret is what the best of "
-        "the k placements ranked first costs more than the best one, measured."
+        "the k placements ranked first costs more than the best one, measured; where there are few more than k, it is "
+        "small whoever ranks. `measured again` has placements and a tau of its own."
     )
     rows = []
     twice = comparison.measured.twice

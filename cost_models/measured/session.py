@@ -55,13 +55,15 @@ class Session:
         size: workers.
         threads: of torch in each worker, on a CPU.
         timeout_s: limit of one `ask`.
+        recorded: file of recorded lookups; None to draw them.
     """
 
-    def __init__(self, device: str, size: int, *, threads: int, timeout_s: float) -> None:
+    def __init__(self, device: str, size: int, *, threads: int, timeout_s: float, recorded: str | None = None) -> None:
         self.device = device
         self.size = size
         self._threads = threads
         self._timeout_s = timeout_s
+        self._recorded = recorded
         self._workers: list[_Process] = []
         self._owner = os.getpid()
         self._joined: set[int] = set()
@@ -125,7 +127,8 @@ class Session:
     def _new_worker(self, rank: int) -> _Process:
         ours, theirs = socket.socketpair()
         limit = 2 * self._timeout_s  # of a collective; the parent notices earlier
-        config = WorkerConfig(rank, self.size, self.device, self._folder, theirs.fileno(), self._threads, limit)
+        link = theirs.fileno()
+        config = WorkerConfig(rank, self.size, self.device, self._folder, link, self._threads, limit, self._recorded)
         log = Path(self._folder) / f"worker-{rank}.log"
         with theirs, log.open("wb") as output:
             process = subprocess.Popen(
@@ -134,7 +137,7 @@ class Session:
                 stdout=output,
                 stderr=output,
                 env=_environment(self._threads, self.device),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[link],
                 start_new_session=True,  # Ctrl-C is for the parent, which then puts the workers away
             )
         return _Process(process, ours, log)

@@ -6,6 +6,7 @@ with devices of its own; it needs the package `ray`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -89,7 +90,7 @@ class RayCrew:
 
     Raises:
         MissingExtraError: ray is not installed.
-        InvalidOptionError: the cluster has no room for that many.
+        InvalidOptionError: there is no such cluster, or it has no room for that many.
     """
 
     def __init__(
@@ -109,7 +110,14 @@ class RayCrew:
             raise wrong_kind("workers", workers, "an integer of at least 1")
         self._ray, self._began = ray, not ray.is_initialized()
         if self._began:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            try:
+                ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            except ConnectionError as error:
+                where = os.environ.get("RAY_ADDRESS", "this machine")
+                raise InvalidOptionError(
+                    f"There is no Ray cluster at {where}: {error}. Set RAY_ADDRESS to the address of one, or unset it "
+                    "to have one started here."
+                ) from error
         room = _room(ray.cluster_resources(), cpus, gpus)
         if room < (workers or 1):
             self.close()

@@ -47,6 +47,14 @@ class IndexStream(Protocol):
         ...
 
 
+class LookupSource(Protocol):
+    """Where the lookups of tables come from."""
+
+    def stream(self, tables: Tables, table: int, seed: int) -> IndexStream:
+        """Those of one of `tables`."""
+        ...
+
+
 def fused_batch(streams: Sequence[IndexStream], number: int, batch_size: int) -> tuple[Ints, Ints]:
     """Batch `number` of all tables of one fused operator: the samples number * batch_size and following.
 

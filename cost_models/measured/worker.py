@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+    from shard_gym.cost_models.measured.streams import LookupSource
+
 PARENT_POLL_S = 1.0
 """A forked twin of the parent holds the socket open when the parent dies; so its number is looked at too."""
 
@@ -41,6 +43,7 @@ class WorkerConfig:
         fd: number of the socket.
         threads: torch's, on a CPU.
         timeout_s: after which a collective gives up by itself.
+        recorded: file of recorded lookups; None to draw them.
     """
 
     rank: int
@@ -50,6 +53,7 @@ class WorkerConfig:
     fd: int
     threads: int
     timeout_s: float
+    recorded: str | None = None
 
     def to_argument(self) -> str:
         """For the command line."""
@@ -64,7 +68,7 @@ class Worker:
         self._groups: dict[int, dist.ProcessGroup] = {}
         self._device: torch.device
         self._kept: tuple[Any, Any] = (None, None)
-        self._lookups = LookupMemory()
+        self._lookups: LookupSource = LookupMemory()
 
     def start(self) -> dict[str, Any]:
         """Import what takes long, and find the others."""
@@ -74,6 +78,10 @@ class Worker:
         import shard_gym.cost_models.measured.operator  # noqa: F401 - FBGEMM fails here if it fails
 
         config = self._config
+        if config.recorded is not None:
+            from shard_gym.cost_models.measured.recorded import RecordedLookups
+
+            self._lookups = RecordedLookups(config.recorded)
         if config.device == "cpu":
             torch.set_num_threads(config.threads)
             self._device = torch.device("cpu")

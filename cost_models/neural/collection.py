@@ -7,13 +7,15 @@
     placements-0000.parquet  its placements
 
 A part counts once the index names it; what a killed program left behind is written over. One program at a time may add
-to a folder; `SplitCosts.joined` puts several together. Needs pyarrow (extra `torch`).
+to a folder (`only_one`); `SplitCosts.joined` puts several together. Needs pyarrow (extra `torch`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +23,22 @@ from typing import Any, NamedTuple
 from shard_gym.cost_models.neural.dataset import topology_from_json, topology_to_json
 from shard_gym.cost_models.neural.parquet import Notes, from_parquet, notes_from_parquet, require_arrow, to_parquet
 from shard_gym.cost_models.neural.splits import SplitCosts
-from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra
 from shard_gym.files import read_json, sha256_of, write_atomically, write_json
 from shard_gym.tables import Workload
 
 SCHEMA = "shard-gym-costs/1"
 INDEX = "index.json"
+_RESTORE = "Restore its two files and the index from a copy, or collect into another folder."
+LOCK = ".lock"
+HARDWARE = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
+"""Names of machines: files are named after them."""
+
 _KEYS = {"schema", "source", "workload", "parts"}
+_OF_SOURCE = (
+    "A source stands for layout, iterations, dtype and optimizer, for the machine, and for the versions of torch and "
+    "FBGEMM."
+)
 _DRAWN_KEYS = {"hardware", "drawn", "skipped"}
 """Of a folder that `begin_costs` began."""
 
@@ -74,7 +85,8 @@ def begin_costs(
         drawn: all that a draw depends on besides its number; JSON values.
 
     Raises:
-        InvalidOptionError: the folder holds costs of another source or workload, or drawn in another way.
+        InvalidOptionError: the folder holds costs of another source or workload, or drawn in another way; or parts
+            whose index is gone.
         DamagedFileError: the folder's index is damaged.
         UnwritablePathError: the disk refuses.
         MissingExtraError: pyarrow is not installed.
@@ -88,12 +100,49 @@ def begin_costs(
         "drawn": json.loads(json.dumps(drawn)),  # as they will be read
     }
     if not (folder / INDEX).exists():
+        lost = sorted(path.name for path in folder.glob("*.parquet"))
+        if lost:
+            raise InvalidOptionError(
+                f"{folder} holds {lost[0]} and no {INDEX}, so nobody knows what was measured there. Bring {INDEX} "
+                "back, or name another folder."
+            )
         write_json(folder / INDEX, {"schema": SCHEMA, **origin, "parts": [], "skipped": []})
         return
     index = _read_index(folder)
     if "drawn" not in index:
         raise InvalidOptionError(f"The costs in {folder} were not drawn by number; name another folder for these.")
     _require_origin(folder, index, origin)
+
+
+@contextmanager
+def only_one(folder: str | Path) -> Iterator[None]:
+    """Keep other programs from adding to `folder`; a program that is killed keeps nobody from it.
+
+    Raises:
+        InvalidOptionError: another program adds to it now.
+        UnwritablePathError: the disk refuses.
+        MissingExtraError: pyarrow or filelock is not installed.
+    """
+    require_arrow()
+    try:
+        from filelock import FileLock, Timeout
+    except ModuleNotFoundError as error:
+        raise missing_extra("filelock", "torch", "Collecting measured costs") from error
+    folder = Path(folder)
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise InvalidOptionError(
+            f"Another program is adding to {folder}. Wait until it is done, or name another folder."
+        ) from error
+    except OSError as error:
+        raise UnwritablePathError(f"{folder} cannot be written to: {error.strerror or error}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def append_costs(folder: str | Path, costs: SplitCosts, notes: Notes | None = None) -> None:
@@ -166,10 +215,19 @@ def load_collected(folder: str | Path) -> Collected:
 
 def _require_origin(folder: Path, index: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
     for key, value in origin.items():
-        if index[key] != value:
-            raise InvalidOptionError(
-                f"{folder} holds costs whose {key} is {index[key]!r}, not {value!r}; name another folder for these."
+        there = index[key]
+        if there == value:
+            continue
+        if isinstance(there, dict) and isinstance(value, dict):
+            key, there, value = next(
+                (name, there.get(name), value.get(name))
+                for name in (*value, *there)
+                if there.get(name) != value.get(name)
             )
+        more = f" {_OF_SOURCE}" if key == "source" else ""
+        raise InvalidOptionError(
+            f"{folder} holds costs whose {key} is {there!r}, not {value!r}.{more} Name another folder for these."
+        )
 
 
 def load_costs(folder: str | Path) -> SplitCosts:
@@ -209,6 +267,11 @@ def _read_drawn(folder: Path) -> dict[str, Any]:
     index = _read_index(folder)
     if "drawn" not in index:
         raise DamagedFileError(f"The costs in {folder} were not drawn by number; `shard-gym collect` makes such.")
+    source, hardware = index["source"], index["hardware"]
+    if not isinstance(source, str) or not isinstance(hardware, str) or not HARDWARE.fullmatch(hardware):
+        raise DamagedFileError(
+            f"{folder / INDEX} must name a source, and hardware by small letters, digits, '.' and '-'."
+        )
     if not isinstance(index["drawn"], dict) or not isinstance(index["skipped"], list):
         raise DamagedFileError(f"{folder / INDEX} must say how placements are drawn, and list what was skipped.")
     return index
@@ -220,9 +283,9 @@ def _read_notes(folder: Path, number: int, index: Mapping[str, Any]) -> Notes:
         content = _read_file(_path(folder, kind, number), index["parts"][number]["sha256"][kind])
         notes = notes_from_parquet(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"Part {number} of {folder} is damaged: {error}") from error
+        raise DamagedFileError(f"Part {number} of {folder} is damaged: {error} {_RESTORE}") from error
     if notes is None:
-        raise DamagedFileError(f"Part {number} of {folder} does not say which draws were measured.")
+        raise DamagedFileError(f"Part {number} of {folder} does not say which draws were measured. {_RESTORE}")
     return notes
 
 
@@ -233,7 +296,7 @@ def _read_part(folder: Path, number: int, index: Mapping[str, Any]) -> SplitCost
         topologies = [topology_from_json(record) for record in part["topologies"]]
         return from_parquet(files, Workload(**index["workload"]), topologies, index["source"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # every refusal of the parts is a ValueError
-        raise DamagedFileError(f"Part {number} of {folder} is damaged: {error}") from error
+        raise DamagedFileError(f"Part {number} of {folder} is damaged: {error} {_RESTORE}") from error
 
 
 def _read_file(path: Path, sha256: str) -> bytes:

@@ -26,7 +26,7 @@ from shard_gym.cost_models.neural.training import (
     teach,
     trainable,
 )
-from shard_gym.errors import InvalidOptionError, wrong_kind
+from shard_gym.errors import InvalidOptionError, TrainingDivergedError, wrong_kind
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ def fit_cost_model(
     Raises:
         UnknownNameError: there is no such network.
         InvalidOptionError: a split has no placement, or the seed is no integer of at least 0.
+        TrainingDivergedError: a weight became NaN or infinite, or none of the looks at the validation tables gave a
+            finite error.
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise wrong_kind("seed", seed, "an integer of at least 0")
@@ -120,6 +122,11 @@ def fit_cost_model(
         fit = _Fit(chosen, costs, np.random.default_rng(seed), options or FitOptions())
         while not fit.over:
             fit.go_on(on_progress)
+        if not np.isfinite(fit.best_error):
+            raise TrainingDivergedError(
+                f"The fit of {chosen.architecture!r} diverged: its error on the validation tables was never a finite "
+                "number. Fit with a smaller learning_rate."
+            )
     return chosen(fit.best, {"fit": {"seed": int(seed), **fit.account()}})
 
 
@@ -133,7 +140,7 @@ class _Fit:
         self._samples, self._validation = Samples(costs.part("train"), network), costs.part("validation")
         self._weights = trainable(calibrated(self._samples, network.new_weights(rng)))
         self._optimizer = new_optimizer(self._weights, options.weight_decay)
-        self._step, self._best_step, self._best_error = 0, 0, np.inf
+        self._step, self._best_step, self.best_error = 0, 0, np.inf
         self.best = as_arrays(self._weights)
 
     @property
@@ -157,9 +164,14 @@ class _Fit:
             batch_size=options.batch_size,
         )
         weights = as_arrays(self._weights)
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise TrainingDivergedError(
+                f"The fit of {self._network.architecture!r} diverged: after {self._step} steps a weight is no finite "
+                f"number. Fit with a learning_rate below {options.learning_rate:g}."
+            )
         error = validation_error(self._network(weights), self._validation)
-        if error < self._best_error:
-            self.best, self._best_error, self._best_step = weights, error, self._step
+        if error < self.best_error:
+            self.best, self.best_error, self._best_step = weights, error, self._step
         if on_progress:
             on_progress(FitProgress(self._step, options.steps, loss, error, self._best_step))
 
@@ -171,7 +183,7 @@ class _Fit:
             **vars(self._options),
             "steps_done": self._step,
             "best_step": self._best_step,
-            "validation_error": self._best_error,
+            "validation_error": self.best_error,
             "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
         }
 

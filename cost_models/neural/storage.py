@@ -29,14 +29,14 @@ NETWORKS: dict[str, type[NeuralCostModel]] = {
 """The one table of networks by architecture; add yours with `NETWORKS["name"] = YourCostModel`."""
 
 
-def network_named(name: str) -> type[NeuralCostModel]:
-    """The network with the architecture `name`.
+def network_named(name: str, *others: str) -> type[NeuralCostModel]:
+    """The network with the architecture `name`; `others` are names that the asker knows besides.
 
     Raises:
         UnknownNameError: there is none; the message lists those there are.
     """
     if name not in NETWORKS:
-        raise unknown_name("network", name, NETWORKS)
+        raise unknown_name("network", name, [*NETWORKS, *others])
     return NETWORKS[name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -98,7 +99,8 @@ def collect(
         memory_gib: what the tables of a placement may take together; a share of what one device has if not given.
         weight_dtype: fp16 or fp32; if not given, fp16 on GPUs and fp32 on CPUs.
         optimizer: sgd or rowwise_adagrad; if not given, sgd on GPUs and rowwise_adagrad on CPUs.
-        profile: the hardware profile that describes devices and links; found by the device's name if not given.
+        profile: the hardware profile that describes devices and links; found by the device's name if not given, and
+            a100-dgx for a GPU that has none.
         layout: each (a process for each device), in-turn (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the draws.
@@ -114,17 +116,26 @@ def collect(
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    found = find_hardware(hardware, layout, iterations, weight_dtype, optimizer)
+    if (out / INDEX).exists() and len(sizes) > 1:
+        raise InvalidOptionError(
+            f"{out} is a data set of its own, of one batch size. Name another folder for several, or one size at a "
+            "time."
+        )
+    several = len(sizes) > 1 or any(out.glob(f"*/{INDEX}"))
+    gpus = gpus_per_worker if ray else None
+    found = find_hardware(hardware, layout, devices, gpus, iterations, weight_dtype, optimizer)
     usual, name = TRAINED[found.kind], profile or profile_of(found.name) or STAND_IN
     memory = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
     every = {
-        out / f"batch-{size}" if len(sizes) > 1 else out: Draws(
+        out / f"batch-{size}" if several else out: Draws(
             Workload(size, weight_dtype or usual[0], optimizer or usual[1]), name, devices, memory, seed
         )
         for size in sizes
     }
     crew = partial(_over_ray, found, workers, gpus_per_worker) if ray else partial(Here, found.make_model)
     tallies: dict[Path, Tally] = {}
+    # Schedulers and containers end programs by SIGTERM; what was measured until then is written, too.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for number, (folder, draws) in enumerate(every.items()):
             left = seconds - sum(tally.seconds for tally in tallies.values())
@@ -135,6 +146,7 @@ def collect(
         errors().print(sentence(message, "bold red"))
         return INTERRUPTED_EXIT_CODE
     finally:
+        signal.signal(signal.SIGTERM, before)
         _print_tallies(found.name, tallies)
     return 0
 
@@ -180,19 +192,31 @@ def parse_duration(option: str, text: str) -> float:
 
 
 def find_hardware(
-    hardware: str, layout: str, iterations: int, weight_dtype: str | None, optimizer: str | None
+    hardware: str,
+    layout: str,
+    devices: int,
+    gpus: int | None,
+    iterations: int,
+    weight_dtype: str | None,
+    optimizer: str | None,
 ) -> Hardware:
-    """What `--hardware` names on this machine.
+    """What `--hardware` names on this machine, to measure placements on so many `devices`.
+
+    Args:
+        gpus: those that a worker has; None for all of this machine.
 
     Raises:
         InvalidOptionError: there is no such device here, or an option means nothing.
         MissingExtraError: torch or FBGEMM is not installed.
     """
     from shard_gym.cost_models.measured.machine import this_machine
-    from shard_gym.cost_models.measured.model import MeasuredCostModel
+    from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
 
     kind = _kind_here() if hardware == "auto" else hardware
     machine = this_machine(kind)
+    if layout == "auto" and kind == "cuda":
+        # Now, so that one data set has one layout, however many GPUs there are when it goes on.
+        layout = EACH if (machine.num_devices if gpus is None else gpus) >= devices else IN_TURN
     make_model = partial(
         MeasuredCostModel,
         kind,

@@ -53,7 +53,7 @@ def fit_cost_model(
     """
     names = [name for name in dict.fromkeys(network) if name != LINEAR]
     for name in names:
-        network_named(name)
+        network_named(name, LINEAR)
     if steps is not None:
         require_at_least("--steps", steps, 1)
     if not importlib.util.find_spec("torch"):

@@ -39,7 +39,7 @@ Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar=f"FILE{SUFFIX} ...", h
 def report_cost_model(
     data: Annotated[Path, tyro.conf.Positional],
     models: Files = (),
-    out: Path = Path("docs/results"),
+    out: Path = Path("report"),
     profile: OptionalStr = None,
     no_pictures: bool = False,
 ) -> None:
@@ -69,7 +69,7 @@ def report_cost_model(
         drawn.append(out / IMAGES / f"{target.stem}-batch-{size}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
-    command = _command(data, models, profile) + " --no-pictures" * no_pictures
+    command = _command(data, models, profile, out) + " --no-pictures" * no_pictures
     write_atomically(target, page(comparisons, command, links).encode())
     output().print(sentence(f"Written: {', '.join(map(str, (target, *drawn)))}.", "dim"), soft_wrap=True)
 
@@ -96,11 +96,12 @@ def _require_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[str
             raise InvalidOptionError(f"{path} was fitted to {fitted_to}, and no data set here is trained that way.")
 
 
-def _command(data: Path, models: Sequence[Path], profile: str | None) -> str:
+def _command(data: Path, models: Sequence[Path], profile: str | None, out: Path) -> str:
     """What makes the same page anywhere."""
     words = [PROG, "report-cost-model", data.as_posix()]
     words += ["--models", *(path.as_posix() for path in models)] if models else []
     words += ["--profile", profile] if profile else []
+    words += ["--out", out.as_posix()]
     return shlex.join(words)
 
 

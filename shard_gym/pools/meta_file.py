@@ -69,6 +69,19 @@ def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Inte
     return own
 
 
+def require_unpacked(path: Path) -> None:
+    """Check that a file can be mapped as it is, before several programs open it.
+
+    Raises:
+        DamagedFileError: the file is missing, or a git-LFS pointer.
+        InvalidOptionError: it is packed.
+    """
+    if _known_head(path).startswith(_GZIP):
+        raise InvalidOptionError(
+            f"{path} is packed, and every process would unpack it. Unpack it first: gunzip --keep FILE."
+        )
+
+
 @contextmanager
 def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
     """The arrays of the file at `path`; a packed file is unpacked beside it, or in `tmp_dir`, while it is open.
@@ -78,13 +91,7 @@ def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterat
         InvalidOptionError: the unpacked file cannot be written.
         MissingExtraError: torch is not installed.
     """
-    head = _head(path)
-    if head.startswith(_POINTER):
-        raise DamagedFileError(
-            f"{path} is a git-LFS pointer, not the data: the repository was cloned without its large files. "
-            f"Run `git lfs pull` in it and try again."
-        )
-    if not head.startswith(_GZIP):
+    if not _known_head(path).startswith(_GZIP):
         yield _load(path, path)
         return
     folder = path.parent if tmp_dir is None else tmp_dir
@@ -96,6 +103,17 @@ def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterat
         unpacked = Path(unpacked_in) / "lookups.pt"
         _unpack(path, unpacked, progress)
         yield _load(unpacked, path)
+
+
+def _known_head(path: Path) -> bytes:
+    """The first bytes of a file that is no pointer to another."""
+    head = _head(path)
+    if head.startswith(_POINTER):
+        raise DamagedFileError(
+            f"{path} is a git-LFS pointer, not the data: the repository was cloned without its large files. "
+            f"Run `git lfs pull` in it and try again."
+        )
+    return head
 
 
 def _head(path: Path) -> bytes:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from shard_gym.cli import COMMANDS, collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.measured.folders import read_all, read_measured
+from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.cost_models.measured.spread_out import SpreadOut
 from shard_gym.cost_models.measured.turns import Here
 from shard_gym.cost_models.neural.collection import load_collected
@@ -69,7 +72,7 @@ def test_it_measures_goes_on_and_tells(run, abacus, tmp_path: Path) -> None:
     asked = abacus()
     first = run("collect", "--out", tmp_path, *SMALL, "--count", 30, "--repeat-every", 5)
     assert first.code == 0, first.err
-    assert asked == [("auto", "auto", 10, None, None)]
+    assert asked == [("auto", "auto", 2, None, 10, None, None)]
     assert "Measured on nvidia-h200" in first.out
     assert first.out.split("\n")[-2].split()[1:5] == ["35", "5", "35", "0"]
     assert "24 measured, 0 skipped" in first.err.replace("\n", " ")
@@ -109,7 +112,7 @@ def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
     given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "in-turn", "--iterations", 3)
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
-    assert asked == [("cuda", "in-turn", 3, "fp32", "rowwise_adagrad")]
+    assert asked == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
     about = load_collected(tmp_path)
     assert about.workload == Workload(512, "fp32", "rowwise_adagrad")
     assert (about.drawn["max_bytes"], about.drawn["profile"], about.drawn["seed"]) == (3 * 2**29, "v100-nvlink", 7)
@@ -145,6 +148,46 @@ def test_ctrl_c_leaves_what_was_measured(run, abacus, tmp_path: Path) -> None:
     assert "give the same command to go on" in outcome.err.replace("\n", " ")
     assert len(read_measured(tmp_path).costs.data) == 5
     assert "5" in outcome.out
+
+
+def test_being_told_to_end_leaves_what_was_measured(run, abacus, tmp_path: Path) -> None:
+    def estimate(self: Abacus, *what: Any) -> CostEstimate:
+        self.count += 1
+        if self.count == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return AnalyticalCostModel.estimate(self, *what)
+
+    before = signal.getsignal(signal.SIGTERM)
+    abacus(estimate=estimate)
+    assert run("collect", "--out", tmp_path, *SMALL).code == 130
+    assert len(read_measured(tmp_path).costs.data) == 3
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_further_sizes_go_beside_the_others_and_never_into_one(run, abacus, tmp_path: Path) -> None:
+    abacus()
+    given = ("--devices", 2, "--count", 3)
+    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 512, "--batch-size", 1024).code == 0
+    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 256).code == 0
+    assert [each.about.workload.batch_size for each in read_all(tmp_path / "two").values()] == [256, 512, 1024]
+    assert run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512).code == 0
+    outcome = run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512, "--batch-size", 1024)
+    assert outcome.code == 2
+    assert "is a data set of its own" in outcome.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "expected"),
+    [("auto", None, "each"), ("auto", 1, "in-turn"), ("auto", 4, "each"), ("in-turn", None, "in-turn")],
+)
+def test_a_data_set_has_one_layout(
+    monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int | None, expected: str
+) -> None:
+    machine = Machine("cuda", "NVIDIA H200", 4, 2**37, "2.13.0", "1.8.0", "13.0", "2.28")
+    for module in ("machine", "model"):
+        monkeypatch.setattr(f"shard_gym.cost_models.measured.{module}.this_machine", lambda kind: machine)
+    found = collect.find_hardware("cuda", layout, 4, gpus, 10, None, None)
+    assert found.make_model().fingerprint.startswith(f"measured-v1-{expected}-")
 
 
 def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

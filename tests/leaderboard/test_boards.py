@@ -34,7 +34,7 @@ def test_gap_is_against_the_best_known(made: Path) -> None:
     known = best_known_costs(load_suite("dlrm-20x4"), make_cost_model("analytical"))
     assert board.best is not None
     assert board.best.ms.tolist() == list(known.values())
-    assert "local search with 200000 placements" in board.best.effort
+    assert "local search with" in board.best.effort
     task = load_suite("dlrm-20x4")[0]
     cost = make_cost_model("analytical").estimate(board.best.placements[0], task.tables, task.topology).total_ms
     assert cost == pytest.approx(board.best.ms[0], rel=1e-12)

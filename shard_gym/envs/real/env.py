@@ -14,6 +14,7 @@ from shard_gym.envs.placement.observation import Observation
 from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.real.hardware import tasks_on
+from shard_gym.errors import wrong_kind
 from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import TaskSource
 
@@ -116,7 +117,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         max_devices: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.measured = measured or MeasuredCostModel(
+        self.measured = checked(measured) or MeasuredCostModel(
             device,
             layout=layout,
             batch_size=batch_size,
@@ -133,6 +134,17 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         """End the workers; the next measurement starts new ones."""
         self.measured.close()
         super().close()
+
+
+def checked(measured: Any) -> MeasuredCostModel | None:
+    """`measured`, if it is a cost model that measures, or nothing.
+
+    Raises:
+        InvalidOptionError: it is something else.
+    """
+    if measured is not None and not isinstance(measured, MeasuredCostModel):
+        raise wrong_kind("measured", measured, "a MeasuredCostModel, or None to have one made of the other arguments")
+    return measured
 
 
 MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
@@ -159,7 +171,7 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
         **arguments: Any,
     ) -> None:
         measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
-        self.measured = measured or MeasuredCostModel(**measuring)
+        self.measured = checked(measured) or MeasuredCostModel(**measuring)
         super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **arguments)
         self._episodes.judge = self.measured
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,26 @@ def test_what_is_measured_is_what_is_drawn(tmp_path: Path) -> None:
         assert data.devices.tolist() == drawn.placement.tolist()
         assert SPLITS[costs.placement_split[place]] == split_of(turn.number)
     assert len(read_json(tmp_path / INDEX)["parts"]) == 5
+
+
+def test_two_programs_never_add_to_one_folder(tmp_path: Path) -> None:
+    def estimate(self: Fake, *what: Any) -> CostEstimate:
+        with pytest.raises(InvalidOptionError, match="Another program is adding to"):
+            collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
+        return AnalyticalCostModel.estimate(self, *what)
+
+    tally = collect(Here(type("Fake", (Fake,), {"estimate": estimate}), DRAWS), tmp_path, DRAWS, count=2)
+    assert tally.measured == len(load_costs(tmp_path).data) == 2
+    assert collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3).new == 1
+
+
+@pytest.mark.parametrize("kind", ["tables", "placements"])
+def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
+    (tmp_path / f"{kind}-0000.parquet").unlink()
+    with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
+        collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=6)
+    assert len(read_json(tmp_path / INDEX)["parts"]) == 1
 
 
 def test_a_model_that_says_nothing_of_its_spread_has_none(tmp_path: Path) -> None:
@@ -310,14 +330,14 @@ def test_a_bug_is_not_noted_but_raised(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda: replace(DRAWS, seed=1), "drawn"),
-        (lambda: replace(DRAWS, max_bytes=2**31), "drawn"),
-        (lambda: replace(DRAWS, workload=Workload(1024)), "workload"),
+        (lambda: replace(DRAWS, seed=1), "seed is 0, not 1"),
+        (lambda: replace(DRAWS, max_bytes=2**31), "max_bytes"),
+        (lambda: replace(DRAWS, workload=Workload(1024)), "batch_size"),
     ],
 )
 def test_other_draws_go_into_another_folder(tmp_path: Path, other: Callable[[], Draws], words: str) -> None:
     collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-    with pytest.raises(InvalidOptionError, match=f"{words}.*name another folder"):
+    with pytest.raises(InvalidOptionError, match=f"{words}.*Name another folder"):
         collect(Here(Fake, other()), tmp_path, other(), count=5)
     assert len(turns_in(tmp_path)) == 3
 
@@ -325,7 +345,7 @@ def test_other_draws_go_into_another_folder(tmp_path: Path, other: Callable[[], 
 @pytest.mark.parametrize("change", [{"version": 99}, {"hardware": "a-slide-rule"}])
 def test_other_measurers_go_into_another_folder(tmp_path: Path, change: dict[str, Any]) -> None:
     collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-    with pytest.raises(InvalidOptionError, match="name another folder"):
+    with pytest.raises(InvalidOptionError, match="Name another folder"):
         collect(Here(model(**change), DRAWS), tmp_path, DRAWS, count=5)
 
 
@@ -372,16 +392,3 @@ def test_a_missing_package_is_named_before_anything_is_measured(
     with pytest.raises(MissingExtraError, match="pyarrow"):
         collect(here, tmp_path, DRAWS, count=5)
     assert not list(tmp_path.iterdir())
-
-
-def test_turns_are_taken_as_late_as_possible() -> None:
-    taken: list[Turn] = []
-
-    def watched() -> Iterator[Turn]:
-        for turn in turns(5, None):
-            taken.append(turn)
-            yield turn
-
-    outcomes = Here(Fake, DRAWS).measure(watched())
-    next(outcomes)
-    assert len(taken) == 1

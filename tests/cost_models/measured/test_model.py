@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import tempfile
@@ -15,7 +16,7 @@ import pytest
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.measured import memory
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import DeviceMemoryError, InvalidOptionError, UnknownNameError
+from shard_gym.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError, MeasurementError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
@@ -23,6 +24,15 @@ from shard_gym.tables import Tables
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
 
+ARRAYS = (
+    "num_embeddings",
+    "embedding_dim",
+    "pooling_factor",
+    "distinct_rows",
+    "reuse_histogram",
+    "access_histogram",
+    "num_features",
+)
 TOPOLOGY = hardware_profile("cpu").topology(2)
 QUICK: dict[str, Any] = {"batch_size": 64, "iterations": 3, "warmup": 1, "batches": 2, "threads": 1, "timeout_s": 60.0}
 
@@ -149,7 +159,57 @@ def test_fingerprints_tell_manners_of_measuring_apart() -> None:
         for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "in-turn"}, {"seed": 1})
     }
     assert len(prints) == 5
-    assert MeasuredCostModel("cpu").fingerprint == MeasuredCostModel("cpu").fingerprint
+    assert MeasuredCostModel("cpu").fingerprint == MeasuredCostModel("cpu", layout="each").fingerprint
+    assert MeasuredCostModel("cpu").fingerprint.startswith("measured-v1-each-")
+
+
+def test_what_idle_workers_hold_is_given_back_before_memory_is_refused(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MeasuredCostModel("cpu", **QUICK) as model:
+        model.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+        first = model._session
+        assert first is not None
+        # As if all but nothing were taken as long as the first workers live.
+        monkeypatch.setattr(memory, "available_bytes", lambda: 0 if first.pids else 2**40)
+        assert model.estimate(1 - np.arange(20) % 2, tables.select(range(19, -1, -1)), TOPOLOGY).seconds > 0
+
+
+def test_more_processes_than_fit_are_refused(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "WORKER_BYTES", 2**45)
+    with (
+        MeasuredCostModel("cpu", **QUICK) as model,
+        pytest.raises(DeviceMemoryError, match=r"2 processes take about .* let one process stand for all"),
+    ):
+        model.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+
+
+def test_recorded_lookups_take_the_place_of_drawn_ones(tmp_path: Path) -> None:
+    import torch
+
+    recorded = tmp_path / "lookups.pt"
+    lengths = torch.tensor([[3] * 64, [1] * 64])
+    indices = torch.arange(256) % 30
+    torch.save(
+        (indices, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)]), lengths), recorded
+    )
+    known = small_tables(2)
+    names = ("table_0", "mine/table_1")
+    two = Tables(**{**{name: getattr(known, name) for name in ARRAYS}, "workload": known.workload, "names": names})
+    with MeasuredCostModel("cpu", **QUICK, recorded=recorded) as model:
+        found = model.estimate(np.arange(2), two, TOPOLOGY)
+        assert (found.phases_ms > 0).all()
+        assert model.fingerprint != MeasuredCostModel("cpu", **QUICK).fingerprint
+        with pytest.raises(MeasurementError, match="is none of the 2 tables"):
+            model.estimate(np.zeros(20, np.int64), small_tables(), TOPOLOGY)
+
+
+def test_a_packed_file_of_lookups_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "lookups.pt.gz").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(InvalidOptionError, match="gunzip"):
+        MeasuredCostModel("cpu", recorded=tmp_path / "lookups.pt.gz")
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        MeasuredCostModel("cpu", recorded=tmp_path / "nothing.pt")
 
 
 def test_a_copy_by_pickle_measures_by_itself(measured: MeasuredCostModel, tables: Tables) -> None:

@@ -178,3 +178,16 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[ray\]"):
         RayCrew(AnalyticalCostModel, DRAWS)
+
+
+def test_in_one_process_turns_are_taken_as_late_as_possible() -> None:
+    taken: list[Turn] = []
+
+    def watched() -> Iterator[Turn]:
+        for turn in turns(5, None):
+            taken.append(turn)
+            yield turn
+
+    outcomes = Here(AnalyticalCostModel, DRAWS).measure(watched())
+    next(outcomes)
+    assert len(taken) == 1

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from shard_gym.cost_models.neural import collection
-from shard_gym.cost_models.neural.collection import INDEX, append_costs, load_costs
+from shard_gym.cost_models.neural.collection import INDEX, append_costs, begin_costs, load_collected, load_costs
 from shard_gym.cost_models.neural.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.files import read_json, sha256_of, write_json
+from shard_gym.tables import Workload
 
 PART_0 = ("tables-0000.parquet", "placements-0000.parquet")
 
@@ -86,13 +87,37 @@ def test_a_killed_program_leaves_no_half_part(
     assert len(load_costs(folder).data) == 2 * len(costs.data)
 
 
+DRAWN: dict[str, Any] = {
+    "source": "made-up-v1",
+    "hardware": "an-abacus",
+    "workload": Workload(512),
+    "drawn": {"seed": 0},
+}
+
+
+def test_parts_without_their_index_are_not_written_over(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    with pytest.raises(InvalidOptionError, match=r"holds placements-0000.parquet and no index.json"):
+        begin_costs(folder, **DRAWN)
+    assert not (folder / INDEX).exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("hardware", "../../evil"), ("hardware", 3), ("source", 3)])
+def test_an_index_names_hardware_and_source_safely(tmp_path: Path, key: str, value: Any) -> None:
+    begin_costs(tmp_path, **DRAWN)
+    assert load_collected(tmp_path).hardware == "an-abacus"
+    write_json(tmp_path / INDEX, {**read_json(tmp_path / INDEX), key: value})
+    with pytest.raises(DamagedFileError, match="must name a source, and hardware"):
+        load_collected(tmp_path)
+
+
 def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
     data = costs.data
     for other in (
         replace(data, source="another-v1"),
         replace(data, tables=data.tables.with_training(optimizer="rowwise_adagrad")),
     ):
-        with pytest.raises(InvalidOptionError, match="name another folder"):
+        with pytest.raises(InvalidOptionError, match="Name another folder"):
             append_costs(folder, SplitCosts(other, costs.table_split))
     assert len(load_costs(folder).data) == len(data)
 

@@ -14,7 +14,7 @@ from shard_gym.cost_models.neural.fit import FitOptions, FitProgress, fit_cost_m
 from shard_gym.cost_models.neural.linear import fit_linear
 from shard_gym.cost_models.neural.metrics import errors
 from shard_gym.cost_models.neural.splits import SplitCosts
-from shard_gym.errors import InvalidOptionError, UnknownNameError
+from shard_gym.errors import InvalidOptionError, TrainingDivergedError, UnknownNameError
 
 SHORT = FitOptions(steps=60, batch_size=16, check_every=20)
 
@@ -46,6 +46,12 @@ def test_the_best_weights_are_kept_and_a_fit_that_gets_worse_ends(costs: SplitCo
     assert validation_error(model, costs.part("validation")) == best.validation_error
     account = model.card["fit"]
     assert (account["best_step"], account["steps_done"]) == (best.step, seen[-1].step)
+
+
+@pytest.mark.parametrize("rate", [1e9, 1e4])
+def test_a_fit_that_diverges_says_so(costs: SplitCosts, rate: float) -> None:
+    with pytest.raises(TrainingDivergedError, match="learning_rate"):
+        fit_cost_model("pooled", costs, seed=0, options=replace(SHORT, learning_rate=rate))
 
 
 def test_progress_is_reported_after_every_look(costs: SplitCosts) -> None:

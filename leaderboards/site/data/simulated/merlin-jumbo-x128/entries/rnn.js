@@ -1,0 +1,1 @@
+(window.ShardGymData ??= {})["simulated/merlin-jumbo-x128/entries/rnn"] = {"task_costs_ms":[3368.7],"placements":[null]};
