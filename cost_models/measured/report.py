@@ -251,16 +251,16 @@ def _cell(error: Error) -> str:
 
 
 def _order(comparison: Comparison) -> Iterator[str]:
-    sets = comparison.measured.rivals
+    sets, twice = comparison.measured.rivals, comparison.measured.twice
+    apart = f" `{NOISE}` has placements, and a tau, of its own." if twice else ""
     often = f" ({np.mean([len(rows) for rows in sets]):.1f} on average)" if sets else ""
     yield (
         f"Kendall's tau over all {counted(len(comparison.test), 'test placement')}, and as a mean over "
         f"{counted(len(sets), 'set')} of tables that were placed in several ways{often}. Regret is what the best of "
         "the k placements ranked first costs more than the best one, measured; where there are few more than k, it is "
-        "small whoever ranks. `measured again` has placements and a tau of its own."
+        f"small whoever ranks.{apart}"
     )
     rows = []
-    twice = comparison.measured.twice
     if twice:
         rows.append((f"*{NOISE}*", f"{kendall_tau(twice[0].cost_ms, twice[1].cost_ms):.3f}", *["-"] * (1 + len(TOP))))
     for name, estimates in comparison.estimates.items():
