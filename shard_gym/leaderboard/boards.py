@@ -155,6 +155,8 @@ class Contestant:
         interval: 95% interval of it.
         shares: its performance profile, for each of `scores.TAUS`.
         ratios: (M,) cost / best known cost of every task and seed.
+        training_queries: true costs asked in training; of the suite with the most.
+        planning_queries: true costs asked for a task while planning, mean over the tasks.
     """
 
     slug: str
@@ -165,6 +167,8 @@ class Contestant:
     interval: tuple[float, float]
     shares: FloatArray
     ratios: FloatArray
+    training_queries: int
+    planning_queries: float
 
     def share_within(self, ratio: float) -> float:
         """Share of its placements that cost at most `ratio` times the best known."""
@@ -199,4 +203,11 @@ def _contestant(slug: str, rows: Sequence[tuple[Board, Scored]]) -> Contestant:
         interval=scores.interquartile_mean_interval(ratios),
         shares=scores.profile(pooled),
         ratios=pooled,
+        training_queries=max(scored.verified.entry.training.queries for _, scored in rows),
+        planning_queries=float(
+            np.average(
+                [scored.verified.entry.planning.queries for _, scored in rows],
+                weights=[len(board.judge.suite) for board, _ in rows],
+            )
+        ),
     )

@@ -28,8 +28,9 @@ TOP_ROWS = 5
 """Begins the place of the best in the README of the project, and how many they are."""
 
 _ABOUT_RATIOS = (
-    "interquartile mean (IQM) of cost / best known cost, and the share of placements within 1%, 5% and 20% of the best "
-    "known"
+    "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
+    "known, and the budget: true costs asked in training (on the suite with the most), plus those asked for a task "
+    "while planning"
 )
 
 COLUMNS = (
@@ -141,13 +142,14 @@ def _overall(suites: Sequence[str], ranked: Sequence[Contestant]) -> str:
 
 
 def _contestants(ranked: Sequence[Contestant]) -> str:
-    header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%")
+    header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
     rows = [
         (
             _plain(each.name),
             f"{each.iqm:.4f}",
             f"{each.interval[0]:.4f} to {each.interval[1]:.4f}",
             *(f"{100 * each.share_within(limit):.0f}%" for limit in (1.01, 1.05, 1.2)),
+            f"{each.training_queries:,} + {each.planning_queries:,.0f}",
         )
         for each in ranked
     ]

@@ -70,6 +70,23 @@ def test_only_who_has_an_entry_on_every_suite_is_compared_across_them(root: Path
     assert (only.slug, only.tasks, only.ratios.shape) == ("size-greedy", 51, (51,))
     assert only.interval[0] <= only.iqm <= only.interval[1]
     assert only.share_within(1e9) == 1.0
+    assert (only.training_queries, only.planning_queries) == (0, 0.0)
+
+
+def test_the_budget_of_a_contestant_is_over_all_suites(root: Path, add_entry) -> None:
+    for suite, queries in (("dlrm-20x4", 7), ("mlperf-x8", 9)):
+        add_entry(root, "cost-greedy", suite, training_data=["other: logs"], training_queries=queries)
+    add_entry(root, "size-greedy", "mlperf-x8")
+    known = boards(verify_all(root)[0])
+    (greedy,) = (each for each in contestants(known)[1] if each.slug == "cost-greedy")
+    asked = {
+        board.suite: scored.verified.entry.planning.queries
+        for board in known
+        for scored in board.entries
+        if scored.verified.place.slug == "cost-greedy"
+    }
+    assert greedy.training_queries == 9
+    assert greedy.planning_queries == pytest.approx((50 * asked["dlrm-20x4"] + asked["mlperf-x8"]) / 51)
 
 
 def test_data_are_what_the_page_takes(root: Path, add_entry) -> None:
