@@ -136,5 +136,8 @@ def wrong_kind(argument: str, given: object, wanted: str, way_out: str = "") -> 
 
 def short_repr(value: object, limit: int = 80) -> str:
     """`repr(value)` for a message: on one line, cut after `limit` characters, NumPy's numbers as plain ones."""
-    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    try:
+        text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in a list in a list ...
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -144,7 +144,7 @@ def _best(judge: Judge, entries: Sequence[Verified]) -> Best | None:
 
 @dataclass(frozen=True, eq=False)
 class Contestant:
-    """The entries of one folder name on several suites of the simulated track.
+    """The entries of one folder name, agent and authors on several suites of the simulated track.
 
     Attributes:
         slug: the folder's name.
@@ -182,11 +182,14 @@ def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Contestant]]
     suites of one's own choice could be as good as one likes.
     """
     compared = [board for board in of if board.track == SIMULATED and board.best is not None]
-    found: dict[str, list[tuple[Board, Scored]]] = {}
+    found: dict[tuple[str, ...], list[tuple[Board, Scored]]] = {}
     for board in compared:
         for scored in board.entries:
-            found.setdefault(scored.verified.place.slug, []).append((board, scored))
-    ranked = [_contestant(slug, rows) for slug, rows in found.items() if len(rows) == len(compared)]
+            entry = scored.verified.entry
+            # A folder name alone can be taken on one suite by somebody else.
+            who = (scored.verified.place.slug, entry.agent.name, *sorted(entry.authors))
+            found.setdefault(who, []).append((board, scored))
+    ranked = [_contestant(who[0], rows) for who, rows in found.items() if len(rows) == len(compared)]
     suites = tuple(board.suite for board in compared)
     return suites, sorted(ranked, key=lambda each: (each.iqm, each.slug))
 

@@ -30,7 +30,9 @@ class Finding:
         where = [self.file]
         where += [f"task {self.task}"] if self.task else []
         where += [f"seed {self.seed}"] if self.seed is not None else []
-        return f"{', '.join(where)}: {self.reason}"
+        # Names in it are a stranger's: none may begin a line of its own, which a CI could read as a command.
+        text = f"{', '.join(where)}: {self.reason}"
+        return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def shortened(findings: Iterable[Finding]) -> list[Finding]:

@@ -42,11 +42,19 @@ class Grid:
         """
         seen: dict[bytes, int] = {}
         for seed, row in zip(self.seeds, self.placements, strict=True):
-            said = b"|".join(b"-" if each is None else _first_come(each).tobytes() for each in row)
+            said = _said(row)
             if said in seen:
                 return seen[said], seed
             seen[said] = seed
         return None
+
+    def signature(self) -> bytes:
+        """Equal for two grids with the same placements but for the names of the devices."""
+        return b"||".join(map(_said, self.placements))
+
+
+def _said(row: Sequence[Placement | None]) -> bytes:
+    return b"|".join(b"-" if each is None else _first_come(each).tobytes() for each in row)
 
 
 def _first_come(placement: Placement) -> Placement:
@@ -104,6 +112,10 @@ def check_rows(
     return Grid(tuple(seeds), grid), findings
 
 
+LEAST_MS = 1e-3
+"""Of a forward or a backward on any device: a kernel launch takes longer."""
+
+
 def timed_cost(row: TimingRow) -> float:
     """Ms of a measured placement, as the measuring cost model takes it: the sum of the slowest devices' medians.
 
@@ -113,10 +125,10 @@ def timed_cost(row: TimingRow) -> float:
     return float(np.median(np.array(row.phases_ms), axis=0).max(axis=0).sum())
 
 
-def check_timing(row: TimingRow, task: Task, placed: bool) -> str:
+def check_timing(row: TimingRow, task: Task, placement: Placement | None, penalty_ms: float) -> str:
     """What is wrong with the timings of one placement; empty if nothing is."""
-    if row.phases_ms is None or not placed:
-        unlike = (row.phases_ms is None) == placed
+    if row.phases_ms is None or placement is None:
+        unlike = (row.phases_ms is None) == (placement is not None)
         return "Timings stand where a placement is, and null where none is; these two differ." if unlike else ""
     if len(row.phases_ms) < MIN_ITERATIONS:
         return f"It was timed {len(row.phases_ms)} times; at least {MIN_ITERATIONS} iterations are asked for."
@@ -124,8 +136,14 @@ def check_timing(row: TimingRow, task: Task, placed: bool) -> str:
     if widths != {task.num_devices}:
         return f"Every iteration has times of {task.num_devices} devices; these have {sorted(widths)}."
     ms = np.array(row.phases_ms)
-    if not timed_cost(row) > 0:
-        return "All of it took 0 ms, which nothing does."
+    used = np.unique(placement)
+    quickest = float(np.median(ms, axis=0)[used][:, [0, 3]].min())
+    if quickest < LEAST_MS:
+        return (
+            f"A device with tables took {quickest} ms for its forward or backward; a kernel alone takes {LEAST_MS} ms."
+        )
+    if timed_cost(row) >= penalty_ms:
+        return f"It took {timed_cost(row)} ms, more than the penalty of {penalty_ms} ms for not placing the task."
     if (ms == ms[0]).all():
         return "Every iteration took exactly as long as the first; these are no raw timings."
     return ""

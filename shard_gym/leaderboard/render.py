@@ -77,7 +77,7 @@ def _pages(root: Path, of: Sequence[Board]) -> dict[Path, bytes]:
     """The README of the leaderboards, and that of the project around them where it has a place for the best."""
     pages = {root / README: with_tables(root / README, tables(of)).encode()}
     project = root.parent / README
-    if project.is_file() and TOP in project.read_text():
+    if project.is_file() and TOP in _text(project):
         pages[project] = with_tables(project, top(of), TOP).encode()
     return pages
 
@@ -100,9 +100,16 @@ def _called(path: Path, root: Path) -> str:
     return Path(os.path.relpath(path, root)).as_posix()
 
 
+def _text(page: Path) -> str:
+    try:
+        return page.read_text()
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{page} is not UTF-8.") from error
+
+
 def with_tables(readme: Path, text: str, first: str = BEGIN) -> str:
     """The page with what stands between the line `first` and the next END replaced by `text`."""
-    page = readme.read_text() if readme.is_file() else ""
+    page = _text(readme) if readme.is_file() else ""
     before, begin, rest = page.partition(f"{first}\n")
     _, end, after = rest.partition(f"{END}\n")
     if not begin or not end:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from shard_gym.errors import short_repr
 from shard_gym.files import write_json
 from shard_gym.leaderboard.findings import Finding
+from shard_gym.leaderboard.replay import can_replay
 from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse_replays
 from shard_gym.leaderboard.store import REPLAYED, is_there, read_beside
 from shard_gym.leaderboard.verify import Verified
@@ -14,6 +16,7 @@ from shard_gym.leaderboard.verify import Verified
 Replays = Mapping[str, ReplayRow]
 """By the names of the entries."""
 
+_OTHERS = "whose placements are not those it was taken with."
 _ANEW = "Take them anew with: shard-gym leaderboard verify --all --replay 5 --keep-times."
 
 
@@ -28,13 +31,23 @@ def read_replays(root: Path, entries: Iterable[Verified]) -> tuple[Replays, list
     table, findings = parse_replays(content)
     if table is None:
         return {}, findings
-    placed = {each.place.id: each.sha256 for each in entries}
+    known = {each.place.id: each for each in entries}
     for name, row in table.entries.items():
-        # What else is wrong with an entry that is there is told elsewhere.
-        if placed.get(name, row.placements) != row.placements or not is_there(root, name):
-            reason = f"It has a time of {name!r}, whose placements are not those it was taken with. {_ANEW}"
-            findings.append(Finding(REPLAYED, reason))
+        wrong = _wrong(row, known[name]) if name in known else "" if is_there(root, name) else _OTHERS
+        if wrong:  # what is wrong with an entry that is there and does not hold is told elsewhere
+            findings.append(Finding(REPLAYED, f"It has a time of {short_repr(name)}, {wrong} {_ANEW}"))
     return table.entries, findings
+
+
+def _wrong(row: ReplayRow, entry: Verified) -> str:
+    """Why a time cannot be that of an entry; empty if it can."""
+    if row.placements != entry.sha256:
+        return _OTHERS
+    if not can_replay(entry):
+        return "whose agent does not come with ShardGym as it is declared."
+    if row.tasks > len(entry.grid.placements[0]):
+        return f"taken with {row.tasks} tasks, but there are {len(entry.grid.placements[0])}."
+    return ""
 
 
 def keep_replays(root: Path, taken: Replays) -> Path:

@@ -53,6 +53,22 @@ def _printable(text: str) -> str:
     return text
 
 
+def _plain_name(text: str) -> str:
+    """A name of Latin letters, digits and ASCII: letters of other scripts look like these, and some cannot be seen."""
+    for character in text:
+        latin = character.isalpha() and unicodedata.name(character, "").startswith("LATIN ")
+        if not (character.isascii() or latin):
+            raise ValueError("it must be made of Latin letters, digits and other ASCII, so that no two look alike")
+    return text
+
+
+def _without_layout(gpu: str) -> str:
+    """A GPU's name says nothing of how it was measured; `layout` does."""
+    if "in turn" in gpu.lower().replace("-", " "):
+        raise ValueError("it must not say how the GPU was measured")
+    return gpu
+
+
 def _link(text: str) -> str:
     """A web page, or nothing."""
     if text and (not text.startswith("https://") or any(c in "<>\"'`()[]{}|\\^ " for c in text) or not text.isascii()):
@@ -67,8 +83,11 @@ def _unique(values: list[str]) -> list[str]:
 
 
 Line = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
+Name = Annotated[Line, AfterValidator(_plain_name)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
-Gpu = Annotated[str, Field(max_length=60, pattern=r"^[A-Za-z0-9]+([ -][A-Za-z0-9]+)*$")]
+Gpu = Annotated[
+    str, Field(max_length=60, pattern=r"^[A-Za-z0-9]+([ -][A-Za-z0-9]+)*$"), AfterValidator(_without_layout)
+]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Amount = Annotated[float, Field(ge=0, le=float(MAX_INT))]
@@ -143,7 +162,7 @@ class Entry(_Strict):
     """`entry.toml`."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
-    name: Line
+    name: Name
     authors: Annotated[list[Line], Field(min_length=1, max_length=50), AfterValidator(_unique)]
     link: Link
     licence: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$")]
@@ -216,7 +235,7 @@ class ReplayRow(_Strict):
 
     placements: Digest
     tasks: Annotated[int, Field(ge=1, le=MAX_INT)]
-    seconds: Amount
+    seconds: Annotated[float, Field(gt=0, le=float(MAX_INT))]
     machine: Line
 
 
@@ -273,7 +292,9 @@ def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None,
         return None, [Finding(file, f"It must be an object, not {short_repr(record)}.")]
     said = record.get("schema")
     if isinstance(said, int) and not isinstance(said, bool) and said > SCHEMA:
-        return None, [Finding(file, f"It is of schema {said}, but this version reads {SCHEMA}; update shard-gym.")]
+        return None, [
+            Finding(file, f"It is of schema {short_repr(said)}, but this version reads {SCHEMA}; update shard-gym.")
+        ]
     try:
         return kind.model_validate(record), []
     except ValidationError as error:

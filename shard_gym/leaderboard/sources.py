@@ -12,7 +12,7 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.files import read_json
 from shard_gym.leaderboard.judge import SCORED_BY
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
+from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.verify import WITHOUT_CHANCE
 
@@ -138,7 +138,7 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_INT
 
 
 def known_training(agent: str) -> Training | None:

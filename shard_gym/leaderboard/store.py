@@ -90,7 +90,8 @@ def place_of(root: Path, entry_id: str) -> Place:
 def is_there(root: Path, entry_id: str) -> bool:
     """Whether there is a folder of that entry."""
     try:
-        return place_of(root, entry_id).folder.is_dir()
+        place = place_of(root, entry_id)
+        return place.id == entry_id and place.folder.is_dir()
     except InvalidOptionError:
         return False
 

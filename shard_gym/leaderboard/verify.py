@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,9 @@ def _declared(entry: Entry, place: Place, judge: Judge) -> list[str]:
             f"agent.uses_chance is {str(chance).lower()}, but ShardGym's agent {name!r} "
             f"{'uses none' if chance else 'does use chance'}."
         )
+    if name in {*AGENTS, *LEARNERS} and entry.agent.learns != (name in LEARNERS):
+        kind = "learns" if name in LEARNERS else "does not learn"
+        wrong.append(f"agent.learns is {str(entry.agent.learns).lower()}, but ShardGym's agent {name!r} {kind}.")
     return [*wrong, *objections(entry.training.data, suite.name)]
 
 
@@ -169,12 +173,16 @@ def _measured_costs(
     cells: dict[Cell, TimingRow]
     cells, findings = arrange(timings, judge.suite, grid.seeds, file)
     costs = np.tile(judge.penalties, (len(grid.seeds), 1))
+    seen: dict[str, str] = {}
     for (position, number), row in cells.items():
-        task, placed = judge.suite[number], grid.placements[position][number] is not None
-        wrong = check_timing(row, task, placed)
+        task, placement = judge.suite[number], grid.placements[position][number]
+        wrong = check_timing(row, task, placement, float(judge.penalties[number]))
+        twin = seen.setdefault(json.dumps(row.phases_ms), task.name) if row.phases_ms else task.name
+        if not wrong and twin != task.name:
+            wrong = f"Its timings are those of task {twin}, to the last digit."
         if wrong:
             findings.append(Finding(file, wrong, task.name, row.seed))
-        elif placed:
+        elif placement is not None:
             costs[position, number] = timed_cost(row)
     return costs, findings
 
@@ -210,7 +218,28 @@ def verify_all(root: Path, on_entry: OnEntry | None = None) -> tuple[list[Verifi
             entries.append(verified)
         if on_entry:
             on_entry(place)
-    return entries, [*findings, *_same_names(entries)]
+    return entries, [*findings, *_same_names(entries), *_copies(entries)]
+
+
+def _copies(entries: Sequence[Verified]) -> list[Finding]:
+    """Entries of one board whose placements are another's on every task and for every seed, names of devices aside.
+
+    Which was there first nobody can tell from the files, so both are named. Two exact solvers would be taken for
+    copies, too; so would one agent handed in twice, which is the point.
+    """
+    seen: dict[tuple[str, str, bytes], Verified] = {}
+    findings = []
+    for each in entries:
+        if each.place.track == MEASURED or len(each.grid.placements[0]) < MANY_TASKS:
+            continue
+        first = seen.setdefault((each.place.track, each.place.suite, each.grid.signature()), each)
+        if first is not each:
+            reason = (
+                f"The placements are those of {first.place.id}, on every task and for every seed. An entry has "
+                "placements of its own."
+            )
+            findings.append(Finding(each.place.named(PLACEMENTS), reason))
+    return findings
 
 
 def _same_names(entries: Sequence[Verified]) -> list[Finding]:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import InvalidOptionError, UnwritablePathError
+from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
 from shard_gym.files import write_atomically
 from shard_gym.leaderboard.findings import Finding
-from shard_gym.leaderboard.schema import SCHEMA
-from shard_gym.leaderboard.store import Place
-from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.leaderboard.schema import SCHEMA, parse_entry
+from shard_gym.leaderboard.store import ENTRY, Place, read_files
+from shard_gym.leaderboard.verify import shown_alike, verify_entry
 
 
 def rows_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -31,7 +31,12 @@ def toml(record: Mapping[str, Any]) -> bytes:
         for key, section in record.items()
         if isinstance(section, Mapping)
     ]
-    return ("\n".join([*plain, *sections]) + "\n").encode()
+    try:
+        return ("\n".join([*plain, *sections]) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOptionError(
+            f"What is declared holds {short_repr(error.object[error.start])}, which is no text."
+        ) from error
 
 
 def _value(value: Any) -> str:
@@ -62,13 +67,26 @@ def write_entry(place: Place, files: Mapping[str, bytes]) -> list[Finding]:
             trial = Place(Path(scratch), place.track, place.suite, place.slug)
             for name, content in files.items():
                 write_atomically(trial.folder / name, content)
-            _, findings = verify_entry(trial)
+            verified, findings = verify_entry(trial)
+            findings += _taken(place, verified.entry.name) if verified else []
             if not findings:
                 place.folder.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(trial.folder, place.folder)
     except OSError as error:
         raise UnwritablePathError(f"{place.folder} cannot be written: {error.strerror or error}.") from error
     return findings
+
+
+def _taken(place: Place, name: str) -> list[Finding]:
+    """Whether another entry of the suite has a name that looks the same."""
+    folders = sorted(place.folder.parent.iterdir()) if place.folder.parent.is_dir() else []
+    for other in (Place(place.root, place.track, place.suite, folder.name) for folder in folders):
+        content = read_files(other)[0].get(ENTRY)
+        entry = parse_entry(content, other)[0] if content else None
+        if entry is not None and shown_alike(entry.name) == shown_alike(name):
+            reason = f"The name {name!r} is that of {other.id}, {entry.name!r}. Choose another."
+            return [Finding(place.named(ENTRY), reason)]
+    return []
 
 
 def require_free(place: Place) -> None:

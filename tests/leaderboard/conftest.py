@@ -22,7 +22,7 @@ SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def declared(agent: str, **changes: Any) -> Declared:
+def declared(agent: str, /, **changes: Any) -> Declared:
     facts: dict[str, Any] = {
         "name": f"The {agent} agent",
         "authors": ["Ada Example"],
@@ -36,7 +36,7 @@ def declared(agent: str, **changes: Any) -> Declared:
     return Declared(**{**facts, **changes})
 
 
-def make_entry(root: Path, agent: str, suite: str = SUITE, slug: str = "", **changes: Any) -> Place:
+def make_entry(root: Path, agent: str, /, suite: str = SUITE, slug: str = "", **changes: Any) -> Place:
     """An entry of an agent of ShardGym."""
     said = declared(agent, **changes)
     place = Place(root, "simulated", suite, slug or agent)

@@ -75,7 +75,8 @@ def test_only_who_has_an_entry_on_every_suite_is_compared_across_them(root: Path
 
 def test_the_budget_of_a_contestant_is_over_all_suites(root: Path, add_entry) -> None:
     for suite, queries in (("dlrm-20x4", 7), ("mlperf-x8", 9)):
-        add_entry(root, "cost-greedy", suite, training_data=["other: logs"], training_queries=queries)
+        known = {"training_data": ["other: logs"], "training_queries": queries}
+        add_entry(root, "cost-greedy", suite, agent="mine", **known)
     add_entry(root, "size-greedy", "mlperf-x8")
     known = boards(verify_all(root)[0])
     (greedy,) = (each for each in contestants(known)[1] if each.slug == "cost-greedy")

@@ -8,7 +8,7 @@ import pytest
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.leaderboard.render import outdated, rendered
+from shard_gym.leaderboard.render import TOP, outdated, rendered
 from shard_gym.leaderboard.verify import Verified, verify_all
 from shard_gym.suites import suite_names
 
@@ -24,6 +24,10 @@ def entries() -> list[Verified]:
 
 def test_every_generated_file_is_up_to_date() -> None:
     assert [str(finding) for finding in outdated(ROOT, rendered(ROOT))] == []
+
+
+def test_the_best_stand_in_the_readme_of_the_project() -> None:
+    assert TOP in (ROOT.parent / "README.md").read_text()
 
 
 def test_every_agent_stands_on_every_suite(entries: list[Verified]) -> None:

@@ -41,7 +41,27 @@ TIMED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "no time at all": (
         lambda e: e.rows(lambda rows: rows[3].update(phases_ms=np.zeros((10, 4, 4)).tolist()), "timings.json"),
-        f"timings.json, task {TASK3}, seed 0: All of it took 0 ms",
+        f"timings.json, task {TASK3}, seed 0: A device with tables took 0.0 ms",
+    ),
+    "hardly any time": (
+        lambda e: e.rows(
+            lambda rows: rows[3].update(phases_ms=(1e-300 * np.array(rows[3]["phases_ms"])).tolist()), "timings.json"
+        ),
+        f"timings.json, task {TASK3}, seed 0: A device with tables took",
+    ),
+    "more time than a failure costs": (
+        lambda e: e.rows(
+            lambda rows: rows[3].update(phases_ms=(1e8 * np.array(rows[3]["phases_ms"])).tolist()), "timings.json"
+        ),
+        f"timings.json, task {TASK3}, seed 0: It took .* ms, more than the penalty",
+    ),
+    "another task's times": (
+        lambda e: e.rows(lambda rows: rows[3].update(phases_ms=rows[2]["phases_ms"]), "timings.json"),
+        f"timings.json, task {TASK3}, seed 0: Its timings are those of task dlrm-20x4/test/2",
+    ),
+    "a GPU that says how it was measured": (
+        toml("NVIDIA H200", "NVIDIA H200 in turn"),
+        "entry.toml: hardware.gpu is refused: it must not say how",
     ),
     "a task not timed": (
         lambda e: e.rows(lambda rows: rows.pop(3), "timings.json"),

@@ -151,9 +151,19 @@
     });
   }
 
+  /** The entries, the best first, with their ranks; entries that cost the same share one. */
+  function ranked(entries) {
+    const same = (one, other) => Math.abs(one.mean_cost_ms - other.mean_cost_ms) <= 1e-8 * one.mean_cost_ms;
+    let rank = 1;
+    return entries.map((entry, place) => {
+      if (place && !same(entry, entries[place - 1])) rank = place + 1;
+      return { ...entry, rank };
+    });
+  }
+
   /** Draw the table into `place`. `options`: suite, entries, looks(id), explore(entry), announce(words). */
   function draw(place, options) {
-    const entries = options.entries.map((entry, index) => ({ ...entry, rank: index + 1 }));
+    const entries = ranked(options.entries);
     if (!entries.length) {
       place.replaceChildren(el("p", { class: "quiet" }, "There is no entry for this suite yet."));
       return;
@@ -223,5 +233,5 @@
     place.replaceChildren(scroller("Ranking; scrolls sideways", "wide", table), el("p", { class: "quiet" }, notes));
   }
 
-  Object.assign(window.ShardGym, { ranking: { draw }, safeLink });
+  Object.assign(window.ShardGym, { ranking: { draw, ranked }, safeLink });
 })();

@@ -11,7 +11,7 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidOptionError, UnwritablePathError
 from shard_gym.files import write_atomically
 from shard_gym.leaderboard.site.data import EntryData, ProfileLine, SiteData, SuiteData, check_site_data, suite_key
-from shard_gym.leaderboard.site.explorer import Explorer, shortened
+from shard_gym.leaderboard.site.explorer import SCORE_DIGITS, Explorer, shortened
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
@@ -111,8 +111,8 @@ def _profile_line(line: ProfileLine) -> dict[str, Any]:
     return {
         **line,
         "shares": [shortened(share) for share in line["shares"]],
-        "iqm": shortened(line.get("iqm")),
-        "iqm_interval": [shortened(end) for end in line.get("iqm_interval", ())],
+        "iqm": shortened(line.get("iqm"), SCORE_DIGITS),
+        "iqm_interval": [shortened(end, SCORE_DIGITS) for end in line.get("iqm_interval", ())],
     }
 
 
@@ -164,6 +164,6 @@ def _entry_line(entry: EntryData) -> dict[str, Any]:
     values: Mapping[str, Any] = entry
     return {
         **{field: values[field] for field in _ENTRY_FACTS},
-        **{field: shortened(values[field]) for field in _ENTRY_NUMBERS},
-        "interval_ms": [shortened(end) for end in entry["interval_ms"]],
+        **{field: shortened(values[field], SCORE_DIGITS) for field in _ENTRY_NUMBERS},
+        "interval_ms": [shortened(end, SCORE_DIGITS) for end in entry["interval_ms"]],
     }

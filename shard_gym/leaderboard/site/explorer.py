@@ -17,6 +17,9 @@ from shard_gym.tasks import Task
 DIGITS = 5
 """Significant digits of costs; the page shows four."""
 
+SCORE_DIGITS = 9
+"""The same of an entry's scores: rounded twice, the last digit shown would sometimes be another than elsewhere."""
+
 TABLE_DIGITS = 4
 """The same of single tables, most of what a page loads."""
 
@@ -77,9 +80,9 @@ def significant(values: ArrayLike, digits: int = DIGITS) -> NDArray[np.float64]:
     return np.array([float(f"{value:.{digits}g}") for value in given.ravel()]).reshape(given.shape)
 
 
-def shortened(value: float | None) -> float | None:
+def shortened(value: float | None, digits: int = DIGITS) -> float | None:
     """One number rounded as `significant` does; None stays."""
-    return None if value is None else float(significant(value))
+    return None if value is None else float(significant(value, digits))
 
 
 class Explorer:

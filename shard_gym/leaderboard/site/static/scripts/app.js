@@ -91,7 +91,7 @@
       Array.from({ length: suite.tasks }, (_, task) => [String(task), String(task)]),
       wanted.task ?? "0",
     );
-    const names = entries.map((entry, place) => [entry.id, `${place + 1}. ${entry.name}`]);
+    const names = ranking.ranked(entries).map((entry) => [entry.id, `${entry.rank}. ${entry.name}`]);
     if (suite.best_effort !== null) names.push([BEST, "Best known"]);
     const known = (id, place) =>
       names.some(([name]) => name === id) ? id : names[Math.min(place, names.length - 1)][0];

@@ -32,7 +32,8 @@
   }
 
   function drawTime(place, suite, entries, looks) {
-    const shown = entries.filter((entry) => entry.planning_ms > 0);
+    // One that placed nothing at all was quick at that, and its penalties would flatten all others.
+    const shown = entries.filter((entry) => entry.planning_ms > 0 && entry.failures < entry.seeds * suite.tasks);
     if (!shown.length) {
       place.replaceChildren(el("p", { class: "quiet" }, "No entry of this suite has a planning time."));
       return;
@@ -47,12 +48,11 @@
       format: format.timeTick,
       title: "planning time per task, log scale \u2192",
     };
-    const y = {
-      low: Math.min(...costs) - 0.12 * spread,
-      high: Math.max(...costs) + 0.08 * spread,
-      format: format.plain,
-      title: "mean cost, ms (lower is better)",
-    };
+    const wide = Math.max(...costs) > 4 * Math.min(...costs);
+    const y = wide
+      ? { low: Math.min(...costs) / 1.15, high: Math.max(...costs) * 1.1, log: true }
+      : { low: Math.min(...costs) - 0.12 * spread, high: Math.max(...costs) + 0.08 * spread };
+    Object.assign(y, { format: format.plain, title: `mean cost, ms${wide ? ", log scale" : ""} (lower is better)` });
     const label = `Cost and planning time of ${shown.length} entries of ${suite.name}; the ranking holds the numbers.`;
     const height = 300;
     const paint = (across, up) => {
@@ -71,7 +71,7 @@
       ];
     };
     const left = entries.length - shown.length;
-    const missing = left ? ` ${left} of ${entries.length} entries have no planning time.` : "";
+    const missing = left ? ` ${left} of ${entries.length} entries have no planning time, or placed nothing.` : "";
     const note = el("p", { class: "quiet" }, `Marks as in the ranking.${missing}`);
     redrawn(place, (width) => chart(width, height, { label, x, y, paint }), note);
   }
@@ -92,7 +92,7 @@
       format: (tau) => `${Number(tau.toPrecision(3))}\u00d7`,
       title: "cost within so many times the best known, log scale \u2192",
     };
-    const y = { low: 0, high: 1, format: format.share, title: "share of tasks (higher is better)" };
+    const y = { low: 0, high: 1, format: format.share, title: "share of placements (higher is better)" };
     const label = `Performance profile of ${lines.length} contestants; the numbers stand in a table below.`;
     const paint = (across, up) =>
       lines.flatMap((line, index) => {
@@ -152,7 +152,7 @@
             el(
               "tr",
               {},
-              el("th", { scope: "col" }, "Share of tasks within"),
+              el("th", { scope: "col" }, "Share of placements within"),
               summed ? el("th", { scope: "col", class: "number" }, "Interquartile mean, \u00d7") : null,
               picked.map((place) => el("th", { scope: "col", class: "number" }, `${format.plain(taus[place])}\u00d7`)),
               el("th", { scope: "col", class: "number" }, "Tasks"),
