@@ -90,7 +90,7 @@
       high: high > taus[0] ? high : taus[0] * 1.1,
       log: true,
       format: (tau) => `${Number(tau.toPrecision(3))}\u00d7`,
-      title: "cost within so many times the best known, log scale \u2192",
+      title: "cost / best known cost, log scale \u2192",
     };
     const y = { low: 0, high: 1, format: format.share, title: "share of placements (higher is better)" };
     const label = `Performance profile of ${lines.length} contestants; the numbers stand in a table below.`;
