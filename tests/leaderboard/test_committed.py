@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,14 @@ def test_every_agent_stands_on_every_suite(entries: list[Verified]) -> None:
     for suite in suite_names():
         agents = {each.entry.agent.name for each in entries if each.place.suite == suite}
         assert {*AGENTS, *LEARNERS} <= agents, suite
+
+
+def test_the_extra_leaderboard_is_enough() -> None:
+    """As in the CI workflow, which installs nothing else."""
+    others = ("torch", "pyarrow", "scipy", "matplotlib", "stable_baselines3", "sb3_contrib", "fbgemm_gpu", "ray")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({others!r})); from shard_gym.cli import main; "
+        f"sys.exit(main(['leaderboard', 'verify', '--all', '--root', {str(ROOT)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
