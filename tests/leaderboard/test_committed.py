@@ -54,7 +54,7 @@ sys.exit(main(["leaderboard", "verify", "--all", "--root", {root!r}]))
 
 def test_the_extra_leaderboard_is_enough() -> None:
     """As in the CI workflow, which installs nothing else."""
-    others = {"torch", "pyarrow", "scipy", "matplotlib", "stable_baselines3", "sb3_contrib", "fbgemm_gpu", "ray"}
+    others = {"torch", "pyarrow", "scipy", "stable_baselines3", "sb3_contrib", "fbgemm_gpu", "ray"}
     program = WITHOUT.format(others=others, root=str(ROOT))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
