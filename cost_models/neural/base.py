@@ -9,9 +9,10 @@ outside the bounds promised. Training calls them with tensors (see `training`).
 from __future__ import annotations
 
 import hashlib
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
-from shard_gym.tables import Tables
+from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Cluster, Topology
 
 LEAST_SHARE, MOST_SHARE = 0.002, 3.0
@@ -72,6 +73,7 @@ class NeuralCostModel(AdditiveCostModel):
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], card: Mapping[str, Any] | None = None) -> None:
         self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self.card = dict(card or {})
+        self._strange: list[Workload] = []
         self.name = f"neural-{self.architecture}"
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
@@ -144,10 +146,27 @@ class NeuralCostModel(AdditiveCostModel):
     # The cost model
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64."""
+        """(T, K) float64.
+
+        Warns:
+            UserWarning: the tables are trained with another workload than those the model was fitted to; once for each.
+        """
+        self._warn_of_another(tables.workload)
         loads = np.asarray(self.latents(self.weights, self.describe(tables)), np.float64)
         loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
         return loads
+
+    def _warn_of_another(self, workload: Workload) -> None:
+        data = self.card.get("data")
+        fitted = data.get("workload") if isinstance(data, Mapping) else None
+        if not fitted or fitted == asdict(workload) or workload in self._strange:
+            return
+        self._strange.append(workload)
+        warnings.warn(
+            f"This cost model was fitted to {fitted}, but these tables are trained with {asdict(workload)}: "
+            "what it says of them is a guess.",
+            stacklevel=3,
+        )
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """(T,) ms, each table alone on the first device, not bounded."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -180,3 +182,19 @@ def test_the_fingerprint_names_the_weights(architecture: str, untrained: Untrain
     one, same, other = (untrained(architecture, seed) for seed in (0, 0, 1))
     assert one.fingerprint == same.fingerprint != other.fingerprint
     assert one.fingerprint.startswith(f"neural-{architecture}-v1-")
+
+
+def test_tables_of_another_workload_are_warned_of_once(untrained: Untrained, random_tables: Any) -> None:
+    plain = untrained("pooled")
+    tables, topology = random_tables(np.random.default_rng(0), 4), hardware_profile("a100-dgx").topology(2)
+    other = asdict(replace(tables.workload, batch_size=tables.workload.batch_size + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for card in ({}, {"data": {"workload": asdict(tables.workload)}}, {"data": "x"}):
+            type(plain)(plain.weights, card).table_loads(tables, topology)
+    strange = type(plain)(plain.weights, {"data": {"workload": other}})
+    with pytest.warns(UserWarning, match=r"was fitted to \{'batch_size': .* is a guess"):
+        strange.table_loads(tables, topology)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        strange.table_loads(tables, topology)

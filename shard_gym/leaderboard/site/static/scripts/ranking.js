@@ -78,6 +78,7 @@
       cell: (e) => format.ms(e.mean_cost_ms),
       number: true,
     },
+    { key: "action", words: "", cell: (e, o) => exploreButton(e, o) },
     {
       key: "interval",
       words: "95% interval, ms",
@@ -117,7 +118,6 @@
       cell: (e) => format.count(e.training_queries),
       number: true,
     },
-    { key: "action", words: "", cell: (e, o) => exploreButton(e, o) },
     { key: "agent", words: "Agent", value: (e) => e.agent.toLowerCase(), cell: (e) => quoted(e.agent || format.NONE) },
     {
       key: "data",
