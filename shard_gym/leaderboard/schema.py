@@ -239,7 +239,7 @@ class ReplayRow(_Strict):
     machine: Line
 
 
-class Replays(_Strict):
+class ReplayTable(_Strict):
     """`replayed.json`: rows by the names of the entries."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -266,9 +266,9 @@ def parse_timings(data: bytes, place: Place) -> tuple[list[TimingRow] | None, li
     return _rows(Table[TimingRow], data, place.named(TIMINGS))
 
 
-def parse_replays(data: bytes) -> tuple[Replays | None, list[Finding]]:
+def parse_replays(data: bytes) -> tuple[ReplayTable | None, list[Finding]]:
     """`replayed.json` from its bytes, or what is wrong with it."""
-    return _from_json(Replays, data, REPLAYED)
+    return _from_json(ReplayTable, data, REPLAYED)
 
 
 def _rows(kind: type[Table[Row]], data: bytes, file: str) -> tuple[list[Row] | None, list[Finding]]:

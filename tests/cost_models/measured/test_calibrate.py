@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.calibrate import DEVICE, LINKS, calibrated_profile
+from shard_gym.cost_models.measured.folders import read_measured
 from shard_gym.cost_models.neural.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.neural.metrics import errors
 from shard_gym.errors import InvalidOptionError
@@ -66,3 +68,19 @@ def test_without_times_there_is_nothing_to_find(random_tables: Any) -> None:
     data: CostDataset = placements(random_tables, 4, RIGHT, 2)
     with pytest.raises(InvalidOptionError, match="Nothing can be calibrated"):
         calibrated_profile(replace(data, phases_ms=np.zeros_like(data.phases_ms)))
+
+
+def test_the_profile_of_a_cpu_is_what_its_measurements_say() -> None:
+    """Those that come with the project; numbers of which they say nothing stay where they began."""
+    folder = Path(__file__).parents[3] / "docs" / "results" / "measurements" / "cpu-amd-epyc-2-threads"
+    train, profile = read_measured(folder).first.part("train"), hardware_profile("cpu")
+    assert f"calibrated on {len(train)} placements" in profile.device.sources["dram_gb_per_s"]
+    found = calibrated_profile(train)
+    for part, names in (("device", DEVICE), ("links", LINKS)):
+        for name in names:
+            said = getattr(getattr(found, part), name)
+            assert getattr(getattr(profile, part), name) == pytest.approx(said, rel=0.05), name
+    began = train.topologies[0].device
+    assert (found.device.l2_gb_per_s, found.device.l2_bytes) == pytest.approx(
+        (began.l2_gb_per_s, began.l2_bytes), rel=0.01
+    )

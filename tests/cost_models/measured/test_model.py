@@ -7,6 +7,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,6 @@ from shard_gym.tables import Tables
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
 
-ARRAYS = (
-    "num_embeddings",
-    "embedding_dim",
-    "pooling_factor",
-    "distinct_rows",
-    "reuse_histogram",
-    "access_histogram",
-    "num_features",
-)
 TOPOLOGY = hardware_profile("cpu").topology(2)
 QUICK: dict[str, Any] = {"batch_size": 64, "iterations": 3, "warmup": 1, "batches": 2, "threads": 1, "timeout_s": 60.0}
 
@@ -136,6 +128,7 @@ def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
     [
         ({"device": "tpu"}, UnknownNameError, "tpu"),
         ({"layout": "ring"}, UnknownNameError, "ring"),
+        ({"cache": 3}, InvalidOptionError, "cache must be the path of a file"),
         ({"weight_dtype": "bf16"}, UnknownNameError, "bf16"),
         ({"optimizer": "adam"}, UnknownNameError, "adam"),
         ({"iterations": 0}, InvalidOptionError, "iterations"),
@@ -193,9 +186,7 @@ def test_recorded_lookups_take_the_place_of_drawn_ones(tmp_path: Path) -> None:
     torch.save(
         (indices, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)]), lengths), recorded
     )
-    known = small_tables(2)
-    names = ("table_0", "mine/table_1")
-    two = Tables(**{**{name: getattr(known, name) for name in ARRAYS}, "workload": known.workload, "names": names})
+    two = replace(small_tables(2), names=("table_0", "mine/table_1"))
     with MeasuredCostModel("cpu", **QUICK, recorded=recorded) as model:
         found = model.estimate(np.arange(2), two, TOPOLOGY)
         assert (found.phases_ms > 0).all()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.recorded import open_recorded
+from shard_gym.cost_models.measured.recorded import RecordedLookups, open_recorded
 from shard_gym.cost_models.measured.streams import fused_batch
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError
 
@@ -128,3 +129,25 @@ def test_streams_end_with_their_file(path: Path) -> None:
         streams[0].lookups(-1, 1)
     with pytest.raises(InvalidOptionError, match=r"Table 0 of .* is closed"):
         streams[0].lookups(0, 1)
+
+
+def test_tables_find_their_lookups_by_name(path: Path, random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 4)
+    many = np.full(4, 10**10)
+    named = replace(
+        tables, num_embeddings=many, num_features=np.ones(4, int), names=("table_3", "a/b/table_0", "x", "table_4")
+    )
+    lookups = RecordedLookups(path)
+    with open_recorded(path) as streams:
+        for table, number in ((0, 3), (1, 0)):
+            found, wanted = lookups.stream(named, table, 7).lookups(5, 9), streams[number].lookups(5, 9)
+            assert found.indices.tolist() == wanted.indices.tolist()
+            assert found.lengths.tolist() == wanted.lengths.tolist()
+    for table, name in ((2, "'x'"), (3, "'table_4'")):
+        with pytest.raises(InvalidTablesError, match=f"Table {name} is none of the 4 tables"):
+            lookups.stream(named, table, 7)
+    with pytest.raises(InvalidTablesError, match="has 2 features"):
+        lookups.stream(replace(named, num_features=np.full(4, 2)), 0, 7)
+    with pytest.raises(InvalidTablesError, match="has only 1 rows"):
+        lookups.stream(replace(named, num_embeddings=np.ones(4, int), distinct_rows=np.ones(4)), 1, 7).lookups(0, BATCH)
+    lookups.close()

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured import spread_out
 from shard_gym.cost_models.measured.collect import collect
 from shard_gym.cost_models.measured.draws import Draws
 from shard_gym.cost_models.measured.spread_out import RayCrew, SpreadOut
@@ -191,3 +193,14 @@ def test_in_one_process_turns_are_taken_as_late_as_possible() -> None:
     outcomes = Here(AnalyticalCostModel, DRAWS).measure(watched())
     next(outcomes)
     assert len(taken) == 1
+
+
+def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("nobody answers")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(spread_out, "import_module", lambda name: ray)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InvalidOptionError, match=r"no Ray cluster at 10\.0\.0\.1:6379: nobody answers"):
+        RayCrew(AnalyticalCostModel, DRAWS)

@@ -18,7 +18,7 @@ import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.hardware import task_on, tasks_on
-from shard_gym.errors import MeasurementError, WorkerDiedError
+from shard_gym.errors import InvalidOptionError, MeasurementError, WorkerDiedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tasks import TaskSampler, TaskSuite
@@ -213,3 +213,9 @@ def test_tasks_keep_their_memory_and_take_on_the_machine(suite: TaskSuite) -> No
     on = tasks_on(sampler, profile)
     assert (on.max_tables, on.max_devices) == (4, 2)
     assert on.sample(np.random.default_rng(0)).topology.device == profile.device
+
+
+@pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])
+def test_what_does_not_measure_is_refused(make: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="measured must be a MeasuredCostModel"):
+        make("shard_gym:EmbeddingPlacementReal-v0", suite="dlrm-20x4", measured="cpu")
