@@ -42,10 +42,10 @@ bench: $(INSTALLED) ## Measure the speed of environments and cost models
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(ARGS)
 
 results: $(INSTALLED) ## Score every agent on every suite and make the tables of the documentation anew
-	$(BIN)/python benchmarks/results.py $(ARGS)
+	$(BIN)/python tools/results.py $(ARGS)
 
 leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables and the page
-	$(BIN)/python benchmarks/entries.py $(ARGS)
+	$(BIN)/python tools/entries.py $(ARGS)
 
 check-gymnasium: $(GYMNASIUM_VERSIONS:%=check-gymnasium-%) ## Run the contract tests on the oldest, RLlib's and the newest Gymnasium
 

@@ -17,7 +17,7 @@ from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name
-from shard_gym.weights import SUFFIX
+from shard_gym.io.arrays import SUFFIX
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
 """Names of the four greedy heuristics DreamShard compares with."""

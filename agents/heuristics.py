@@ -9,11 +9,13 @@ import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
 from shard_gym.agents.candidates import Candidates
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.placement import Placement, format_bytes
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.text import format_bytes
 
 
 def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
@@ -30,17 +32,6 @@ def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
             f"device has {format_bytes(free.max())} free after the tables placed before it."
         )
     return fitting
-
-
-def checked_seed(seed: int) -> int:
-    """`seed`, if a generator takes it.
-
-    Raises:
-        InvalidOptionError: it is not an integer of at least 0.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InvalidOptionError(f"A seed is an integer of at least 0, not {seed!r}.")
-    return int(seed)
 
 
 class RandomAgent(Agent):

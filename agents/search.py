@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.agents.heuristics import CostGreedyAgent, checked_seed, paper_heuristics
+from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Changes, Costs, Neighbourhood
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement

@@ -34,9 +34,9 @@ from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
 from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.measured.machine import cpu_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.files import write_atomically
+from shard_gym.io.files import write_atomically
+from shard_gym.system import cpu_model
 from shard_gym.tasks import Task, TaskSampler, capped_task, pack_by_memory
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -9,16 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import (
-    PHASES,
-    AdditiveCostModel,
-    CostEstimate,
-    CostModel,
-    PlainCosts,
-)
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel
 from shard_gym.errors import unknown_name, wrong_kind
-from shard_gym.weights import SUFFIX
+from shard_gym.io.arrays import SUFFIX
 
 COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
 """The one table of cost models by name; add yours with `COST_MODELS["name"] = factory`."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
-from shard_gym.cost_models.cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 

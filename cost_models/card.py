@@ -19,11 +19,11 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError
-from shard_gym.files import read_json, write_atomically
 from shard_gym.hardware import hardware_profile
+from shard_gym.io.files import read_json, write_atomically
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.pools.zipf import reuse_statistics
+from shard_gym.pools.reuse import reuse_statistics
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Topology
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym import Tables, Workload
-from shard_gym.pools import Pool, PoolCard, RequestLaw, save_pool
-from shard_gym.pools.zipf import reuse_statistics
+from shard_gym.pools import Pool, PoolCard, RowPopularity, save_pool
+from shard_gym.pools.reuse import reuse_statistics
 
 ROWS = np.array([40_000_000, 2_000_000, 500_000, 10_000, 100])
 DIMS = np.array([64, 64, 32, 16, 16])
@@ -27,7 +27,7 @@ def make_pool() -> Pool:
         ROWS, DIMS, POOLING_FACTORS, *statistics, workload, names=("user", "item", "history", "shop", "hour")
     )
     card = PoolCard(title="My model", source="our logs of May", how_made="examples/make_tables.py")
-    return Pool("my-model", tables, card, RequestLaw(shift, SKEW))
+    return Pool("my-model", tables, card, RowPopularity(shift, SKEW))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.tables import Tables
+from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 Placement = NDArray[np.int64]
 """(T,) int64: entry t is the device of table t."""
-
-
-def format_bytes(count: float) -> str:
-    """`count` bytes as a person reads them: GiB from 1 GiB on, else MiB."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
 def memory_used(placement: Placement, tables: Tables, num_devices: int) -> NDArray[np.int64]:

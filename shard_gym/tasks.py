@@ -18,9 +18,10 @@ from shard_gym.errors import (
     wrong_kind,
 )
 from shard_gym.hardware import HardwareProfile, hardware_profile
-from shard_gym.placement import Placement, check_placement, format_bytes, memory_used
+from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.pools import Pool
 from shard_gym.tables import MAX_DIM, Tables
+from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 MIB = 2**20

@@ -32,7 +32,7 @@ LAYERS: dict[str, int] = {
     name: number
     for number, names in enumerate(
         (
-            ("errors", "files", "weights", "wording", "tables", "topology", "hardware", "placement", "pools"),
+            ("errors", "text", "checks", "system", "io", "tables", "topology", "hardware", "placement", "pools"),
             ("cost_models",),
             ("tasks", "suites", "envs", "evaluation", "explain"),
             ("agents",),

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, ShardGymError
 from shard_gym.hardware import hardware_profile
-from shard_gym.placement import (
-    check_placement,
-    format_bytes,
-    from_plan,
-    memory_used,
-    placement_from_json,
-    placement_to_json,
-    to_plan,
-)
+from shard_gym.placement import check_placement, from_plan, memory_used, placement_from_json, placement_to_json, to_plan
 from shard_gym.tables import Tables, Workload
+from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 SEEDS = st.integers(0, 2**32 - 1)

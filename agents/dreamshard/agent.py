@@ -14,16 +14,16 @@ from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.options import DreamShardOptions, dreamshard_options
 from shard_gym.agents.dreamshard.policy import POLICIES
 from shard_gym.agents.dreamshard.rollout import play
-from shard_gym.agents.heuristics import checked_seed
 from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.envs.placement.problem import Problem, prepare
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
+from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
-from shard_gym.weights import Arrays, require_arrays, under
 
 PLACING = ("samples", "queries")
 """Options that a trained agent may still be given."""

@@ -17,25 +17,25 @@ from shard_gym.agents.dreamshard.rollout import play
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
     calibrated,
     new_optimizer,
-    one_thread,
     paper_loss,
     put_back,
     relative_loss,
     teach,
     trainable,
 )
-from shard_gym.envs.placement.bank import TaskBank
+from shard_gym.envs.placement.prepared_tasks import PreparedTasks
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError
+from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import Arrays, require_arrays, under
 
 MEASURE, TEACH, DREAM = range(3)
 """Purposes of random generators."""
@@ -147,7 +147,7 @@ class DreamShardLearner(Learner):
         """REINFORCE inside the estimate; ms that the last episodes cost there on average, if there were any."""
         options, rng = self.options, self.rng(DREAM)
         model, count = self._network(as_arrays(self._cost_weights)), options.tasks * options.episodes
-        bank = TaskBank(self.suite, model, self.suite.max_tables, self.suite.max_devices, count)
+        bank = PreparedTasks(self.suite, model, self.suite.max_tables, self.suite.max_devices, count)
         for group in self._policy_optimizer.param_groups:
             group["lr"] = self._learning_rate
         dreamt = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.neural.dataset import CostRecorder, stacked
+from shard_gym.cost_models.data.dataset import CostRecorder, stacked
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite

@@ -33,7 +33,7 @@ LATENT = 32
 
 
 @dataclass(frozen=True)
-class Situation:
+class PolicyInput:
     """What a policy looks at before a table is placed; arrays of NumPy or torch, `...` episodes and steps.
 
     Attributes:
@@ -79,7 +79,7 @@ class Policy(ABC):
 
     @classmethod
     @abstractmethod
-    def scores(cls, weights: Weights, now: Situation) -> Array:
+    def scores(cls, weights: Weights, now: PolicyInput) -> Array:
         """(..., D); the policy is their softmax over the legal devices."""
 
 
@@ -114,7 +114,7 @@ class PaperPolicy(Policy):
         return super().latents(weights, standardised(weights, "features", plain_features(features)))
 
     @classmethod
-    def scores(cls, weights: Weights, now: Situation) -> Array:
+    def scores(cls, weights: Weights, now: PolicyInput) -> Array:
         """See `Policy`."""
         costs = relu(mlp(weights, "costs", now.costs_ms[..., [0, 2, 3]]))
         return dense(weights, "score", joined([now.held, costs]))[..., 0]
@@ -126,7 +126,7 @@ class BlindPolicy(PaperPolicy):
     architecture = "paper-without-costs"
 
     @classmethod
-    def scores(cls, weights: Weights, now: Situation) -> Array:
+    def scores(cls, weights: Weights, now: PolicyInput) -> Array:
         """See `Policy`."""
         return super().scores(weights, replace(now, costs_ms=now.costs_ms * 0.0))
 
@@ -156,7 +156,7 @@ class ContextPolicy(Policy):
         }
 
     @classmethod
-    def scores(cls, weights: Weights, now: Situation) -> Array:
+    def scores(cls, weights: Weights, now: PolicyInput) -> Array:
         """See `Policy`."""
         real = now.device_mask[..., None]
         table = now.table_costs_ms[..., None, :] * real

@@ -1,6 +1,6 @@
 """DreamShard as it comes with the package: trained for two kinds of hardware, ready to place tasks of any size.
 
-`checkpoints/` holds the agents and a page about them; `python benchmarks/pretrained.py` trains them again.
+`checkpoints/` holds the agents and a page about them; `python tools/pretrained.py` trains them again.
 """
 
 from __future__ import annotations

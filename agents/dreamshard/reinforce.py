@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shard_gym.agents.dreamshard.policy import Policy, Situation
+from shard_gym.agents.dreamshard.policy import Policy, PolicyInput
 from shard_gym.agents.dreamshard.rollout import Rollout, Steps
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.network import Weights
@@ -55,7 +55,7 @@ def choices(policy: type[Policy], weights: Weights, steps: Steps) -> Tensor:
     table = policy.latents(weights, torch.tensor(steps.features))
     placed = torch.nn.functional.one_hot(torch.tensor(steps.actions), steps.legal.shape[-1]).float()
     placed = (placed * torch.tensor(steps.taken)[..., None])[..., None] * table[..., None, :]
-    now = Situation(
+    now = PolicyInput(
         held=placed.cumsum(dim=1) - placed,
         costs_ms=torch.tensor(steps.costs_ms),
         used=torch.tensor(steps.used),

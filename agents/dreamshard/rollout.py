@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.dreamshard.policy import Policy, Situation
+from shard_gym.agents.dreamshard.policy import Policy, PolicyInput
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.network import FloatWeights
@@ -89,7 +89,7 @@ def play(
     recorder = _Recorder(problem, longest) if record else None
     for step in range(longest):
         legal = state.fits
-        now = Situation(
+        now = PolicyInput(
             held=held,
             costs_ms=state.phases_ms.astype(np.float32),
             used=(state.memory_used * per_byte).astype(np.float32),
@@ -142,7 +142,7 @@ class _Recorder:
         self._legal = np.zeros(shape, np.bool_)
         self._actions = np.zeros(shape[:2], np.int64)
 
-    def add(self, step: int, now: Situation, legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> None:
+    def add(self, step: int, now: PolicyInput, legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> None:
         """One step."""
         self._costs[:, step] = now.costs_ms
         self._used[:, step] = now.used

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.heuristics import checked_seed
 from shard_gym.agents.rnn.decoding import TableSequence, decode
 from shard_gym.agents.rnn.network import PlacementNetwork, network_with
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.neural.training import one_thread
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.placement import Placement, format_bytes
+from shard_gym.io.arrays import Arrays
+from shard_gym.placement import Placement
+from shard_gym.system import one_thread
 from shard_gym.tasks import Task
-from shard_gym.weights import Arrays
+from shard_gym.text import format_bytes
 
 MAX_SIZE = 2**16
 """No network in a file may have more units than that in a layer."""

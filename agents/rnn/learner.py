@@ -12,12 +12,12 @@ from shard_gym.agents.rnn.decoding import Decoded, TableSequence, decode
 from shard_gym.agents.rnn.network import network_with, new_network
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
-from shard_gym.agents.training.options import checked_count, checked_positive
+from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.neural.training import one_thread
+from shard_gym.io.arrays import Arrays
+from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.weights import Arrays
 
 WEIGHTS, TASKS, CHOICES = range(3)
 """Purposes of random numbers."""

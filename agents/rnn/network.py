@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.tables import FEATURE_NAMES
-from shard_gym.weights import Arrays, require_arrays
 
 
 class Memory(NamedTuple):

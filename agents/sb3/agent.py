@@ -11,18 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.agents.heuristics import checked_seed
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.sb3.features import device_set
 from shard_gym.agents.sb3.network import DeviceScorer
-from shard_gym.agents.training.options import checked_count
+from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.neural.training import one_thread
 from shard_gym.envs.placement.observation import ObservationDict
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.placement import Placement
+from shard_gym.system import one_thread
 from shard_gym.tasks import Task
-from shard_gym.weights import Arrays, require_arrays
 
 MAX_WIDTH = 2**12
 """No network in a file may be wider than that."""

@@ -19,14 +19,14 @@ from shard_gym.agents.sb3.network import DeviceScorer
 from shard_gym.agents.sb3.replay import load_replay_arrays, replay_arrays
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
-from shard_gym.agents.training.options import checked_count, checked_positive
+from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.neural.training import one_thread
 from shard_gym.envs.placement.reward import Transition
 from shard_gym.errors import missing_extra, unknown_name
+from shard_gym.io.arrays import Arrays, under
+from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import Arrays, under
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import DictReplayBuffer

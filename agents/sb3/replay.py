@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shard_gym.errors import InvalidCheckpointError
-from shard_gym.weights import Arrays, require_arrays
+from shard_gym.io.arrays import Arrays, require_arrays
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import DictReplayBuffer

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.heuristics import checked_seed
 from shard_gym.agents.policy import Policy, PolicyAgent
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.placement.observation import ObservationDict
 from shard_gym.envs.placement.reward import Reward
@@ -59,7 +59,7 @@ def train_maskable_ppo(
         from sb3_contrib import MaskablePPO
 
         from shard_gym.agents.sb3.vec_env import PlacementVecEnv
-        from shard_gym.cost_models.neural.training import one_thread
+        from shard_gym.system import one_thread
     except ImportError as error:
         raise missing_extra("sb3-contrib", "sb3", "Training with MaskablePPO") from error
     env = PlacementVecEnv(num_envs, suite=suite, split=split, reward=reward, cost_model=cost_model)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.heuristics import checked_seed
+from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
+from shard_gym.io.arrays import Arrays
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import Arrays
 
 
 @dataclass(frozen=True)

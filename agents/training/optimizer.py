@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shard_gym.weights import Arrays, require_arrays, under
+from shard_gym.io.arrays import Arrays, require_arrays, under
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name
+from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import load_arrays
 
 
 class Family(NamedTuple):

@@ -26,8 +26,8 @@ from shard_gym.errors import (
     TrainingDivergedError,
     UnwritablePathError,
 )
-from shard_gym.files import read_json, require_writable, write_json
-from shard_gym.weights import load_arrays, save_arrays
+from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.io.files import read_json, require_writable, write_json
 
 CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
 

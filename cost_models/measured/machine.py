@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from shard_gym.cost_models.measured.versions import DISTRIBUTION, installed
+from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, installed
 from shard_gym.errors import InvalidOptionError, missing_extra, unknown_name
 from shard_gym.hardware import PROFILES
-
-CPUINFO = Path("/proc/cpuinfo")
+from shard_gym.system import cpu_model, physical_memory, usable_cpus
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,7 @@ def _cpu() -> Machine:
         kind="cpu",
         device_name=cpu_model(),
         num_devices=usable_cpus(),
-        memory_bytes=_physical_memory(),
+        memory_bytes=physical_memory(),
         torch=versions.torch,
         fbgemm=versions.fbgemm_version,
         cuda="",
@@ -169,33 +165,6 @@ def _cuda() -> Machine:
         cuda=build.cuda,
         nccl=build.nccl,
     )
-
-
-def cpu_model() -> str:
-    """The CPU as it calls itself: the first model name in /proc/cpuinfo, or what the platform says."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        key, _, model = line.partition(":")
-        if key.strip() == "model name" and model.strip():
-            return model.strip()
-    return platform.processor() or platform.machine() or "unknown"
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may run on; all of the machine's where the system does not tell."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
-        return 0
 
 
 def _slug(model: str) -> str:

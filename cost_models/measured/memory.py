@@ -9,7 +9,7 @@ import numpy as np
 
 from shard_gym.cost_models.measured.job import Job
 from shard_gym.errors import DeviceMemoryError
-from shard_gym.placement import format_bytes
+from shard_gym.text import format_bytes
 
 INDEX_BYTES = 8
 OUTPUT_BYTES = 4

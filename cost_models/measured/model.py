@@ -18,15 +18,16 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Job, Repeats, output_width, tables_to_json
-from shard_gym.cost_models.measured.machine import Machine, this_machine, usable_cpus
+from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.memory import require_memory, require_room
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
-from shard_gym.placement import Placement, format_bytes
+from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
+from shard_gym.system import usable_cpus
 from shard_gym.tables import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES, Tables
+from shard_gym.text import counted, format_bytes
 from shard_gym.topology import Topology
-from shard_gym.wording import counted
 
 DEVICES = ("cpu", "cuda")
 

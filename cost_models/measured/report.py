@@ -11,12 +11,11 @@ import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
-from shard_gym.cost_models.measured.calibrate import DEVICE, LINKS, calibrated_profile, profile_in
-from shard_gym.cost_models.measured.folders import Measured
-from shard_gym.cost_models.neural.card import percent
-from shard_gym.cost_models.neural.dataset import CostDataset
-from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.metrics import (
+from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.data.loading import Measured
+from shard_gym.cost_models.data.splits import SPLITS
+from shard_gym.cost_models.measured.calibration import DEVICE, LINKS, calibrated_profile, profile_in
+from shard_gym.cost_models.metrics import (
     LEAST_MS,
     TOP,
     Error,
@@ -27,9 +26,9 @@ from shard_gym.cost_models.neural.metrics import (
     predictions,
     ranking_of,
 )
-from shard_gym.cost_models.neural.splits import SPLITS
+from shard_gym.cost_models.neural.linear import fit_linear
 from shard_gym.hardware import HardwareProfile
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_percent
 
 NOISE = "measured again"
 EXCHANGES = slice(1, 3)
@@ -223,7 +222,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
         )
     spreads = measured.spreads
     if len(spreads):
-        median, worst = (percent(float(np.quantile(spreads, share))) for share in (0.5, 0.95))
+        median, worst = (format_percent(float(np.quantile(spreads, share))) for share in (0.5, 0.95))
         yield (
             "Interquartile range of an iteration's cost within a measurement: "
             f"{median} of the median, {worst} in the worst twentieth."
@@ -247,7 +246,7 @@ def _error_row(name: str, errors: Errors) -> Sequence[str]:
 
 
 def _cell(error: Error) -> str:
-    return f"{percent(error.mape)} ({percent(error.ratio)})" if error.count else "-"
+    return f"{format_percent(error.mape)} ({format_percent(error.ratio)})" if error.count else "-"
 
 
 def _order(comparison: Comparison) -> Iterator[str]:
@@ -266,7 +265,7 @@ def _order(comparison: Comparison) -> Iterator[str]:
     for name, estimates in comparison.estimates.items():
         overall, ranking = kendall_tau(comparison.test.cost_ms, estimates.cost_ms), comparison.ranking(name)
         within = (
-            [f"{ranking.kendall_tau:.3f}", *map(percent, ranking.regret.values())]
+            [f"{ranking.kendall_tau:.3f}", *map(format_percent, ranking.regret.values())]
             if ranking
             else ["-"] * (1 + len(TOP))
         )

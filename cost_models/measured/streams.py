@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.measured.row_counts import whole_counts
-from shard_gym.cost_models.measured.scatter import Scatter
+from shard_gym.cost_models.measured.row_permutation import RowPermutation
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, short_repr
 from shard_gym.tables import Tables
 
@@ -142,7 +142,7 @@ class HistogramStream:
         self._hot_counts = counts[counts > 1]
         self._num_cold = distinct - len(self._hot_counts)
         self._key = stream_key(tables, table, seed)
-        self._scatter = Scatter(self._rows, self._bits().random_raw(Scatter.ROUNDS))
+        self._scatter = RowPermutation(self._rows, self._bits().random_raw(RowPermutation.ROUNDS))
         self._hot_rows = self._scatter(np.arange(len(self._hot_counts)))
         features = np.arange(tables.num_features[table] + 1)
         self._feature_starts = features * lookups // features[-1]

@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shard_gym.cost_models.measured.remembered import LookupMemory
+from shard_gym.cost_models.measured.batch_cache import BatchCache
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class Worker:
         self._groups: dict[int, dist.ProcessGroup] = {}
         self._device: torch.device
         self._kept: tuple[Any, Any] = (None, None)
-        self._lookups: LookupSource = LookupMemory()
+        self._lookups: LookupSource = BatchCache()
 
     def start(self) -> dict[str, Any]:
         """Import what takes long, and find the others."""

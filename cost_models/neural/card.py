@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
+from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
+from shard_gym.cost_models.metrics import Error, errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dataset import CostDataset
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.metrics import Error, errors, ranking
 from shard_gym.cost_models.neural.network import MEASURED
-from shard_gym.cost_models.neural.splits import SPLITS, SplitCosts
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_percent
 
 COST = "cost"
 DIGITS = 4
@@ -148,15 +148,7 @@ _COLUMNS = (("network", "train"), ("network", "test"), ("linear", "test"))
 
 
 def _cell(error: Mapping[str, float] | None) -> str:
-    return f"{percent(error['mape'])} ({percent(error['ratio'])})" if error else "-"
-
-
-def percent(share: float) -> str:
-    """A share with three significant digits or so: 1.23 %, 12.3 %, 1,234 %."""
-    for limit, digits in ((0.1, 2), (10.0, 1)):
-        if abs(share) < limit:
-            return f"{100 * share:.{digits}f} %"
-    return f"{100 * share:,.0f} %"
+    return f"{format_percent(error['mape'])} ({format_percent(error['ratio'])})" if error else "-"
 
 
 def _ranking_table(card: Mapping[str, Any]) -> Iterator[str]:
@@ -174,7 +166,7 @@ def _ranking_table(card: Mapping[str, Any]) -> Iterator[str]:
     yield f"| | Kendall's tau | {' | '.join(f'regret, k = {k}' for k in network['regret'])} |"
     yield f"|---|--:|{'--:|' * len(network['regret'])}"
     for who, found in card["ranking"].items():
-        regrets = " | ".join(percent(regret) for regret in found["regret"].values())
+        regrets = " | ".join(format_percent(regret) for regret in found["regret"].values())
         yield f"| {who} | {found['kendall_tau']:.3f} | {regrets} |"
     yield ""
 

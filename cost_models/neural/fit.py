@@ -12,21 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.data.splits import SplitCosts
+from shard_gym.cost_models.metrics import errors
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dataset import CostDataset
-from shard_gym.cost_models.neural.metrics import errors
-from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.cost_models.neural.storage import network_named
-from shard_gym.cost_models.neural.training import (
-    Samples,
-    as_arrays,
-    calibrated,
-    new_optimizer,
-    one_thread,
-    teach,
-    trainable,
-)
+from shard_gym.cost_models.neural.training import Samples, as_arrays, calibrated, new_optimizer, teach, trainable
 from shard_gym.errors import InvalidOptionError, TrainingDivergedError, wrong_kind
+from shard_gym.system import one_thread
 
 
 @dataclass(frozen=True)

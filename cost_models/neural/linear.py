@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
-from shard_gym.cost_models.neural.dataset import CostDataset
+from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.neural.features import plain_features
 from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Topology

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shard_gym.cost_models.base import CostEstimate, CostModel
-from shard_gym.cost_models.neural.dataset import CostDataset, CostRecorder, IntArray
-from shard_gym.cost_models.neural.simulate import PlacementSampler, fits, greedy_placement, random_placement
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder, IntArray
+from shard_gym.cost_models.data.random_placements import PlacementSampler, fits, greedy_placement, random_placement
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology

@@ -12,7 +12,7 @@ from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.errors import InvalidCheckpointError, unknown_name
-from shard_gym.weights import load_arrays, require_arrays, save_arrays
+from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
 
 KIND = "cost-model"
 

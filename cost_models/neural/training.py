@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -12,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
-from shard_gym.cost_models.neural.dataset import CostDataset
 from shard_gym.cost_models.neural.network import MEASURED, FloatWeights, Weights
 from shard_gym.topology import Cluster
 
@@ -22,17 +21,6 @@ Indices = NDArray[np.int64]
 
 LAST = 50
 """Steps whose losses `teach` reports."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: these networks are so small that a second one costs more than it gives."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def trainable(weights: FloatWeights) -> TensorWeights:

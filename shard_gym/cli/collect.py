@@ -13,29 +13,22 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
+from shard_gym.checks import checked_count
 from shard_gym.cli import INTERRUPTED_EXIT_CODE
-from shard_gym.cli.console import (
-    errors,
-    format_seconds,
-    heading,
-    new_progress,
-    new_table,
-    output,
-    print_table,
-    sentence,
-)
-from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr, require_at_least
+from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
 from shard_gym.cost_models.base import CostModel
-from shard_gym.cost_models.measured.book import Tally
-from shard_gym.cost_models.measured.collect import PART
-from shard_gym.cost_models.measured.collect import collect as collect_draws
-from shard_gym.cost_models.measured.draws import Draws
+from shard_gym.cost_models.data.collecting import PART
+from shard_gym.cost_models.data.collecting import collect as collect_draws
+from shard_gym.cost_models.data.folder import INDEX
+from shard_gym.cost_models.data.sampling import Draws
+from shard_gym.cost_models.data.schedule import Here, Measurer
+from shard_gym.cost_models.data.writer import Tally
 from shard_gym.cost_models.measured.machine import profile_of
-from shard_gym.cost_models.measured.turns import Here, Measurer
-from shard_gym.cost_models.neural.collection import INDEX
 from shard_gym.errors import InvalidOptionError, MissingExtraError
-from shard_gym.files import require_writable
+from shard_gym.io.files import require_writable
 from shard_gym.tables import Workload
+from shard_gym.text import format_seconds
 
 DEFAULT_BATCH_SIZE = 65_536
 TRAINED = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
@@ -111,8 +104,8 @@ def collect(
     sizes = list(dict.fromkeys(batch_size)) or [DEFAULT_BATCH_SIZE]
     seconds = parse_duration("--budget", budget)
     for option, value in (("--devices", devices), ("--iterations", iterations), ("--gpus-per-worker", gpus_per_worker)):
-        require_at_least(option, value, 1)
-    require_at_least("--repeat-every", repeat_every, 0)
+        checked_count(option, value, 1)
+    checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
@@ -240,7 +233,7 @@ def _kind_here() -> str:
 
 def _over_ray(found: Hardware, workers: int | None, gpus: int, draws: Draws) -> Measurer:
     """Workers of a Ray cluster: with GPUs of their own, or with a machine like this one each."""
-    from shard_gym.cost_models.measured.spread_out import RayCrew, SpreadOut
+    from shard_gym.cost_models.data.ray_workers import RayCrew, SpreadOut
 
     cuda = found.kind == "cuda"
     cpus = 1 if cuda else os.cpu_count() or 1

@@ -120,30 +120,3 @@ def new_progress() -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
-
-
-def format_ms(value: float) -> str:
-    """Milliseconds with four significant digits, at least: 0.1234, 12.34, 1234."""
-    if value == 0:
-        return "0"
-    for limit, digits in ((1.0, 4), (10.0, 3), (100.0, 2), (1000.0, 1)):
-        if abs(value) < limit:
-            return f"{value:.{digits}f}"
-    return f"{value:.0f}"
-
-
-def format_seconds(value: float) -> str:
-    """A duration as a person reads it: 0.3 ms, 12 ms, 1.2 s, 310 s."""
-    if value < 1.0:
-        return f"{value * 1e3:.2g} ms" if value < 0.01 else f"{value * 1e3:.0f} ms"
-    return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
-
-
-def format_change(share: float) -> str:
-    """A share as a signed percentage: 0.123 is +12.3%; never -0.0%."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}%"
-
-
-def format_range(low: int, high: int) -> str:
-    """20, or 10-200."""
-    return f"{low}" if low == high else f"{low}-{high}"

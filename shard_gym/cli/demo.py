@@ -10,12 +10,11 @@ import numpy as np
 from rich.progress import Progress
 
 from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.checks import checked_count
 from shard_gym.cli.console import (
     FAILED,
     NONE,
     REFERENCE,
-    format_change,
-    format_ms,
     heading,
     new_progress,
     new_table,
@@ -23,7 +22,6 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import require_at_least
 from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.placement.viewer import PlacementView, draw_comparison
@@ -32,7 +30,7 @@ from shard_gym.evaluation import Evaluation, compare, evaluate
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_change, format_ms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +58,7 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
         timesteps: steps MaskablePPO trains for, at least; it stops when a rollout is complete.
         seed: of everything random.
     """
-    require_at_least("--timesteps", timesteps, 1)
+    checked_count("--timesteps", timesteps, 1)
     picture = out / PICTURE
     no_picture, no_training = matplotlib_missing(), _sb3_missing()
     if no_picture is None:

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.cli.console import FAILED, NONE, new_progress, new_table, output, print_table, sentence
+from shard_gym.cost_models.measured.diagnostics.probe import Probe, probe
+from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, Installed, Pair, installed, no_wheel, pair
 from shard_gym.cost_models.measured.machine import Machine, TorchBuild, this_machine
-from shard_gym.cost_models.measured.probe import Probe, probe
-from shard_gym.cost_models.measured.versions import DISTRIBUTION, Installed, Pair, installed, no_wheel, pair
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """There where the driver of NVIDIA's GPUs is loaded, whatever torch makes of it."""

@@ -17,9 +17,6 @@ from shard_gym.cli.console import (
     FAILED,
     NONE,
     REFERENCE,
-    format_change,
-    format_ms,
-    format_seconds,
     heading,
     new_progress,
     new_table,
@@ -32,11 +29,11 @@ from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
-from shard_gym.files import require_writable, write_json
+from shard_gym.io.files import require_writable, write_json
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import TaskSuite
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_change, format_ms, format_seconds
 
 MAX_FAILURES_SHOWN = 5
 

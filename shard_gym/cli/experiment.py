@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from shard_gym.checks import checked_count
 from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
 from shard_gym.cli.console import errors, new_progress, output, sentence
-from shard_gym.cli.options import OptionalInt, require_at_least
+from shard_gym.cli.options import OptionalInt
 from shard_gym.cli.pictures import matplotlib_missing
 from shard_gym.errors import InvalidOptionError, RunsFailedError
 from shard_gym.experiments.answers import Answers
@@ -18,8 +19,8 @@ from shard_gym.experiments.parts import Plan
 from shard_gym.experiments.report import PAGE, write_report
 from shard_gym.experiments.runs import Run, record_path
 from shard_gym.experiments.workers import perform_all
-from shard_gym.files import require_writable
-from shard_gym.wording import counted
+from shard_gym.io.files import require_writable
+from shard_gym.text import counted
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(optional)")]
 
@@ -52,7 +53,7 @@ def experiment(
         iterations: of everything that is trained, in place of its own number; for a trial.
         report_only: make the page from the runs there are.
     """
-    require_at_least("--jobs", jobs, 1)
+    checked_count("--jobs", jobs, 1)
     plan = Plan(seeds, parts, suites, methods, iterations)
     if missing := matplotlib_missing():
         raise missing

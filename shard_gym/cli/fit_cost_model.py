@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalFloat, OptionalInt, require_at_least
+from shard_gym.cli.options import OptionalFloat, OptionalInt
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
-from shard_gym.cost_models.measured.folders import Measured, read_all
+from shard_gym.cost_models.data.loading import Measured, read_all
+from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.card import card_page, make_card, percent
+from shard_gym.cost_models.neural.card import card_page, make_card
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.metrics import errors, ranking
 from shard_gym.cost_models.neural.storage import network_named, save_cost_model
 from shard_gym.errors import InvalidOptionError, missing_extra
-from shard_gym.files import require_writable, write_atomically
-from shard_gym.weights import SUFFIX
+from shard_gym.io.arrays import SUFFIX
+from shard_gym.io.files import require_writable, write_atomically
+from shard_gym.text import format_percent
 
 if TYPE_CHECKING:
     from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
@@ -55,7 +57,7 @@ def fit_cost_model(
     for name in names:
         network_named(name, LINEAR)
     if steps is not None:
-        require_at_least("--steps", steps, 1)
+        checked_count("--steps", steps, 1)
     if not importlib.util.find_spec("torch"):
         raise missing_extra("torch", "torch", "Fitting a cost model")
     from shard_gym.cost_models.neural.fit import FitOptions
@@ -105,7 +107,7 @@ def _fit(name: str, measured: Measured, seed: int, options: FitOptions) -> Neura
         bar = progress.add_task(name, total=options.steps)
 
         def show(state: FitProgress) -> None:
-            words = f"{name}, error on validation tables {percent(state.validation_error)}"
+            words = f"{name}, error on validation tables {format_percent(state.validation_error)}"
             progress.update(bar, completed=state.step, description=words)
 
         model = fit(name, costs, seed=seed, options=options, on_progress=show)
@@ -123,7 +125,7 @@ def _print_errors(measured: Measured, models: Mapping[str, AdditiveCostModel]) -
     for name, model in models.items():
         found = errors(model, test)
         cells: Sequence[str] = [
-            percent(error.mape) if error.count else NONE for error in (found.cost, *found.phases.values())
+            format_percent(error.mape) if error.count else NONE for error in (found.cost, *found.phases.values())
         ]
         tau = f"{ranking(model, rivals).kendall_tau:.3f}" if rivals else NONE
         table.add_row(name, *cells, tau)

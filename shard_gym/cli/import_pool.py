@@ -10,9 +10,9 @@ import tyro
 from shard_gym.cli.console import new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError
-from shard_gym.files import require_writable
+from shard_gym.io.files import require_writable
 from shard_gym.pools import Pool, import_meta, save_pool
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 
 def import_pool(

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shard_gym.cli.console import FAILED, format_seconds, new_progress, output, sentence
-from shard_gym.cli.options import OptionalPath, require_at_least
+from shard_gym.checks import checked_count
+from shard_gym.cli.console import FAILED, new_progress, output, sentence
+from shard_gym.cli.options import OptionalPath
 from shard_gym.cli.train import parse_options
-from shard_gym.cost_models.measured.machine import cpu_model, this_machine
+from shard_gym.cost_models.measured.machine import this_machine
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.best import better_placements, update_best_known
 from shard_gym.leaderboard.findings import Finding
@@ -27,7 +28,8 @@ from shard_gym.leaderboard.timing import measured_timings
 from shard_gym.leaderboard.verify import Verified, verify_all, verify_entry
 from shard_gym.leaderboard.write import require_free
 from shard_gym.suites import load_suite, suite_info
-from shard_gym.wording import counted
+from shard_gym.system import cpu_model
+from shard_gym.text import counted, format_seconds
 
 ROOT = Path("leaderboards")
 FOUND = 1
@@ -185,7 +187,7 @@ class Verify:
 
     def run(self) -> int:
         """Print what is wrong, and what is new."""
-        require_at_least("--replay", self.replay, 0)
+        checked_count("--replay", self.replay, 0)
         if self.all == bool(self.entries):
             raise InvalidOptionError("Name entries as TRACK/SUITE/ENTRY, or verify them all with --all.")
         if self.keep_times and not (self.all and self.replay):

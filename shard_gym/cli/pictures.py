@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shard_gym.errors import InvalidOptionError, MissingExtraError, missing_extra
-from shard_gym.files import require_writable, write_atomically
+from shard_gym.io.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

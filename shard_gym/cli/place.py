@@ -15,14 +15,14 @@ from shard_gym.cli.show import GIB, print_devices, print_totals
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
-from shard_gym.files import require_writable, write_json
 from shard_gym.hardware import hardware_profile
-from shard_gym.placement import format_bytes, to_plan
+from shard_gym.io.files import require_writable, write_json
+from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.text import counted, format_bytes
 from shard_gym.topology import DeviceSpec
-from shard_gym.wording import counted
 
 
 def place(

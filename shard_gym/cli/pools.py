@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shard_gym.cli.console import format_range, new_table, output, print_table, sentence
+from shard_gym.cli.console import new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalStr
 from shard_gym.errors import InvalidOptionError
 from shard_gym.pools import Pool, load_pool, pool_names
+from shard_gym.text import format_range
 
 
 def pools(

@@ -15,19 +15,19 @@ from shard_gym.cli.console import output, sentence
 from shard_gym.cli.options import OptionalStr
 from shard_gym.cli.pictures import matplotlib_missing, save_picture
 from shard_gym.cost_models.base import PHASES, FloatArray
-from shard_gym.cost_models.measured.folders import Measured, read_all
+from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.data.loading import Measured, read_all
 from shard_gym.cost_models.measured.report import NOISE, Comparison, Estimates, compare, page, page_name
+from shard_gym.cost_models.metrics import Errors
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.card import percent
-from shard_gym.cost_models.neural.dataset import CostDataset
-from shard_gym.cost_models.neural.metrics import Errors
 from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.experiments.figures import COLORS, GREY, INK, LINE, SIZE
 from shard_gym.experiments.report import IMAGES
-from shard_gym.files import require_writable, write_atomically
 from shard_gym.hardware import hardware_profile
-from shard_gym.weights import SUFFIX
+from shard_gym.io.arrays import SUFFIX
+from shard_gym.io.files import require_writable, write_atomically
+from shard_gym.text import format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ def draw(comparison: Comparison) -> Figure:
             if span:
                 _scatter(axes, across[across > 0], up[across > 0], span, color)
                 label = axes.text(
-                    0.05, 0.94, percent(error.mape), transform=axes.transAxes, va="top", color=INK, fontsize=SIZE
+                    0.05, 0.94, format_percent(error.mape), transform=axes.transAxes, va="top", color=INK, fontsize=SIZE
                 )
                 label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
         panels[row, 0].set_ylabel(name.replace(", ", "\n"), fontsize=SIZE, color=INK)

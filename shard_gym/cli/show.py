@@ -8,14 +8,15 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import make_agent
-from shard_gym.cli.console import NONE, format_change, format_ms, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalPath, require_at_least
+from shard_gym.checks import checked_count
+from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
+from shard_gym.cli.options import OptionalPath
 from shard_gym.cli.pictures import require_picture, save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import Explanation, explain
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_change, format_ms
 
 CRITICAL = "bold yellow"
 COSTLIEST = "ms alone of\nthe costliest"
@@ -52,9 +53,9 @@ def show(
         moves: how many of the moves that gain to list, the largest gain first; 0 lists none.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
     """
-    require_at_least("--devices", devices, 1)
-    require_at_least("--tables", tables, 0)
-    require_at_least("--moves", moves, 0)
+    checked_count("--devices", devices, 1)
+    checked_count("--tables", tables, 0)
+    checked_count("--moves", moves, 0)
     if picture is not None:
         require_picture(picture)
     chosen_suite = load_suite(suite, split)

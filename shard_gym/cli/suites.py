@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from shard_gym.cli.console import FAILED, format_range, new_table, output, print_table, sentence
+from shard_gym.cli.console import FAILED, new_table, output, print_table, sentence
 from shard_gym.cost_models import COST_MODELS, make_cost_model
 from shard_gym.errors import DamagedFileError, ShardGymError
 from shard_gym.pools import load_pool, pool_names
 from shard_gym.suites import SuiteInfo, load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
+from shard_gym.text import format_range
 
 SAME = 1e-9
 """Relative difference of two costs that are the same but for rounding."""

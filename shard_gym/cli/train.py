@@ -18,15 +18,7 @@ from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
 from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
-from shard_gym.cli.console import (
-    REFERENCE,
-    errors,
-    format_ms,
-    format_seconds,
-    new_progress,
-    output,
-    sentence,
-)
+from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
@@ -34,7 +26,7 @@ from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import TaskSuite
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_ms, format_seconds
 
 Option = bool | int | float | str
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from shard_gym.cli.console import format_change, format_ms, format_seconds
 from shard_gym.cli.pictures import save_picture
 from shard_gym.experiments.answers import Answer, Answers, Spread
 from shard_gym.experiments.estimates import GREEDY, KINDS
 from shard_gym.experiments.figures import FIGURES
 from shard_gym.experiments.parts import PARTS
-from shard_gym.files import write_atomically
-from shard_gym.wording import counted
+from shard_gym.io.files import write_atomically
+from shard_gym.text import counted, format_change, format_ms, format_seconds
 
 PAGE, IMAGES = "dreamshard.md", "images"
 MAX_MISSING = 20

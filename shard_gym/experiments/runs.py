@@ -24,12 +24,12 @@ from shard_gym.agents import Agent, load_agent, make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import TRAINING as STATE
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.cost_models.measured.machine import cpu_model
 from shard_gym.errors import DamagedFileError
 from shard_gym.evaluation import evaluate
 from shard_gym.experiments.estimates import estimate_errors
-from shard_gym.files import read_json, sha256_of, write_json
+from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.suites import load_suite, suite_info
+from shard_gym.system import cpu_model
 
 Option = bool | int | float | str
 Options = tuple[tuple[str, Option], ...]

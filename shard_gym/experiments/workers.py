@@ -17,7 +17,7 @@ from threading import Thread
 
 from shard_gym.errors import RunsFailedError, ShardGymError
 from shard_gym.experiments.runs import Run, perform, record_path
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 OnDone = Callable[[Run], None]
 """Called whenever a run has ended, well or not."""

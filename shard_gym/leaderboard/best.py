@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.files import read_json
-from shard_gym.leaderboard.judge import Judge, judge_of
+from shard_gym.io.files import read_json
+from shard_gym.leaderboard.scorer import Scorer, scorer_of
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.verify import SAME, Verified
 from shard_gym.placement import Placement
@@ -43,11 +43,11 @@ def better_placements(entries: Iterable[Verified]) -> dict[str, list[Better]]:
     for each in entries:
         if each.place.track == SIMULATED:
             grouped.setdefault(each.place.suite, []).append(each)
-    found = {suite: better_placements_of(judge_of(suite, SIMULATED), members) for suite, members in grouped.items()}
+    found = {suite: better_placements_of(scorer_of(suite, SIMULATED), members) for suite, members in grouped.items()}
     return {suite: better for suite, better in found.items() if better}
 
 
-def better_placements_of(judge: Judge, entries: Sequence[Verified]) -> list[Better]:
+def better_placements_of(judge: Scorer, entries: Sequence[Verified]) -> list[Better]:
     """For each task of one suite that an entry of the simulated track places better than is known, the best of them."""
     known = {name: best.cost_ms for name, best in best_known(judge.suite, judge.model).items()}
     better = []
@@ -69,7 +69,7 @@ def update_best_known(suite: str, better: Sequence[Better]) -> Path:
 
     Every placement is checked and costed once more; see `write_best_known` for errors.
     """
-    judge = judge_of(suite, SIMULATED)
+    judge = scorer_of(suite, SIMULATED)
     new = {each.task: each.placement for each in better}
     placements: dict[str, Placement] = {}
     splits = []

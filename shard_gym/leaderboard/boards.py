@@ -15,14 +15,14 @@ import numpy as np
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.leaderboard import scores
 from shard_gym.leaderboard.best import better_placements_of
-from shard_gym.leaderboard.judge import Judge, judge_of
 from shard_gym.leaderboard.replays import Replays
-from shard_gym.leaderboard.site.data import slug
+from shard_gym.leaderboard.scorer import Scorer, scorer_of
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import Verified
 from shard_gym.placement import Placement
 from shard_gym.suites import suite_info, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort
+from shard_gym.text import slug
 
 IN_TURN = "in-turn"
 
@@ -79,7 +79,7 @@ class Board:
     track: str
     suite: str
     hardware: str
-    judge: Judge
+    judge: Scorer
     best: Best | None
     entries: tuple[Scored, ...]
 
@@ -108,7 +108,7 @@ def _measured_on(each: Verified) -> str:
 
 
 def _board(track: str, suite: str, entries: Sequence[Verified], replays: Replays) -> Board:
-    judge = judge_of(suite, track)
+    judge = scorer_of(suite, track)
     best = _best(judge, entries) if track == SIMULATED else None
     ranked = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.place.slug))
     scored = []
@@ -127,7 +127,7 @@ def _board(track: str, suite: str, entries: Sequence[Verified], replays: Replays
     return Board(track, suite, hardware, judge, best, tuple(scored))
 
 
-def _best(judge: Judge, entries: Sequence[Verified]) -> Best | None:
+def _best(judge: Scorer, entries: Sequence[Verified]) -> Best | None:
     """None if a task has neither a best known placement nor one of an entry."""
     known = best_known(judge.suite, judge.model)
     better = {each.task: each for each in better_placements_of(judge, entries)}
@@ -143,7 +143,7 @@ def _best(judge: Judge, entries: Sequence[Verified]) -> Best | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Contestant:
+class Competitor:
     """The entries of one folder name, agent and authors on several suites of the simulated track.
 
     Attributes:
@@ -175,7 +175,7 @@ class Contestant:
         return float(scores.profile(self.ratios, np.array([ratio]))[0])
 
 
-def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Contestant]]:
+def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Competitor]]:
     """The suites compared on, and who has an entry on every one of them, the best interquartile mean first.
 
     Compared are all suites with an entry of the simulated track. Who left one out is not ranked here: a mean over the
@@ -194,10 +194,10 @@ def contestants(of: Sequence[Board]) -> tuple[tuple[str, ...], list[Contestant]]
     return suites, sorted(ranked, key=lambda each: (each.iqm, each.slug))
 
 
-def _contestant(slug: str, rows: Sequence[tuple[Board, Scored]]) -> Contestant:
+def _contestant(slug: str, rows: Sequence[tuple[Board, Scored]]) -> Competitor:
     ratios = [scored.verified.costs_ms / board.best.ms for board, scored in rows if board.best is not None]
     pooled = np.concatenate([each.ravel() for each in ratios])
-    return Contestant(
+    return Competitor(
         slug=slug,
         name=rows[0][1].verified.entry.name,
         suites=tuple(board.suite for board, _ in rows),

@@ -8,14 +8,14 @@ from pathlib import Path
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import scores
 from shard_gym.leaderboard.boards import Best, Board, Scored, boards, contestants
-from shard_gym.leaderboard.judge import SCORED_BY
 from shard_gym.leaderboard.replays import read_replays
+from shard_gym.leaderboard.scorer import SCORED_BY
 from shard_gym.leaderboard.site.data import BestData, EntryData, ProfileData, SiteData, SuiteData, TaskData, Track
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.placement import placement_to_json
 from shard_gym.suites import suite_info
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 
 def leaderboard_data(root: Path) -> SiteData:

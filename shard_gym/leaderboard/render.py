@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shard_gym.errors import DamagedFileError
-from shard_gym.files import write_atomically
-from shard_gym.leaderboard.boards import Board, Contestant, Scored, contestants
+from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.boards import Board, Competitor, Scored, contestants
 from shard_gym.leaderboard.data import site_data, verified_boards
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.site import site_files, write_site
 from shard_gym.leaderboard.site.build import DATA
 from shard_gym.leaderboard.store import MEASURED
 from shard_gym.suites import suite_info
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 README, SITE = "README.md", "site"
 BEGIN, END = "<!-- generated: leaderboards -->", "<!-- end -->"
@@ -138,7 +138,7 @@ def top(of: Sequence[Board]) -> str:
     return f"\n{about}\n\n{_contestants(first)}\n\n"
 
 
-def _overall(suites: Sequence[str], ranked: Sequence[Contestant]) -> str:
+def _overall(suites: Sequence[str], ranked: Sequence[Competitor]) -> str:
     if len(suites) < 2 or not ranked:
         return ""
     about = (
@@ -148,7 +148,7 @@ def _overall(suites: Sequence[str], ranked: Sequence[Contestant]) -> str:
     return f"### All suites\n\n{about}\n\n{_contestants(ranked)}"
 
 
-def _contestants(ranked: Sequence[Contestant]) -> str:
+def _contestants(ranked: Sequence[Competitor]) -> str:
     header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
     rows = [
         (

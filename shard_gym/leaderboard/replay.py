@@ -13,7 +13,7 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, ShardGymError
 from shard_gym.leaderboard.findings import Finding
-from shard_gym.leaderboard.judge import SCORED_BY, judge_of
+from shard_gym.leaderboard.scorer import SCORED_BY, scorer_of
 from shard_gym.leaderboard.sources import known_training
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, SIMULATED
 from shard_gym.leaderboard.verify import SAME, Verified
@@ -57,7 +57,7 @@ def replay(verified: Verified, tasks: int) -> Replay:
 
     The entry's seeds take turns, so that none of them can be somebody else's.
     """
-    judge, entry = judge_of(verified.place.suite, verified.place.track), verified.entry
+    judge, entry = scorer_of(verified.place.suite, verified.place.track), verified.entry
     numbers = np.unique(np.linspace(0, len(judge.suite) - 1, min(tasks, len(judge.suite))).astype(int)).tolist()
     seconds: list[float] = []
     findings = []

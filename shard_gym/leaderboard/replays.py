@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from shard_gym.errors import short_repr
-from shard_gym.files import write_json
+from shard_gym.io.files import write_json
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.replay import can_replay
 from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse_replays

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
-from shard_gym.files import parse_json
+from shard_gym.io.files import parse_json
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, Place
 

@@ -10,9 +10,9 @@ from typing import Any
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
-from shard_gym.files import read_json
-from shard_gym.leaderboard.judge import SCORED_BY
+from shard_gym.io.files import read_json
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
+from shard_gym.leaderboard.scorer import SCORED_BY
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.verify import WITHOUT_CHANCE
 
@@ -166,7 +166,7 @@ def known_training(agent: str) -> Training | None:
 
 def _training(path: Path) -> Training:
     from shard_gym.agents.training.run import AGENT
-    from shard_gym.weights import load_arrays
+    from shard_gym.io.arrays import load_arrays
 
     path = path / AGENT if path.is_dir() else path
     trained: Any = load_arrays(path, "agent")[1].get("trained")

@@ -15,8 +15,8 @@ from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.evaluation import Evaluation, TaskResult
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.grid import timed_cost
-from shard_gym.leaderboard.judge import SCORED_BY, judge_of
 from shard_gym.leaderboard.schema import ONE_SEED, SCHEMA, SEEDS, parse_timings
+from shard_gym.leaderboard.scorer import SCORED_BY, scorer_of
 from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, TIMINGS, Place
 from shard_gym.leaderboard.write import require_free, rows_json, toml, write_entry
 
@@ -112,7 +112,7 @@ def entry_record(
     place: Place, evaluations: Sequence[Evaluation], declared: Declared, timed: Timed | None = None
 ) -> dict[str, Any]:
     """The content of `entry.toml`."""
-    judge = judge_of(place.suite, place.track)
+    judge = scorer_of(place.suite, place.track)
     results = [result for evaluation in evaluations for result in evaluation.tasks]
     return {
         "schema": SCHEMA,
@@ -153,7 +153,7 @@ def _scores(place: Place, results: Sequence[TaskResult], timed: Timed | None) ->
     rows, findings = parse_timings(timed.timings, place)
     if rows is None:
         raise InvalidOptionError(f"The timings cannot be used. {findings[0]}")
-    judge = judge_of(place.suite, MEASURED)
+    judge = scorer_of(place.suite, MEASURED)
     penalties = dict(zip((task.name for task in judge.suite), judge.penalties.tolist(), strict=True))
     # A task that does not exist has no penalty; verification names it.
     costs = [penalties.get(row.task, 0.0) if row.phases_ms is None else timed_cost(row) for row in rows]

@@ -14,21 +14,13 @@ from shard_gym.agents import AGENTS, PAPER_HEURISTICS
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
-from shard_gym.files import sha256_of
+from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard.findings import Finding, shortened
 from shard_gym.leaderboard.grid import Cell, Grid, arrange, check_rows, check_timing, timed_cost
-from shard_gym.leaderboard.judge import SCORED_BY, Judge, judge_of
-from shard_gym.leaderboard.overlap import objections
-from shard_gym.leaderboard.schema import (
-    ONE_SEED,
-    SEEDS,
-    Entry,
-    TimingRow,
-    parse_entry,
-    parse_placements,
-    parse_timings,
-)
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, TimingRow, parse_entry, parse_placements, parse_timings
+from shard_gym.leaderboard.scorer import SCORED_BY, Scorer, scorer_of
 from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, TIMINGS, Place, find_entries, read_files
+from shard_gym.leaderboard.training_data import objections
 
 SAME = 1e-9
 """Relative difference of two costs that are the same but for rounding."""
@@ -73,7 +65,7 @@ def verify_entry(place: Place) -> tuple[Verified | None, list[Finding]]:
         timings, wrong = parse_timings(files[TIMINGS], place)
         findings += wrong
     try:
-        judge = judge_of(place.suite, place.track)
+        judge = scorer_of(place.suite, place.track)
     except (UnknownNameError, DamagedFileError) as error:
         reason = f"Its suite {place.suite!r} cannot be judged: {error}"
         return None, shortened([*findings, Finding(place.id, reason)])
@@ -100,7 +92,7 @@ def verify_entry(place: Place) -> tuple[Verified | None, list[Finding]]:
     return Verified(place, entry, grid, costs, sha256_of(files[PLACEMENTS])), []
 
 
-def _declared(entry: Entry, place: Place, judge: Judge) -> list[str]:
+def _declared(entry: Entry, place: Place, judge: Scorer) -> list[str]:
     """What in `entry.toml` is not as its folder, the suite and the rules say."""
     wrong = []
     suite = judge.suite
@@ -147,7 +139,7 @@ def _draws(grid: Grid, file: str) -> list[Finding]:
     return [Finding(file, reason, seed=twins[1])]
 
 
-def _costs(grid: Grid, judge: Judge) -> FloatArray:
+def _costs(grid: Grid, judge: Scorer) -> FloatArray:
     """(S, N) ms by the cost model, the penalty where nothing was placed."""
     costs = np.tile(judge.penalties, (len(grid.seeds), 1))
     for number in range(costs.shape[1]):
@@ -164,7 +156,7 @@ def _there(value: np.ndarray | None) -> np.ndarray:
 
 
 def _measured_costs(
-    timings: list[TimingRow] | None, grid: Grid, judge: Judge, place: Place
+    timings: list[TimingRow] | None, grid: Grid, judge: Scorer, place: Place
 ) -> tuple[FloatArray | None, list[Finding]]:
     """(S, N) ms from the raw timings, the penalty where nothing was placed."""
     if timings is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
-from shard_gym.files import write_atomically
+from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.findings import Finding
 from shard_gym.leaderboard.schema import SCHEMA, parse_entry
 from shard_gym.leaderboard.store import ENTRY, Place, read_files

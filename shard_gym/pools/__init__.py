@@ -5,8 +5,8 @@ from, what was assumed and how close they are. `pool_names()` lists what ships; 
 your own, and `import_meta` makes one from Meta's published lookup files.
 """
 
-from shard_gym.pools.law import RequestLaw
 from shard_gym.pools.meta import import_meta
 from shard_gym.pools.pool import Pool, PoolCard, load_pool, pool_names, save_pool
+from shard_gym.pools.popularity import RowPopularity
 
-__all__ = ["Pool", "PoolCard", "RequestLaw", "import_meta", "load_pool", "pool_names", "save_pool"]
+__all__ = ["Pool", "PoolCard", "RowPopularity", "import_meta", "load_pool", "pool_names", "save_pool"]

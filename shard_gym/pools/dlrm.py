@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.files import read_json
-from shard_gym.pools.law import RequestLaw
+from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
+from shard_gym.pools.popularity import RowPopularity
+from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics
 from shard_gym.pools.rounding import round_significant, rounded_statistics
-from shard_gym.pools.zipf import ReuseStatistics, reuse_statistics
 from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]
@@ -241,7 +241,7 @@ def make_pool(name: str) -> Pool:
         workload=Workload(goal.batch_size, "fp16", "sgd"),
     )
     card = _card(name, goal, shape, draw, stats)
-    return Pool(name, tables, card, RequestLaw(draw.q, draw.s), dims_known=False)
+    return Pool(name, tables, card, RowPopularity(draw.q, draw.s), dims_known=False)
 
 
 def _card(name: str, goal: Target, shape: Shape, draw: Draw, stats: ReuseStatistics) -> PoolCard:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import missing_extra
 from shard_gym.pools.dlrm import Shape, Target, draw_tables, pooled, target
-from shard_gym.pools.zipf import reuse_statistics
+from shard_gym.pools.reuse import reuse_statistics
 
 
 class Range(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.files import read_json
-from shard_gym.pools.law import RequestLaw
+from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pool
+from shard_gym.pools.popularity import RowPopularity
+from shard_gym.pools.reuse import reuse_statistics
 from shard_gym.pools.rounding import rounded_statistics
-from shard_gym.pools.zipf import reuse_statistics
 from shard_gym.tables import Tables, Workload
 
 MERLIN_MODELS = ("tiny", "small", "medium", "large", "jumbo", "colossal")
@@ -48,7 +48,7 @@ def make_merlin_pool(model: str) -> Pool:
         pooling=spread([sum(group["nnz"]) for group in groups]),
         features=spread([len(group["nnz"]) for group in groups]),
         names=tuple(f"group{g}_table{i}" for g, group in enumerate(groups) for i in range(group["num_tables"])),
-        law=(law := RequestLaw(np.full(len(rows), 0.5), np.full(len(rows), MERLIN_ALPHA))),
+        law=(law := RowPopularity(np.full(len(rows), 0.5), np.full(len(rows), MERLIN_ALPHA))),
     )
     gib = float((tables.num_embeddings * tables.row_bytes).sum()) / 2**30
     times = facts["dgx_a100_iteration_ms"].get(model, {})
@@ -75,7 +75,7 @@ def make_mlperf_pool() -> Pool:
     """The pool `mlperf-dlrm-dcnv2`: 26 tables, each row of a table equally likely."""
     facts = read_json(DATA / "facts" / "mlperf_dlrm_dcnv2.json")
     rows = np.array(facts["num_embeddings"])
-    law = RequestLaw(np.zeros(len(rows)), np.zeros(len(rows)))
+    law = RowPopularity(np.zeros(len(rows)), np.zeros(len(rows)))
     tables = _tables(
         rows=rows,
         dims=np.full(len(rows), facts["embedding_dim"]),
@@ -104,7 +104,7 @@ def make_mlperf_pool() -> Pool:
     return Pool("mlperf-dlrm-dcnv2", tables, card, law)
 
 
-def _tables(*, rows: Any, dims: Any, pooling: Any, features: Any, names: tuple[str, ...], law: RequestLaw) -> Tables:
+def _tables(*, rows: Any, dims: Any, pooling: Any, features: Any, names: tuple[str, ...], law: RowPopularity) -> Tables:
     lookups = pooling * float(BATCH_SIZE)
     stats = rounded_statistics(reuse_statistics(rows, lookups, law.q, law.s), rows, lookups)
     return Tables(

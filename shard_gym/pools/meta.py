@@ -8,8 +8,8 @@ import numpy as np
 
 from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
+from shard_gym.pools.reuse import ReuseStatistics
 from shard_gym.pools.rounding import HISTOGRAM_DECIMALS
-from shard_gym.pools.zipf import ReuseStatistics
 from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload
 
 MIN_ROWS = 100

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidTablesError, unknown_name
-from shard_gym.files import parse_json, sha256_of, write_atomically
-from shard_gym.pools.law import RequestLaw
+from shard_gym.io.files import parse_json, sha256_of, write_atomically
+from shard_gym.pools.popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 SCHEMA = "shard-gym-pool/1"
@@ -66,7 +66,7 @@ class Pool:
     name: str
     tables: Tables
     card: PoolCard
-    law: RequestLaw | None = None
+    law: RowPopularity | None = None
     dims_known: bool = True
 
     def __post_init__(self) -> None:
@@ -212,11 +212,11 @@ def _workload(record: Any, source: str) -> Workload:
     return Workload(**record)
 
 
-def _law(record: Any, source: str) -> RequestLaw | None:
+def _law(record: Any, source: str) -> RowPopularity | None:
     if record is None:
         return None
     _check_keys(record, ("q", "s"), source, "the law")
-    return RequestLaw(_numbers(record["q"]), _numbers(record["s"]))
+    return RowPopularity(_numbers(record["q"]), _numbers(record["s"]))
 
 
 def _numbers(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.pools.zipf import ReuseStatistics
+from shard_gym.pools.reuse import ReuseStatistics
 
 HISTOGRAM_DECIMALS = 5
 DISTINCT_DIGITS = 7

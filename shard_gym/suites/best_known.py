@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, InvalidTaskError
-from shard_gym.files import read_json, write_json
+from shard_gym.io.files import read_json, write_json
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.suites.load import DATA
 from shard_gym.tasks import Task, TaskSuite

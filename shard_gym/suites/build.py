@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.files import sha256_of, write_atomically, write_json
 from shard_gym.hardware import hardware_profile
+from shard_gym.io.files import sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites.load import DATA, INDEX, SCHEMA, SPLITS
 from shard_gym.tables import Tables

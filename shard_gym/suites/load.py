@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import (
-    DamagedFileError,
-    InvalidOptionError,
-    ShardGymError,
-    short_repr,
-    unknown_name,
-    wrong_kind,
-)
-from shard_gym.files import parse_json, read_json, sha256_of
+from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, unknown_name, wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.io.files import parse_json, read_json, sha256_of
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from shard_gym.cli import COMMANDS, collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.measured.folders import read_all, read_measured
+from shard_gym.cost_models.data.folder import load_collected
+from shard_gym.cost_models.data.loading import read_all, read_measured
+from shard_gym.cost_models.data.ray_workers import SpreadOut
+from shard_gym.cost_models.data.schedule import Here
 from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.cost_models.measured.spread_out import SpreadOut
-from shard_gym.cost_models.measured.turns import Here
-from shard_gym.cost_models.neural.collection import load_collected
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
 
@@ -191,7 +191,7 @@ def test_a_data_set_has_one_layout(
 
 
 def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard_gym.cost_models.measured import spread_out
+    from shard_gym.cost_models.data import ray_workers
 
     asked: list[dict[str, Any]] = []
 
@@ -216,7 +216,7 @@ def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch:
             pass
 
     assert SpreadOut(Crew(AnalyticalCostModel, None)).hardware == "a-hall"
-    monkeypatch.setattr(spread_out, "RayCrew", Crew)
+    monkeypatch.setattr(ray_workers, "RayCrew", Crew)
     abacus()
     outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 5, "--ray", "--workers", 2, "--gpus-per-worker", 4)
     assert outcome.code == 0, outcome.err

@@ -12,11 +12,11 @@ import pytest
 
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cli import demo
-from shard_gym.cli.console import format_change, format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.evaluation import evaluate
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
+from shard_gym.text import format_change, format_ms
 
 NAME = "dlrm-20x4"
 SMALL = TaskSuite(NAME, load_suite(NAME).tasks[:3], split="test")

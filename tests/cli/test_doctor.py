@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from shard_gym.cli import doctor
+from shard_gym.cost_models.measured.diagnostics.probe import Probe
+from shard_gym.cost_models.measured.diagnostics.versions import Installed, installed, pair
 from shard_gym.cost_models.measured.machine import Machine, TorchBuild
-from shard_gym.cost_models.measured.probe import Probe
-from shard_gym.cost_models.measured.versions import Installed, installed, pair
 
 CPU_TORCH = TorchBuild("2.13.0+cpu", cuda="", nccl="", gloo=True, num_gpus=0)
 CUDA_TORCH = TorchBuild("2.13.0+cu130", cuda="13.0", nccl="2.28.3", gloo=True, num_gpus=8)

@@ -7,12 +7,12 @@ import pytest
 
 from shard_gym.cli import COMMANDS
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.measured.collect import collect
-from shard_gym.cost_models.measured.draws import Draws
-from shard_gym.cost_models.measured.folders import read_measured
-from shard_gym.cost_models.measured.turns import Here
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.loading import read_measured
+from shard_gym.cost_models.data.sampling import Draws
+from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.metrics import predictions
 from shard_gym.cost_models.neural import load_cost_model
-from shard_gym.cost_models.neural.metrics import predictions
 from shard_gym.tables import Workload
 
 STEPS = ("--steps", 200)

@@ -8,11 +8,11 @@ import pytest
 from shard_gym.cli import COMMANDS
 from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
-from shard_gym.cost_models.measured.collect import collect
-from shard_gym.cost_models.measured.draws import Draws
-from shard_gym.cost_models.measured.folders import read_measured
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.loading import read_measured
+from shard_gym.cost_models.data.sampling import Draws
+from shard_gym.cost_models.data.schedule import Here
 from shard_gym.cost_models.measured.report import NOISE, compare
-from shard_gym.cost_models.measured.turns import Here
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 from shard_gym.errors import MissingExtraError
 from shard_gym.tables import Workload

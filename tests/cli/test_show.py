@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.cli.console import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.explain import explain
 from shard_gym.suites import best_known, load_suite
+from shard_gym.text import format_ms
 
 MODEL = AnalyticalCostModel()
 ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-greedy")

@@ -22,8 +22,8 @@ from shard_gym.cost_models.card import (
     tables_of,
 )
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError
-from shard_gym.files import read_json
 from shard_gym.hardware import hardware_profile
+from shard_gym.io.files import read_json
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
 from shard_gym.pools.pool import DATA

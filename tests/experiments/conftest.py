@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shard_gym.experiments.runs import Record, Run, record_path
-from shard_gym.files import write_json
+from shard_gym.io.files import write_json
 
 Make = Callable[..., Record]
 

@@ -10,7 +10,7 @@ from shard_gym.agents.rnn import RnnLearner
 from shard_gym.errors import DamagedFileError
 from shard_gym.experiments import runs as module
 from shard_gym.experiments.runs import TRAINED, TRAINING, Run, as_options, perform, read_record, record_path
-from shard_gym.files import read_json, write_json
+from shard_gym.io.files import read_json, write_json
 
 SUITE = "dlrm-20x4"
 GREEDY = Run("size-greedy", SUITE)

@@ -7,7 +7,7 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError
 from shard_gym.evaluation import Evaluation, evaluate
-from shard_gym.files import write_json
+from shard_gym.io.files import write_json
 from shard_gym.leaderboard.schema import parse_entry
 from shard_gym.leaderboard.sources import from_agents, from_files, known_training, read_evaluation
 from shard_gym.leaderboard.store import Place, place_of

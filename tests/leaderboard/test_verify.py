@@ -10,8 +10,8 @@ import pytest
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import penalty_ms
-from shard_gym.files import sha256_of
-from shard_gym.leaderboard.judge import judge_of
+from shard_gym.io.files import sha256_of
+from shard_gym.leaderboard.scorer import scorer_of
 from shard_gym.leaderboard.store import Place
 from shard_gym.leaderboard.verify import Verified, verify_all, verify_entry
 from shard_gym.suites import load, load_suite
@@ -86,7 +86,7 @@ def suites_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     data.mkdir()
     for name in ("dlrm-20x4.json", "index.json"):
         shutil.copy(load.DATA / name, data / name)
-    forget = (load._load.cache_clear, judge_of.cache_clear)
+    forget = (load._load.cache_clear, scorer_of.cache_clear)
     monkeypatch.setattr(load, "DATA", data)
     monkeypatch.setattr(load, "INDEX", data / "index.json")
     for each in forget:
@@ -124,10 +124,10 @@ def test_a_cost_model_that_changed_without_a_new_version_is_found(random_entry, 
     from shard_gym.cost_models import analytical
 
     assert verify_entry(random_entry.place)[1] == []
-    judge_of.cache_clear()
+    scorer_of.cache_clear()
     monkeypatch.setattr(analytical, "CYCLES_PER_WARP_ROW", analytical.CYCLES_PER_WARP_ROW * 1.01)
     said = [str(finding) for finding in verify_entry(random_entry.place)[1]]
-    judge_of.cache_clear()
+    scorer_of.cache_clear()
     assert len(said) == 1
     assert "entry.toml: cost_model.sha256 is" in said[0]
 

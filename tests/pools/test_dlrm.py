@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from shard_gym.pools import dlrm, dlrm_fit, load_pool, pool
+from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics, row_probabilities
 from shard_gym.pools.rounding import rounded_statistics
-from shard_gym.pools.zipf import ReuseStatistics, reuse_statistics, row_probabilities
 
 POOLS = ("dlrm-2021", "dlrm-2022")
 

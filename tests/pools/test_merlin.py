@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from shard_gym.files import read_json
+from shard_gym.io.files import read_json
 from shard_gym.pools import load_pool, merlin, pool
-from shard_gym.pools.zipf import reuse_statistics, row_probabilities
+from shard_gym.pools.reuse import reuse_statistics, row_probabilities
 
 FACTS = read_json(pool.DATA / "facts" / "merlin_synthetic_models.json")["models"]
 NAMES = [*(f"merlin-{model}" for model in merlin.MERLIN_MODELS), "mlperf-dlrm-dcnv2"]

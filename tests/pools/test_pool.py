@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shard_gym.errors import DamagedFileError, InvalidTablesError, UnknownNameError
-from shard_gym.pools import Pool, PoolCard, RequestLaw, load_pool, pool, pool_names, save_pool
+from shard_gym.pools import Pool, PoolCard, RowPopularity, load_pool, pool, pool_names, save_pool
 from shard_gym.tables import Tables, Workload
 
 CARD = PoolCard("two tables", "made up (no licence)", "by hand", ("a fact",), (), ("exact",))
@@ -28,7 +28,7 @@ def small_pool(*, dims_known: bool = True, names: tuple[str, ...] = ("user", "Ü
         num_features=np.array([2, 1]),
         names=names,
     )
-    return Pool("small", tables, CARD, RequestLaw(np.array([0.1, 3.0]), np.array([1.05, 0.0])), dims_known)
+    return Pool("small", tables, CARD, RowPopularity(np.array([0.1, 3.0]), np.array([1.05, 0.0])), dims_known)
 
 
 def saved(tmp_path: Path, **changes: Any) -> Path:
@@ -193,17 +193,17 @@ def test_nan_truncation_and_other_json_are_refused(tmp_path: Path) -> None:
 def test_a_law_for_other_tables_is_refused() -> None:
     made = small_pool()
     with pytest.raises(InvalidTablesError, match="2 tables but a request law for 1"):
-        Pool("small", made.tables, CARD, RequestLaw(np.ones(1), np.ones(1)))
+        Pool("small", made.tables, CARD, RowPopularity(np.ones(1), np.ones(1)))
 
 
 @pytest.mark.parametrize("q", [[np.nan], [-0.1], [[1.0]], ["a"], [np.inf]])
 def test_an_impossible_law_is_refused(q: list[Any]) -> None:
     with pytest.raises(InvalidTablesError, match="q must be"):
-        RequestLaw(np.array(q), np.ones(1))
+        RowPopularity(np.array(q), np.ones(1))
 
 
 def test_law_select_follows_the_indices() -> None:
-    law = RequestLaw(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])).select([2, 0])
+    law = RowPopularity(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])).select([2, 0])
     assert law.q.tolist() == [3.0, 1.0]
     assert law.s.tolist() == [0.3, 0.1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.files import read_json, sha256_of
+from shard_gym.io.files import read_json, sha256_of
 from shard_gym.suites import build, suite_names
 from shard_gym.suites.load import DATA, INDEX
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError
-from shard_gym.files import sha256_of
+from shard_gym.io.files import sha256_of
 from shard_gym.suites import load, load_suite, suite_info, suite_names
 
 NAME = "dlrm-20x4"

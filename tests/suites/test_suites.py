@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.files import parse_json, read_json, sha256_of
 from shard_gym.hardware import hardware_profile
+from shard_gym.io.files import parse_json, read_json, sha256_of
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.pools import load_pool
 from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names

@@ -12,20 +12,12 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.placement.bank import TaskBank
 from shard_gym.envs.placement.failure import describe_failure
 from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
+from shard_gym.envs.placement.prepared_tasks import PreparedTasks
 from shard_gym.envs.placement.problem import IntArray, Problem, require_room
 from shard_gym.envs.placement.reward import Reward, Transition, make_reward
-from shard_gym.envs.placement.state import (
-    COMPLETE,
-    RUNNING,
-    PlacementState,
-    action_mask,
-    advance,
-    begin,
-    initial_state,
-)
+from shard_gym.envs.placement.state import COMPLETE, RUNNING, PlacementState, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.viewer import PlacementView
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
@@ -63,7 +55,7 @@ class Episodes:
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = make_observation(observation)
         self._reward = make_reward(reward)
-        self._bank = TaskBank(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
+        self._bank = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
         self.judge: CostModel | None = None
         self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs

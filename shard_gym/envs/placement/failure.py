@@ -6,8 +6,8 @@ from typing import Any
 
 from shard_gym.envs.placement.problem import Problem
 from shard_gym.envs.placement.state import DEAD_END, ILLEGAL_ACTION, PlacementState, Status
-from shard_gym.placement import format_bytes
 from shard_gym.tasks import Task
+from shard_gym.text import format_bytes
 
 
 def describe_failure(task: Task, problem: Problem, state: PlacementState, row: int = 0) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from shard_gym.envs.placement.page import (
     to_pixels,
 )
 from shard_gym.envs.placement.viewer import MAX_ROWS, PlacementView, describe_unplaced, memory_unit, shorten
-from shard_gym.wording import counted
+from shard_gym.text import counted
 
 # Okabe and Ito's colours, which colour-blind readers tell apart: compute dark, communication light; forward cold,
 # backward warm.

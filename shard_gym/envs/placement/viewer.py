@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.errors import InvalidPlacementError, missing_extra
-from shard_gym.placement import format_bytes, memory_used
+from shard_gym.placement import memory_used
 from shard_gym.tasks import Task
-from shard_gym.wording import counted
+from shard_gym.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

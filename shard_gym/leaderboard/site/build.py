@@ -9,7 +9,7 @@ from typing import Any
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidOptionError, UnwritablePathError
-from shard_gym.files import write_atomically
+from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.site.data import EntryData, ProfileLine, SiteData, SuiteData, check_site_data, suite_key
 from shard_gym.leaderboard.site.explorer import SCORE_DIGITS, Explorer, shortened
 from shard_gym.suites import load_suite

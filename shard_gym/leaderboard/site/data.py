@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict, get_args
 
 from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.text import slug
 
 Track = Literal["simulated", "measured"]
 
@@ -170,11 +171,6 @@ class SiteData(TypedDict):
 
     suites: list[SuiteData]
     profiles: list[ProfileData]
-
-
-def slug(text: str) -> str:
-    """`text` as part of a path: lower-case letters, digits and "-"."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
 
 
 def suite_key(suite: SuiteData) -> str:

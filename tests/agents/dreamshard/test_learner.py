@@ -19,9 +19,9 @@ from shard_gym.cost_models import CountedCostModel, make_cost_model
 from shard_gym.envs.placement.problem import prepare
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
+from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.weights import load_arrays, save_arrays
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.policy import LATENT, POLICIES, Policy, Situation
+from shard_gym.agents.dreamshard.policy import LATENT, POLICIES, Policy, PolicyInput
 
 EVERY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
-def situation(rng: np.random.Generator, devices: int, real: int) -> Situation:
+def situation(rng: np.random.Generator, devices: int, real: int) -> PolicyInput:
     mask = (np.arange(devices) < real).astype(np.float32)
-    return Situation(
+    return PolicyInput(
         held=rng.random((2, devices, LATENT), np.float32) * mask[:, None],
         costs_ms=rng.random((2, devices, 4), np.float32) * mask[:, None],
         used=rng.random((2, devices), np.float32) * mask,
@@ -23,9 +23,9 @@ def situation(rng: np.random.Generator, devices: int, real: int) -> Situation:
     )
 
 
-def changed(now: Situation, devices: np.ndarray) -> Situation:
+def changed(now: PolicyInput, devices: np.ndarray) -> PolicyInput:
     """The situation with the devices in another order."""
-    return Situation(
+    return PolicyInput(
         now.held[:, devices],
         now.costs_ms[:, devices],
         now.used[:, devices],
@@ -60,7 +60,7 @@ def test_numpy_and_torch_give_the_same_scores_and_the_latter_gradients(policy: t
     weights, now = policy.new_weights(rng), situation(rng, 5, 5)
     features = rng.normal(size=(3, 21)).astype(np.float32)
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
-    as_tensors = Situation(**{name: torch.tensor(array) for name, array in vars(now).items()})
+    as_tensors = PolicyInput(**{name: torch.tensor(array) for name, array in vars(now).items()})
     scores = policy.scores(tensors, as_tensors)
     latents = policy.latents(tensors, torch.tensor(features))
     np.testing.assert_allclose(scores.detach(), policy.scores(weights, now), rtol=1e-4, atol=1e-4)
@@ -83,13 +83,13 @@ def test_the_context_policy_begins_as_a_heuristic() -> None:
 def test_the_context_policy_reads_the_same_at_another_speed_of_the_hardware() -> None:
     policy, rng = POLICIES["context"], np.random.default_rng(4)
     weights, now = policy.new_weights(rng), situation(rng, 4, 4)
-    slower = Situation(now.held, now.costs_ms * 50, now.used, now.table, now.table_costs_ms * 50, now.device_mask)
+    slower = PolicyInput(now.held, now.costs_ms * 50, now.used, now.table, now.table_costs_ms * 50, now.device_mask)
     np.testing.assert_allclose(policy.scores(weights, slower), policy.scores(weights, now), rtol=1e-3, atol=1e-3)
 
 
 def test_the_blind_policy_does_not_see_times() -> None:
     policy, rng = POLICIES["paper-without-costs"], np.random.default_rng(5)
     weights, now = policy.new_weights(rng), situation(rng, 4, 4)
-    other = Situation(now.held, now.costs_ms * 3 + 1, now.used, now.table, now.table_costs_ms, now.device_mask)
+    other = PolicyInput(now.held, now.costs_ms * 3 + 1, now.used, now.table, now.table_costs_ms, now.device_mask)
     np.testing.assert_array_equal(policy.scores(weights, now), policy.scores(weights, other))
     assert (POLICIES["paper"].scores(weights, now) != POLICIES["paper"].scores(weights, other)).all()

@@ -14,7 +14,7 @@ from shard_gym.agents.dreamshard.rollout import Rollout, play
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.training import TensorWeights, as_arrays, trainable
-from shard_gym.envs.placement.bank import TaskBank
+from shard_gym.envs.placement.prepared_tasks import PreparedTasks
 from shard_gym.envs.placement.problem import prepare
 from shard_gym.evaluation import score
 from shard_gym.placement import check_placement
@@ -39,8 +39,8 @@ def small_step(weights: TensorWeights) -> None:
             weights[name] -= 0.01 * gradient / length
 
 
-def bank_of(suite: TaskSuite, tasks: list[Task]) -> TaskBank:
-    bank = TaskBank(suite, MODEL, suite.max_tables, suite.max_devices, len(tasks))
+def bank_of(suite: TaskSuite, tasks: list[Task]) -> PreparedTasks:
+    bank = PreparedTasks(suite, MODEL, suite.max_tables, suite.max_devices, len(tasks))
     bank.begin(np.arange(len(tasks)), tasks)
     return bank
 

@@ -18,9 +18,9 @@ from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer
 from shard_gym.agents.training import load_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.io.arrays import save_arrays
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task
-from shard_gym.weights import save_arrays
 
 ABOUT = {"agent": "ppo", "width": 8}
 

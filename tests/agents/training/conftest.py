@@ -11,9 +11,9 @@ import pytest
 
 from shard_gym.agents import Agent
 from shard_gym.agents.training import LEARNERS, Family, Learner, Report
+from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.weights import Arrays, require_arrays
 
 
 class Walker(Agent):

@@ -13,9 +13,9 @@ import pytest
 from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.training import LEARNERS, Family, Learner, TrainingRun, load_agent, make_learner
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
+from shard_gym.io.arrays import save_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import save_arrays
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from shard_gym.errors import (
     TrainingDivergedError,
     UnwritablePathError,
 )
+from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.tasks import TaskSuite
-from shard_gym.weights import load_arrays, save_arrays
 
 Make = Callable[..., TrainingRun]
 FILES = [("agent.safetensors", "agent"), ("training.safetensors", "training")]

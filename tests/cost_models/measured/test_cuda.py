@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.measured.diagnostics.probe import probe
 from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
-from shard_gym.cost_models.measured.probe import probe
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.hardware import hardware_profile

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import PHASES, AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.measured.collect import collect
-from shard_gym.cost_models.measured.draws import CYCLE, Draws
-from shard_gym.cost_models.measured.folders import Measured, read_all, read_measured
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.folder import Skipped, append_skipped
+from shard_gym.cost_models.data.loading import Measured, read_all, read_measured
+from shard_gym.cost_models.data.sampling import CYCLE, Draws
+from shard_gym.cost_models.data.schedule import Here
 from shard_gym.cost_models.measured.report import NOISE, Comparison, compare, page, page_name
-from shard_gym.cost_models.measured.turns import Here
-from shard_gym.cost_models.neural.collection import Skipped, append_skipped
-from shard_gym.cost_models.neural.metrics import errors, ranking
+from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Workload

@@ -11,12 +11,12 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES
+from shard_gym.cost_models.data.splits import SplitCosts
+from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.neural import load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.card import card_page, make_card
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.metrics import errors, ranking
 from shard_gym.cost_models.neural.rivals import RivalCounts, rival_tasks
-from shard_gym.cost_models.neural.splits import SplitCosts
 
 MODEL = AnalyticalCostModel()
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.data.splits import SplitCosts
+from shard_gym.cost_models.metrics import errors
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.fit import FitOptions, FitProgress, fit_cost_model, validation_error
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.metrics import errors
-from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.errors import InvalidOptionError, TrainingDivergedError, UnknownNameError
 
 SHORT = FitOptions(steps=60, batch_size=16, check_every=20)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.data.splits import SplitCosts
+from shard_gym.cost_models.metrics import errors, predictions
 from shard_gym.cost_models.neural.linear import LinearCostModel, fit_linear
-from shard_gym.cost_models.neural.metrics import errors, predictions
-from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.tables import FEATURE_NAMES
 
 

@@ -15,7 +15,7 @@ from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.neural import NETWORKS, load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.storage import KIND, network_named
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError, UnwritablePathError
-from shard_gym.weights import load_arrays, save_arrays
+from shard_gym.io.arrays import load_arrays, save_arrays
 
 
 @pytest.fixture

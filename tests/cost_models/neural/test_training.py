@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import torch
 
+from shard_gym.cost_models.data.random_placements import simulate
+from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.neural import NETWORKS
 from shard_gym.cost_models.neural.network import MEASURED
-from shard_gym.cost_models.neural.simulate import simulate
-from shard_gym.cost_models.neural.splits import SplitCosts
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
     calibrated,
     estimates,
     new_optimizer,
-    one_thread,
     paper_loss,
     put_back,
     relative_loss,
     teach,
     trainable,
 )
+from shard_gym.system import one_thread
 
 every_network = pytest.mark.parametrize("architecture", NETWORKS)
 

@@ -110,7 +110,7 @@ def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) 
     real.close()
 
 
-class Judge(CostModel):
+class Scorer(CostModel):
     """Fails as often as it is told, then says what the estimate says, times a factor."""
 
     name, version = "judge", 1
@@ -131,7 +131,7 @@ class Judge(CostModel):
 
 def judged(suite: TaskSuite, failures: int, factor: float, **arguments: Any) -> Any:
     env = EmbeddingPlacementRealEnv(suite, **QUICK, **arguments)
-    env._episodes.judge = Judge(failures, factor)
+    env._episodes.judge = Scorer(failures, factor)
     return env
 
 

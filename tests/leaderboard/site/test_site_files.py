@@ -20,9 +20,9 @@ from shard_gym.errors import InvalidOptionError, InvalidPlacementError, UnknownN
 from shard_gym.explain import explain
 from shard_gym.leaderboard.site import site_files, write_site
 from shard_gym.leaderboard.site.build import STATIC
-from shard_gym.leaderboard.site.data import slug
 from shard_gym.leaderboard.site.explorer import MIB, significant
 from shard_gym.placement import memory_used
+from shard_gym.text import slug
 
 LITERAL = re.compile(r"\(window\.ShardGymData \?\?= \{\}\)\[(\"[^\"]+\")\] = (.*);\n")
 

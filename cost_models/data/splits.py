@@ -1,0 +1,169 @@
+"""Which tables a model learns from, which say when to stop, and which it is judged by: measured costs, split by table.
+
+A placement belongs to the split of its tables. None mixes two splits, so nothing about a test table is learnt early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, IntArray
+from shard_gym.errors import InvalidOptionError, unknown_name
+from shard_gym.tables import Tables
+
+SPLITS = ("train", "validation", "test")
+
+Groups = Mapping[str, IntArray]
+"""For each split, by name, the rows of a set of tables that belong to it."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCosts:
+    """A data set whose tables are split.
+
+    Attributes:
+        data: P placements of M tables.
+        table_split: (M,) int64, for each table the number of its split in `SPLITS`.
+
+    Raises:
+        InvalidOptionError: not every table has a split, or a placement mixes tables of two.
+    """
+
+    data: CostDataset
+    table_split: IntArray
+
+    def __post_init__(self) -> None:
+        given, count = self.table_split, len(self.data.tables)
+        if given.shape != (count,) or given.dtype != np.int64 or (given < 0).any() or (given >= len(SPLITS)).any():
+            raise InvalidOptionError(
+                f"table_split must hold a number from 0 to {len(SPLITS) - 1} for each of the {count} tables."
+            )
+        mixed = np.flatnonzero(np.repeat(self.placement_split, np.diff(self.data.start)) != given[self.data.members])
+        if mixed.size:
+            placement = int(np.searchsorted(self.data.start, mixed[0], side="right")) - 1
+            raise InvalidOptionError(
+                f"Placement {placement} mixes tables of two splits, {self._split_names(placement)}; "
+                "a placement must keep to one, or the test would be about tables that were learnt."
+            )
+
+    def _split_names(self, placement: int) -> str:
+        rows = self.data.members[self.data.start[placement] : self.data.start[placement + 1]]
+        return " and ".join(SPLITS[split] for split in np.unique(self.table_split[rows]))
+
+    @property
+    def placement_split(self) -> IntArray:
+        """(P,) int64, the split of each placement: that of its tables."""
+        return self.table_split[self.data.members[self.data.start[:-1]]]
+
+    def part(self, split: str) -> CostDataset:
+        """The placements of one of `SPLITS`.
+
+        Raises:
+            UnknownNameError: there is no split of that name.
+            InvalidOptionError: the split is empty.
+        """
+        if split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+        chosen = np.flatnonzero(self.placement_split == SPLITS.index(split))
+        if not chosen.size:
+            raise InvalidOptionError(f"No placement belongs to the split {split!r}; measure some of its tables.")
+        return self.data.take(chosen)
+
+    def num_tables(self, split: str) -> int:
+        """How many tables belong to `split`; one that occurs with two widths counts twice."""
+        return int((self.table_split == SPLITS.index(split)).sum())
+
+    @staticmethod
+    def recorded(recorder: CostRecorder, placement_split: Sequence[int]) -> SplitCosts:
+        """All that `recorder` holds; `placement_split[p]` is the split of its placement p.
+
+        Raises:
+            InvalidOptionError: nothing was recorded, or a table stands in placements of two splits.
+        """
+        data = recorder.dataset()
+        wanted = np.repeat(np.asarray(placement_split, np.int64), np.diff(data.start))
+        table_split = np.zeros(len(data.tables), np.int64)
+        table_split[data.members] = wanted
+        twice = data.members[table_split[data.members] != wanted]
+        if twice.size:
+            raise InvalidOptionError(
+                f"Table {data.tables.names[twice[0]]} stands in placements of two splits; give every table one."
+            )
+        return SplitCosts(data, table_split)
+
+    @staticmethod
+    def joined(parts: Iterable[SplitCosts]) -> SplitCosts:
+        """The placements of all `parts` in one data set; equal tables are kept once.
+
+        Raises:
+            InvalidOptionError: the parts come from different sources or workloads, or put a table into two splits.
+        """
+        every = list(parts)
+        sources = sorted({part.data.source for part in every})
+        if len(sources) != 1:
+            raise InvalidOptionError(f"One data set has one source, and these have {sources}. Keep them apart.")
+        recorder = CostRecorder(sources[0])
+        for part in every:
+            recorder.extend(part.data)
+        return SplitCosts.recorded(recorder, np.concatenate([part.placement_split for part in every]).tolist())
+
+
+def split_tables(tables: Tables, seed: int, shares: Sequence[float] = (0.7, 0.1, 0.2)) -> dict[str, IntArray]:
+    """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or width stay together.
+
+    Args:
+        tables: T tables.
+        seed: equal seeds, equal groups.
+        shares: of the different tables that go to each split; each gets one at least.
+
+    Raises:
+        InvalidOptionError: `shares` are not three positive numbers, or there are fewer than three different tables.
+    """
+    wanted = np.asarray(shares, np.float64)
+    if wanted.shape != (len(SPLITS),) or not (wanted > 0).all() or not np.isfinite(wanted).all():
+        raise InvalidOptionError(f"shares must be {len(SPLITS)} positive numbers, one for each split, not {shares!r}.")
+    kinds = table_kinds(tables)
+    count = int(kinds.max()) + 1
+    if count < len(SPLITS):
+        raise InvalidOptionError(
+            f"There are {count} different tables, too few to give each of {', '.join(SPLITS)} its own."
+        )
+    ends = np.rint(np.cumsum(wanted / wanted.sum()) * count).astype(np.int64)
+    ends[0] = np.clip(ends[0], 1, count - 2)
+    ends[1] = np.clip(ends[1], ends[0] + 1, count - 1)
+    split_of_kind = np.empty(count, np.int64)
+    split_of_kind[np.random.default_rng(seed).permutation(count)] = np.searchsorted(ends, np.arange(count), "right")
+    return {name: np.flatnonzero(split_of_kind[kinds] == number) for number, name in enumerate(SPLITS)}
+
+
+def check_groups(tables: Tables, groups: Groups) -> None:
+    """Refuse groups that are not apart.
+
+    Raises:
+        UnknownNameError: a group is not named after one of `SPLITS`.
+        InvalidOptionError: a group is empty, names a table that is not there, or holds a table that another group
+            holds too, be it under another name or of another width.
+    """
+    kinds = table_kinds(tables)
+    group_of_kind: dict[int, str] = {}
+    for name, rows in groups.items():
+        if name not in SPLITS:
+            raise unknown_name("split", name, SPLITS)
+        if not len(rows) or min(rows) < 0 or max(rows) >= len(tables):
+            raise InvalidOptionError(f"Group {name!r} must name at least one of the tables 0 to {len(tables) - 1}.")
+        for row, kind in zip(rows, kinds[rows].tolist(), strict=True):
+            if group_of_kind.setdefault(kind, name) != name:
+                raise InvalidOptionError(
+                    f"Table {row} ({tables.names[row]}) of group {name!r} is in group {group_of_kind[kind]!r} too, "
+                    "or one that differs in name or width alone. Groups must be apart; `split_tables` makes such."
+                )
+
+
+def table_kinds(tables: Tables) -> IntArray:
+    """(T,) int64, numbers from 0 up; equal for tables that differ in name and width alone."""
+    columns = [getattr(tables, name).reshape(len(tables), -1) for name in TABLE_ARRAYS if name != "embedding_dim"]
+    rows = np.concatenate(columns, axis=1, dtype=np.float64)  # whole numbers up to 2^40 are exact
+    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1), np.int64)

@@ -1,0 +1,57 @@
+"""The prepared tasks of N environments, and which one each environment is playing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.envs.placement.problem import IntArray, empty_problem, prepare, problem_over
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+
+
+class PreparedTasks:
+    """Keeps the tasks of a fixed suite once they are prepared; a task from elsewhere takes its environment's own place.
+
+    Attributes:
+        problem: what the N environments are solving; `begin` changes it in place.
+    """
+
+    def __init__(
+        self, source: TaskSource, model: AdditiveCostModel, max_tables: int, max_devices: int, num_envs: int
+    ) -> None:
+        self._suite = source.tasks if isinstance(source, TaskSuite) else ()
+        self._row_of = {task.name: row for row, task in enumerate(self._suite)}
+        self._prepared = np.zeros(len(self._suite), np.bool_)
+        self._model = model
+        self._all = empty_problem(len(self._suite) + num_envs, max_tables, max_devices, model.num_loads)
+        self.problem = problem_over(self._all.tables, num_envs, max_devices)
+
+    def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
+        """Environment `envs[i]` now solves `tasks[i]`.
+
+        Raises:
+            InvalidTaskError: a task has more tables or devices than the padding holds.
+        """
+        rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
+        self.problem.take(envs, self._all, rows)
+
+    def copy(self) -> PreparedTasks:
+        """A bank that shares no memory with this one."""
+        twin = copy.copy(self)
+        twin._prepared = self._prepared.copy()
+        twin._all, twin.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
+        return twin
+
+    def _row(self, env: int, task: Task) -> int:
+        row = self._row_of.get(task.name, -1)
+        if row < 0 or self._suite[row] is not task:
+            row = len(self._suite) + env
+        elif self._prepared[row]:
+            return row
+        self._all.put(row, prepare(task, self._model, self.problem.max_tables, self.problem.max_devices))
+        if row < len(self._suite):
+            self._prepared[row] = True
+        return row

@@ -1,0 +1,56 @@
+"""Markdown: tables, and generated blocks between two marks in a page that is otherwise written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shard_gym.errors import DamagedFileError
+
+END = "<!-- end -->"
+
+_ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|#~$"} | {"&": "&amp;"})
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table without a line break at its end; the first `left` columns are aligned left, the others right."""
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
+
+
+def escaped(text: str) -> str:
+    """`text` that cannot end a cell, begin a link or be HTML, for names that come from strangers."""
+    return text.translate(_ESCAPED)
+
+
+def begin(block: str) -> str:
+    """The mark that begins the generated block of that name; `END` ends it."""
+    return f"<!-- generated: {block} -->"
+
+
+def has_block(page: Path, block: str) -> bool:
+    """Whether the file `page` is there and has the generated block."""
+    return page.is_file() and f"{begin(block)}\n" in _text(page)
+
+
+def with_block(page: Path, block: str, content: str) -> str:
+    """The text of `page` with `content` in its generated block, a blank line before and after.
+
+    Raises:
+        DamagedFileError: the file is missing, not UTF-8, or has no such block.
+    """
+    text = _text(page) if page.is_file() else ""
+    before, start, rest = text.partition(f"{begin(block)}\n")
+    _, end, after = rest.partition(f"{END}\n")
+    if not start or not end:
+        raise DamagedFileError(
+            f"{page} has no generated block {block!r}: a line {begin(block)!r} and, after it, a line {END!r}."
+        )
+    return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
+
+
+def _text(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{page} is not UTF-8.") from error

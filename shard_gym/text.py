@@ -1,0 +1,55 @@
+"""Text that messages, tables and pages share: numbers with their units, counts of things, names as parts of paths."""
+
+from __future__ import annotations
+
+import re
+
+
+def counted(count: int, noun: str) -> str:
+    """`count` and `noun` in the right number: 1 device, 2 devices, 1,036 tables."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def slug(text: str) -> str:
+    """`text` as part of a path: lower-case letters, digits and "-"."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+
+
+def format_ms(value: float) -> str:
+    """Milliseconds with at least four significant digits: 0.1234, 12.34, 1234."""
+    if value == 0:
+        return "0"
+    for limit, digits in ((1.0, 4), (10.0, 3), (100.0, 2), (1000.0, 1)):
+        if abs(value) < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
+
+
+def format_seconds(value: float) -> str:
+    """A duration with its unit: 0.3 ms, 12 ms, 1.2 s, 310 s."""
+    if value < 1.0:
+        return f"{value * 1e3:.2g} ms" if value < 0.01 else f"{value * 1e3:.0f} ms"
+    return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
+
+
+def format_change(share: float) -> str:
+    """A share as a signed percentage: 0.123 is +12.3%; never -0.0%."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"
+
+
+def format_percent(share: float) -> str:
+    """A share as a percentage with about three significant digits: 1.23 %, 12.3 %, 1,234 %."""
+    for limit, digits in ((0.1, 2), (10.0, 1)):
+        if abs(share) < limit:
+            return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:,.0f} %"
+
+
+def format_range(low: int, high: int) -> str:
+    """20, or 10-200."""
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def format_bytes(count: float) -> str:
+    """`count` bytes as a person reads them: GiB from 1 GiB on, else MiB."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"

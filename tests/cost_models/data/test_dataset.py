@@ -1,0 +1,170 @@
+"""Measured costs: recorded once each, taken apart and put together without loss, refused when impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.base import CostEstimate
+from shard_gym.cost_models.data.dataset import (
+    TABLE_ARRAYS,
+    CostDataset,
+    CostRecorder,
+    topology_from_json,
+    topology_to_json,
+)
+from shard_gym.cost_models.data.splits import SplitCosts
+from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.hardware import hardware_profile
+from shard_gym.topology import Topology
+
+MODEL = AnalyticalCostModel()
+SameData = Callable[[CostDataset, CostDataset], bool]
+
+
+@pytest.fixture
+def recorder(drawn: Any) -> CostRecorder:
+    recorder = CostRecorder(MODEL.fingerprint)
+    for seed in (1, 2, 3, 2):
+        tables, topology, placement = drawn(seed)
+        recorder.add(tables, topology, placement, MODEL.estimate(placement, tables, topology))
+    return recorder
+
+
+def test_what_is_recorded_is_there(recorder: CostRecorder, drawn: Any) -> None:
+    data = recorder.dataset()
+    assert len(data) == len(recorder) == 4
+    for placement, seed in enumerate((1, 2, 3, 2)):
+        tables, topology, devices = drawn(seed)
+        rows = slice(data.start[placement], data.start[placement + 1])
+        found = data.tables.select(data.members[rows])
+        assert all(np.array_equal(getattr(found, name), getattr(tables, name)) for name in TABLE_ARRAYS)
+        assert np.array_equal(data.devices[rows], devices)
+        assert data.num_devices[placement] == topology.num_devices
+        estimate = MODEL.estimate(devices, tables, topology)
+        assert np.array_equal(data.phases_ms[placement, : topology.num_devices], estimate.phases_ms)
+        assert not data.phases_ms[placement, topology.num_devices :].any()
+        assert data.cost_ms[placement] == estimate.total_ms
+
+
+def test_equal_tables_and_topologies_are_kept_once(recorder: CostRecorder, drawn: Any) -> None:
+    data = recorder.dataset()
+    assert len(data.tables) == sum(len(drawn(seed).tables) for seed in (1, 2, 3))
+    assert len(data.topologies) <= 3
+    assert data.topology[1] == data.topology[3]
+
+
+def test_a_data_set_can_be_recorded_again(recorder: CostRecorder, same_data: SameData) -> None:
+    data, twin = recorder.dataset(), CostRecorder(MODEL.fingerprint)
+    twin.extend(data)
+    assert same_data(twin.dataset(), data)
+    twin.extend(data)
+    assert (len(twin), len(twin.dataset().tables)) == (8, len(data.tables))
+
+
+def test_some_placements_can_be_taken(recorder: CostRecorder) -> None:
+    data = recorder.dataset()
+    taken = data.take([3, 0])
+    assert np.array_equal(taken.cost_ms, data.cost_ms[[3, 0]])
+    assert np.array_equal(taken.devices[: taken.start[1]], data.devices[data.start[3] : data.start[4]])
+    assert len(taken.tables) == len(data.tables)
+    assert len(data.take([])) == 0
+
+
+def test_arrays_hold_everything(recorder: CostRecorder, same_data: SameData) -> None:
+    data = recorder.dataset()
+    assert same_data(CostDataset.from_arrays(data.to_arrays()), data)
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "text", "members", "json"])
+def test_damaged_arrays_are_refused(recorder: CostRecorder, change: str) -> None:
+    arrays = recorder.dataset().to_arrays()
+    if change == "missing":
+        del arrays["tables.num_embeddings"]
+    elif change == "shape":
+        arrays["start"] = arrays["start"][:-1]
+    elif change == "text":
+        arrays["about"] = np.frombuffer(b'{"workload": 3}', np.uint8)
+    elif change == "members":
+        arrays["members"] = arrays["members"] + len(arrays["tables.num_embeddings"])
+    else:
+        arrays["about"] = arrays["about"][:-1]
+    with pytest.raises(DamagedFileError, match="measured costs are damaged"):
+        CostDataset.from_arrays(arrays)
+
+
+def impossible(data: CostDataset, fact: str) -> dict[str, Any]:
+    """A field with a value that breaks one fact."""
+    phases, cost, devices = data.phases_ms.copy(), data.cost_ms.copy(), data.devices.copy()
+    if fact == "negative phase":
+        phases[0, 0, 0] = -1
+    if fact == "phase beyond":
+        narrow = int(data.num_devices.argmin())
+        phases[narrow, -1, 0] = 1.0
+    if fact == "no cost":
+        cost[1] = 0
+    if fact == "infinite cost":
+        cost[1] = np.inf
+    if fact == "device":
+        devices[0] = data.num_devices[0]
+    changes: dict[str, dict[str, Any]] = {
+        "dtype": {"topology": data.topology.astype(np.int32)},
+        "shape": {"cost_ms": data.cost_ms[:-1]},
+        "empty placement": {"start": np.array([0, *data.start[:1], *data.start[2:]])},
+        "topology": {"topology": data.topology + len(data.topologies)},
+        "members": {"members": data.members - 1},
+    }
+    return changes.get(fact, {"phases_ms": phases, "cost_ms": cost, "devices": devices})
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ("dtype", "topology must be int64"),
+        ("shape", "must be .* of shape"),
+        ("empty placement", "start must rise"),
+        ("topology", "number the topologies"),
+        ("members", "number the tables"),
+        ("device", "devices of each placement"),
+        ("no cost", "positive number"),
+        ("infinite cost", "positive number"),
+        ("negative phase", "negative or infinite"),
+        ("phase beyond", "where there is no device"),
+    ],
+)
+def test_what_is_impossible_is_refused(recorder: CostRecorder, fact: str, message: str) -> None:
+    data = recorder.dataset()
+    with pytest.raises(InvalidOptionError, match=message):
+        replace(data, **impossible(data, fact))
+
+
+def test_nothing_recorded_is_no_data_set() -> None:
+    with pytest.raises(InvalidOptionError, match="Nothing was measured"):
+        CostRecorder("x").dataset()
+
+
+def test_one_data_set_has_one_workload(recorder: CostRecorder, drawn: Any) -> None:
+    tables, topology, placement = drawn(5)
+    estimate = CostEstimate(np.ones((topology.num_devices, 4)), 4.0)
+    with pytest.raises(InvalidOptionError, match="one workload"):
+        recorder.add(tables.with_training(optimizer="rowwise_adagrad"), topology, placement, estimate)
+
+
+def test_a_topology_survives_json() -> None:
+    topology = hardware_profile("v100-nvlink").topology(5, devices_per_host=2, memory_cap_bytes=2**33)
+    twin = topology_from_json(topology_to_json(topology))
+    assert isinstance(twin, Topology)
+    assert (twin.device, twin.links, twin.num_devices, twin.devices_per_host) == (
+        *(topology.device, topology.links),
+        *(5, 2),
+    )
+    assert np.array_equal(twin.memory_cap_bytes, topology.memory_cap_bytes)
+
+
+def test_a_simulated_data_set_is_one(costs: SplitCosts, same_data: SameData) -> None:
+    assert same_data(CostDataset.from_arrays(costs.data.to_arrays()), costs.data)

@@ -1,0 +1,238 @@
+"""Data sets on disk: the same numbers back, parts are added, and what is damaged or foreign is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shard_gym.cost_models.data import folder as collection
+from shard_gym.cost_models.data.folder import INDEX, append_costs, begin_costs, load_collected, load_costs
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.io.files import read_json, sha256_of, write_json
+from shard_gym.tables import Workload
+
+PART_0 = ("tables-0000.parquet", "placements-0000.parquet")
+
+
+@pytest.fixture(scope="module")
+def written(costs: SplitCosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("costs") / "new" / "folder"
+    append_costs(folder, costs)
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "costs"))
+
+
+def test_what_is_written_is_read(written: Path, costs: SplitCosts, same_data: Any) -> None:
+    found = load_costs(written)
+    assert same_data(found.data, costs.data)
+    assert np.array_equal(found.table_split, costs.table_split)
+    assert sorted(path.name for path in written.iterdir()) == sorted([INDEX, *PART_0])
+
+
+def test_others_can_read_the_files(written: Path, costs: SplitCosts) -> None:
+    tables, placements = (pq.read_table(written / name) for name in PART_0)
+    assert tables.num_rows == len(costs.data.tables)
+    assert set(tables["split"].to_pylist()) == set(SPLITS)
+    row = placements.slice(9, 1).to_pylist()[0]
+    members = costs.data.members[costs.data.start[9] : costs.data.start[10]]
+    assert row["tables"] == members.tolist()
+    assert row["cost_ms"] == costs.data.cost_ms[9]
+    assert row["num_devices"] * 4 == len(row["phases_ms"])
+    assert row["phases_ms"] == costs.data.phases_ms[9, : row["num_devices"]].ravel().tolist()
+    assert tables["name"].to_pylist() == list(costs.data.tables.names)
+
+
+def test_parts_are_added(costs: SplitCosts, tmp_path: Path, same_data: Any) -> None:
+    thirds = [SplitCosts(costs.data.take(np.arange(k, len(costs.data), 3)), costs.table_split) for k in range(3)]
+    before: dict[str, bytes] = {}
+    for part in thirds:
+        append_costs(tmp_path, part)
+        assert {name: (tmp_path / name).read_bytes() for name in before} == before  # nothing is written anew
+        before = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
+    found = load_costs(tmp_path)
+    assert same_data(found.data, SplitCosts.joined(thirds).data)
+    assert len(found.data.tables) == len(costs.data.tables)
+    for split in SPLITS:
+        assert sorted(found.part(split).cost_ms) == sorted(costs.part(split).cost_ms)
+
+
+def test_a_killed_program_leaves_no_half_part(
+    folder: Path, costs: SplitCosts, same_data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fails in ("write_atomically", "write_json"):
+        with monkeypatch.context() as patch:
+
+            def killed(path: Path, *content: Any, name: str = fails) -> None:
+                if name == "write_json" or path.name.startswith("placements"):
+                    raise KeyboardInterrupt
+
+            patch.setattr(collection, fails, killed)
+            with pytest.raises(KeyboardInterrupt):
+                append_costs(folder, costs)
+        assert same_data(load_costs(folder).data, costs.data)
+    append_costs(folder, costs)
+    assert len(load_costs(folder).data) == 2 * len(costs.data)
+
+
+DRAWN: dict[str, Any] = {
+    "source": "made-up-v1",
+    "hardware": "an-abacus",
+    "workload": Workload(512),
+    "drawn": {"seed": 0},
+}
+
+
+def test_parts_without_their_index_are_not_written_over(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    with pytest.raises(InvalidOptionError, match=r"holds placements-0000.parquet and no index.json"):
+        begin_costs(folder, **DRAWN)
+    assert not (folder / INDEX).exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("hardware", "../../evil"), ("hardware", 3), ("source", 3)])
+def test_an_index_names_hardware_and_source_safely(tmp_path: Path, key: str, value: Any) -> None:
+    begin_costs(tmp_path, **DRAWN)
+    assert load_collected(tmp_path).hardware == "an-abacus"
+    write_json(tmp_path / INDEX, {**read_json(tmp_path / INDEX), key: value})
+    with pytest.raises(DamagedFileError, match="must name a source, and hardware"):
+        load_collected(tmp_path)
+
+
+def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
+    data = costs.data
+    for other in (
+        replace(data, source="another-v1"),
+        replace(data, tables=data.tables.with_training(optimizer="rowwise_adagrad")),
+    ):
+        with pytest.raises(InvalidOptionError, match="Name another folder"):
+            append_costs(folder, SplitCosts(other, costs.table_split))
+    assert len(load_costs(folder).data) == len(data)
+
+
+@pytest.mark.parametrize("name", PART_0)
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "swapped"])
+def test_damaged_parts_are_refused(folder: Path, name: str, damage: str) -> None:
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(content[:-20])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes((folder / PART_0[1 - PART_0.index(name)]).read_bytes())
+    with pytest.raises(DamagedFileError, match=f"Part 0 of .*{name}"):
+        load_costs(folder)
+
+
+def signed(folder: Path, name: str, content: bytes) -> None:
+    """Put `content` into the folder as if it belonged there."""
+    (folder / name).write_bytes(content)
+    index = read_json(folder / INDEX)
+    index["parts"][0]["sha256"][name.partition("-")[0]] = sha256_of(content)
+    write_json(folder / INDEX, index)
+
+
+@pytest.mark.parametrize("name", PART_0)
+def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: str) -> None:
+    table = pq.read_table(folder / name)
+    signed(folder, name, b"PAR1 nothing PAR1")
+    with pytest.raises(DamagedFileError, match="no Parquet file"):
+        load_costs(folder)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.drop_columns([table.column_names[0]]), sink)
+    signed(folder, name, sink.getvalue().to_pybytes())
+    with pytest.raises(DamagedFileError, match="other columns"):
+        load_costs(folder)
+
+
+def resigned(folder: Path, name: str, **changes: Any) -> None:
+    """Change columns of a file, each by a function of the list of its values, and sign it."""
+    table = pq.read_table(folder / name)
+    for column, change in changes.items():
+        values = pa.array(change(table[column].to_pylist()), table.schema.field(column).type)
+        table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    signed(folder, name, sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "change"),
+    [
+        ("tables", "split", lambda values: ["somewhere", *values[1:]]),
+        ("tables", "split", lambda values: ["validation", *values[1:]]),
+        ("tables", "embedding_dim", lambda values: [3, *values[1:]]),
+        ("placements", "tables", lambda values: [[10**6] * len(values[0]), *values[1:]]),
+        ("placements", "devices", lambda values: [values[0][1:], *values[1:]]),
+        ("placements", "devices", lambda values: [[9] * len(values[0]), *values[1:]]),
+        ("placements", "phases_ms", lambda values: [values[0] * 2, *values[1:]]),
+        ("placements", "cost_ms", lambda values: [-1.0, *values[1:]]),
+        ("placements", "num_devices", lambda values: [values[0] + 1, *values[1:]]),
+        ("placements", "topology", lambda values: [77, *values[1:]]),
+    ],
+)
+def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, column: str, change: Any) -> None:
+    resigned(folder, f"{name}-0000.parquet", **{column: change})
+    with pytest.raises(DamagedFileError, match="Part 0 of"):
+        load_costs(folder)
+
+
+def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, costs: SplitCosts) -> None:
+    wide = int(costs.data.num_devices.argmax())
+
+    def one_less(values: list[Any]) -> list[Any]:
+        shorter = values[wide] - 1 if isinstance(values[wide], int) else values[wide][:-4]
+        return [*values[:wide], shorter, *values[wide + 1 :]]
+
+    resigned(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
+    with pytest.raises(DamagedFileError, match="does not go with its topologies"):
+        load_costs(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: {**index, "schema": "shard-gym-costs/0"},
+        lambda index: {key: value for key, value in index.items() if key != "source"},
+        lambda index: {**index, "parts": []},
+        lambda index: {**index, "parts": [3]},
+        lambda index: {**index, "parts": [{**index["parts"][0], "topologies": []}]},
+        lambda index: {**index, "parts": [{**index["parts"][0], "topologies": [{}]}]},
+        lambda index: {**index, "parts": [{**index["parts"][0], "sha256": []}]},
+        lambda index: {**index, "parts": [{**index["parts"][0], "sha256": {}}]},
+        lambda index: {**index, "workload": {"batch_size": 0}},
+        lambda index: {**index, "workload": "fast"},
+        lambda index: [index],
+    ],
+)
+def test_a_foreign_index_is_refused(folder: Path, change: Any) -> None:
+    (folder / INDEX).write_text(json.dumps(change(read_json(folder / INDEX))))
+    with pytest.raises(DamagedFileError):
+        load_costs(folder)
+
+
+def test_a_folder_without_costs_is_refused(tmp_path: Path, costs: SplitCosts) -> None:
+    with pytest.raises(DamagedFileError, match=r"index\.json cannot be read"):
+        load_costs(tmp_path)
+    (tmp_path / INDEX).write_text("{")
+    with pytest.raises(DamagedFileError, match="JSON"):
+        append_costs(tmp_path, costs)
+    (tmp_path / "file").touch()
+    with pytest.raises(UnwritablePathError):
+        append_costs(tmp_path / "file", costs)

@@ -1,0 +1,118 @@
+"""Splits: every table in one, no placement in two, equal tables together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.data.dataset import CostRecorder
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, check_groups, split_tables, table_kinds
+from shard_gym.errors import InvalidOptionError, UnknownNameError
+from shard_gym.pools import load_pool
+
+MODEL = AnalyticalCostModel()
+
+
+@given(st.integers(0, 1_000), st.integers(3, 60))
+def test_every_table_gets_one_split_and_every_split_a_table(random_tables: Any, seed: int, count: int) -> None:
+    tables = random_tables(np.random.default_rng(seed), count)
+    groups = split_tables(tables, seed)
+    assert list(groups) == list(SPLITS)
+    assert sorted(np.concatenate(list(groups.values()))) == list(range(count))
+    assert all(len(rows) for rows in groups.values())
+    check_groups(tables, groups)
+    again = split_tables(tables, seed)
+    assert all(np.array_equal(groups[split], again[split]) for split in SPLITS)
+
+
+def test_shares_are_kept(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 200)
+    sizes = [len(rows) for rows in split_tables(tables, 0, (0.5, 0.2, 0.3)).values()]
+    assert sizes == [100, 40, 60]
+    assert not np.array_equal(split_tables(tables, 0)["test"], split_tables(tables, 1)["test"])
+
+
+def test_tables_that_differ_in_name_and_width_alone_stay_together(random_tables: Any) -> None:
+    base = random_tables(np.random.default_rng(0), 10, dims=(16,))
+    twins = base.select(np.tile(np.arange(10), 3)).with_dims(np.repeat([16, 32, 64], 10))
+    kinds = table_kinds(twins)
+    assert np.array_equal(kinds[:10], kinds[10:20])
+    assert len(set(kinds[:10])) == 10
+    for rows in split_tables(twins, 0).values():
+        assert np.isin(kinds, kinds[rows]).sum() == len(rows)
+    with pytest.raises(InvalidOptionError, match="name or width alone"):
+        check_groups(twins, {"train": np.arange(10), "test": np.arange(10, 20)})
+
+
+def test_a_pool_of_few_different_tables_can_be_split() -> None:
+    tables = load_pool("merlin-tiny").tables  # 55 tables, most of them equal
+    check_groups(tables, split_tables(tables, 0))
+
+
+def test_groups_that_mean_nothing_are_refused(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 5)
+    with pytest.raises(UnknownNameError, match="split"):
+        check_groups(tables, {"training": np.arange(3)})
+    for rows in ([], [-1], [5]):
+        with pytest.raises(InvalidOptionError, match="at least one of the tables 0 to 4"):
+            check_groups(tables, {"train": np.array(rows, np.int64)})
+    for shares in ((1.0,), (1, 1, 0), (1, np.nan, 1), (1, -1, 1)):
+        with pytest.raises(InvalidOptionError, match="positive numbers"):
+            split_tables(tables, 0, shares)
+    with pytest.raises(InvalidOptionError, match="too few"):
+        split_tables(tables.select([0, 1, 0, 1]), 0)
+
+
+def test_a_placement_belongs_to_the_split_of_its_tables(costs: SplitCosts) -> None:
+    for number, split in enumerate(SPLITS):
+        part = costs.part(split)
+        assert len(part) == (costs.placement_split == number).sum() > 0
+        assert set(costs.table_split[part.members]) == {number}
+        assert costs.num_tables(split) == (costs.table_split == number).sum()
+    with pytest.raises(UnknownNameError, match="Known: test, train, validation"):
+        costs.part("tests")
+
+
+def test_a_mixed_placement_is_refused(costs: SplitCosts) -> None:
+    mixed = costs.table_split.copy()
+    placement = 7
+    last = costs.data.members[costs.data.start[placement + 1] - 1]
+    mixed[last] = 2
+    with pytest.raises(InvalidOptionError, match=r"Placement \d+ mixes .* train and test"):
+        SplitCosts(costs.data, mixed)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, np.int64), np.full(1, 3), np.full(1, -1), np.zeros(1)])
+def test_every_table_needs_a_split(costs: SplitCosts, wrong: np.ndarray) -> None:
+    given_splits = np.resize(wrong, len(costs.table_split)) if len(wrong) == 1 else wrong
+    with pytest.raises(InvalidOptionError, match="table_split must hold"):
+        SplitCosts(costs.data, given_splits)
+
+
+def test_parts_are_joined_with_equal_tables_kept_once(costs: SplitCosts) -> None:
+    first, second = (SplitCosts(costs.data.take(np.arange(k, len(costs.data), 2)), costs.table_split) for k in (0, 1))
+    joined = SplitCosts.joined([first, second])
+    assert len(joined.data.tables) == len(costs.data.tables)
+    for split in SPLITS:
+        assert sorted(joined.part(split).cost_ms) == sorted(costs.part(split).cost_ms)
+
+
+def test_parts_of_two_sources_or_two_opinions_are_not_joined(costs: SplitCosts, drawn: Any) -> None:
+    other = SplitCosts(replace(costs.data, source="another"), costs.table_split)
+    with pytest.raises(InvalidOptionError, match="one source"):
+        SplitCosts.joined([costs, other])
+
+    def recorded(split: int) -> SplitCosts:
+        tables, topology, placement = drawn(3)
+        recorder = CostRecorder(MODEL.fingerprint)
+        recorder.add(tables, topology, placement, MODEL.estimate(placement, tables, topology))
+        return SplitCosts.recorded(recorder, [split])
+
+    with pytest.raises(InvalidOptionError, match="in placements of two splits"):
+        SplitCosts.joined([recorded(0), recorded(2)])

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured import batch_cache
+from shard_gym.cost_models.measured.batch_cache import BatchCache
+from shard_gym.cost_models.measured.streams import HistogramStream, Lookups
+
+
+def same(left: Lookups, right: Lookups) -> bool:
+    return np.array_equal(left.indices, right.indices) and np.array_equal(left.lengths, right.lengths)
+
+
+def test_lookups_are_those_of_the_stream_and_drawn_once(random_tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = random_tables(np.random.default_rng(0), 3, batch_size=64)
+    memory, made = BatchCache(), []
+
+    class Counted(HistogramStream):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(arguments[1])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(batch_cache, "HistogramStream", Counted)
+    for _ in range(2):
+        for table in range(3):
+            for start in (0, 32):
+                expected = HistogramStream(tables, table, 5).lookups(start, 32)
+                assert same(memory.stream(tables, table, 5).lookups(start, 32), expected)
+    assert sorted(set(made)) == [0, 1, 2]
+    assert len(made) == 6  # one stream of a table for each of two batches, none in the second round
+    assert not same(memory.stream(tables, 0, 6).lookups(0, 32), memory.stream(tables, 0, 5).lookups(0, 32))
+
+
+def test_what_was_not_used_for_long_goes_first(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(1), 6, batch_size=64)
+    sizes = []
+    for table in range(6):
+        found = HistogramStream(tables, table, 0).lookups(0, 64)
+        sizes.append(found.indices.nbytes + found.lengths.nbytes)
+    memory = BatchCache(sum(sizes) - 1)
+    for table in range(5):
+        memory.stream(tables, table, 0).lookups(0, 64)
+    first = memory.stream(tables, 0, 0)
+    first.lookups(0, 64)  # used again: table 1 is the oldest now
+    memory.stream(tables, 5, 0).lookups(0, 64)
+    assert memory.kept_bytes == sum(sizes) - sizes[1]
+
+
+def test_what_is_larger_than_the_limit_is_not_kept(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(2), 1, batch_size=64)
+    memory = BatchCache(8)
+    assert len(memory.stream(tables, 0, 0).lookups(0, 64).lengths) == tables.num_features[0]
+    assert memory.kept_bytes == 0

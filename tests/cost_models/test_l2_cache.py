@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import NUM_BINS, Tables, Workload
+
+A100 = hardware_profile("a100-dgx").device
+
+
+def with_room_for(rows: float, row_bytes: int) -> Any:
+    """A device whose L2 holds that many rows of a table that has it alone."""
+    return replace(A100, l2_bytes=max(1, round(rows * row_bytes / USABLE_L2)))
+
+
+def test_sizes_are_rounded_up_to_sectors_of_32_bytes() -> None:
+    assert to_sectors(np.array([0, 1, 8, 32, 33, 64, 520])).tolist() == [0, 32, 32, 32, 64, 64, 544]
+
+
+def ten_hot_rows() -> Tables:
+    """10 rows read 8 times and 90 rows read once in a batch of 65536; a row takes one sector."""
+    reuse, access = np.zeros((1, NUM_BINS)), np.zeros((1, NUM_BINS))
+    reuse[0, [3, 0]] = 0.1, 0.9
+    access[0, [3, 0]] = 80 / 170, 90 / 170
+    return Tables(
+        num_embeddings=np.array([1000]),
+        embedding_dim=np.array([16]),
+        pooling_factor=np.array([170 / 65536]),
+        distinct_rows=np.array([100.0]),
+        reuse_histogram=reuse,
+        access_histogram=access,
+        workload=Workload(65536, "fp16", "sgd"),
+    )
+
+
+@pytest.mark.parametrize(("room", "hits"), [(0, 0), (1, 7), (5, 35), (10, 70), (50, 70), (100, 70), (1e6, 70)])
+def test_the_hottest_rows_stay_and_each_costs_one_miss(room: float, hits: float) -> None:
+    assert l2_hits(ten_hot_rows(), with_room_for(room, 32))[0] == pytest.approx(hits, abs=0.2)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(1, 10**8),
+    dim=st.sampled_from([4, 16, 64, 256]),
+    pooling=st.sampled_from([0.0, 0.01, 1.0, 30.0]),
+    s=st.sampled_from([0.0, 0.7, 1.05, 1.6]),
+    batch_size=st.sampled_from([4, 1_000, 65_536]),
+    l2_bytes=st.integers(1, 10**9),
+)
+def test_hits_lie_between_none_and_all_but_the_first_reads(
+    zipf_tables: Any, rows: int, dim: int, pooling: float, s: float, batch_size: int, l2_bytes: int
+) -> None:
+    tables = zipf_tables([rows], dim, pooling, s=s, batch_size=batch_size)
+    hits, more = (l2_hits(tables, replace(A100, l2_bytes=size)) for size in (l2_bytes, 2 * l2_bytes))
+    assert hits.shape == (1,)
+    assert (hits >= 0).all()
+    assert (hits <= (tables.lookups_per_batch - tables.distinct_rows) * (1 + 1e-6) + 1e-3).all()
+    assert (more >= hits).all()
+
+
+@pytest.mark.parametrize("s", [0.0, 1.05])
+def test_a_table_that_fits_misses_only_the_first_read_of_each_row(zipf_tables: Any, s: float) -> None:
+    tables = zipf_tables([5_000], 16, 20.0, s=s, batch_size=65_536)
+    misses = tables.lookups_per_batch - l2_hits(tables, A100)
+    assert misses == pytest.approx(tables.distinct_rows, rel=1e-3)
+
+
+def test_skewed_tables_hit_more_often_than_uniform_ones(zipf_tables: Any) -> None:
+    hits = l2_hits(zipf_tables([10**8] * 3, 64, 20.0, s=[0.0, 0.9, 1.2], batch_size=65_536), A100)
+    assert hits[0] < 0.1 * hits[1] < 0.1 * hits[2]
+
+
+def test_wide_rows_hit_less_often(zipf_tables: Any) -> None:
+    hits = l2_hits(zipf_tables([10**7] * 3, [128, 512, 2048], 20.0, s=1.05, batch_size=65_536), A100)
+    assert hits[0] > hits[1] > hits[2] > 0
+
+
+def test_tables_share_the_cache_when_the_batch_is_small(zipf_tables: Any) -> None:
+    """108 SMs x 45 warps in flight are 4860 bags: one table of 65536 samples, five of 1000."""
+    whole = USABLE_L2 * A100.l2_bytes
+    assert l2_bytes_per_table(zipf_tables([10], batch_size=65_536), A100) == pytest.approx([whole])
+    assert l2_bytes_per_table(zipf_tables([10], batch_size=1_000), A100) == pytest.approx([whole / 5])
+    assert l2_bytes_per_table(zipf_tables([10], features=2, batch_size=1_000), A100) == pytest.approx([whole / 3])

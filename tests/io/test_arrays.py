@@ -1,0 +1,168 @@
+"""Weights in files: what goes in comes out, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.numpy import save
+
+from shard_gym.errors import InvalidCheckpointError, MissingExtraError, UnwritablePathError
+from shard_gym.io.arrays import SCHEMA, load_arrays, require_arrays, save_arrays, under
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b.c": np.array(3.0)}
+ABOUT = {"agent": "rnn", "sizes": [1, 2], "nested": {"ä": None}}
+DTYPES = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.bool_]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "w.safetensors"
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def test_what_is_saved_is_loaded(path: Path) -> None:
+    save_arrays(path, "agent", ARRAYS, ABOUT)
+    arrays, about = load_arrays(path, "agent")
+    assert about == ABOUT
+    assert arrays.keys() == ARRAYS.keys()
+    assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_every_shape_and_dtype_comes_back_bit_by_bit(
+    tmp_path_factory: pytest.TempPathFactory, data: Any, dtype: Any
+) -> None:
+    finite = {"allow_nan": False, "allow_infinity": False} if np.dtype(dtype).kind == "f" else {}
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    array = data.draw(hnp.arrays(dtype, shape, elements=finite or None))
+    path = tmp_path_factory.getbasetemp() / "w.safetensors"
+    for given_array in (array, array.T, array[..., ::-1] if array.ndim else array):
+        save_arrays(path, "agent", {"x": given_array}, {})
+        assert same_bits(load_arrays(path, "agent")[0]["x"], given_array)
+
+
+class Bomb:
+    """Unpickling it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def header(**changes: Any) -> dict[str, str]:
+    return {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}} | changes)}
+
+
+WHOLE = save(ARRAYS, header())
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "damaged, or no safetensors file"),
+    "text": (b"not a file of weights at all", "damaged, or no safetensors file"),
+    "a header of 2**60 bytes": ((2**60).to_bytes(8, "little") + WHOLE[8:], "damaged, or no safetensors file"),
+    "cut in the header": (WHOLE[:20], "damaged, or no safetensors file"),
+    "cut in the arrays": (WHOLE[:-1], "damaged, or no safetensors file"),
+    "more behind": (WHOLE + b"\0", "damaged, or no safetensors file"),
+    "foreign, no header": (save(ARRAYS), "not written by ShardGym"),
+    "foreign, another header": (save(ARRAYS, {"format": "pt"}), "not written by ShardGym"),
+    "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
+    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "not of the form 'shard-gym-weights/1'"),
+    "another schema": (save(ARRAYS, header(schema="shard-gym-weights/2")), "may come from another version"),
+    "about is a list": (save(ARRAYS, header(about=[])), "not of the form"),
+    "another kind": (save(ARRAYS, header(kind="training")), "holds 'training', not 'agent'"),
+    "NaN": (save({"w": np.array([1.0, np.nan])}, header()), "'w' holds NaN or infinity. Train it again."),
+    "infinity": (save({"w": np.array([np.inf], np.float16)}, header()), "'w' holds NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_file_of_ours_is_refused_by_its_path(path: Path, what: str) -> None:
+    content, says = REFUSED[what]
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(InvalidCheckpointError, match=says) as caught:
+        load_arrays(path, "agent")
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(path: Path) -> None:
+    for missing in (path, Path("/")):
+        with pytest.raises(InvalidCheckpointError, match=f"There is no file {missing};"):
+            load_arrays(missing, "agent")
+
+
+@pytest.mark.parametrize("form", ["pickle", "zip", "torch.save", "old torch.save"])
+def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
+    path, trap = tmp_path / "agent.pt", tmp_path / "trap"
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(trap)))
+    elif form == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("data.pkl", pickle.dumps(Bomb(trap)))
+    else:
+        torch.save(Bomb(trap), path, _use_new_zipfile_serialization=form == "torch.save")
+    with pytest.raises(InvalidCheckpointError, match=r"Files of pickle \(.pt, .pkl, .zip\) are not read"):
+        load_arrays(path, "agent")
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"a": None}, "The file lacks the array 'a'."),
+        ({"z": np.zeros(1)}, "The file holds an array 'z' that does not belong there."),
+        ({"a": np.zeros((3, 2), np.float32)}, r"has shape \(3, 2\), but \(2, 3\) is needed"),
+        ({"b.c": np.zeros(1)}, r"has shape \(1,\), but \(\) is needed"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(changes: dict[str, Any], says: str) -> None:
+    require_arrays("The file", dict(ARRAYS), ARRAYS)
+    given_arrays = {name: array for name, array in {**ARRAYS, **changes}.items() if array is not None}
+    with pytest.raises(InvalidCheckpointError, match=says):
+        require_arrays("The file", given_arrays, ARRAYS)
+
+
+def test_a_prefix_selects_arrays_and_falls_away() -> None:
+    assert list(under("b.", ARRAYS)) == ["c"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_arrays(path, "agent", ARRAYS, ABOUT)
+    old = path.read_bytes()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for function in ("replace", "fsync"):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, function, full)
+            with pytest.raises(UnwritablePathError, match="No space left on device"):
+                save_arrays(path, "agent", {"a": np.ones(1000)}, {})
+        assert path.read_bytes() == old
+        assert list(path.parent.iterdir()) == [path]
+
+
+def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_arrays(path, "agent", ARRAYS, {})
+    for module in ("safetensors", "safetensors.numpy"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"Reading weights needs .*shard-gym\[torch\]"):
+        load_arrays(path, "agent")
+    with pytest.raises(MissingExtraError, match=r"Writing weights needs .*shard-gym\[torch\]"):
+        save_arrays(path, "agent", ARRAYS, {})

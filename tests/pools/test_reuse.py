@@ -1,0 +1,108 @@
+import math
+
+import numpy as np
+import pytest
+
+from shard_gym.pools.reuse import EXACT_ROWS, reuse_statistics, row_probabilities
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS
+
+LAWS = [  # rows, lookups, q, s
+    (100, 500.0, 0.0, 0.0),
+    (300, 20_000.0, 0.0, 1.1),
+    (2_000, 9_000.0, 20.0, 1.1),
+    (50_000, 30_000.0, 5.0, 1.05),
+    (20_000, 200_000.0, 300.0, 2.2),
+]
+
+
+def poisson_sums(rows: int, lookups: float, q: float, s: float) -> tuple[float, np.ndarray, np.ndarray]:
+    """The same expectations by adding Poisson probabilities row by row and count by count."""
+    rate = lookups * row_probabilities(rows, q, s)
+    highest = int(rate.max() + 12 * math.sqrt(rate.max()) + 40)
+    reuse, access = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    for count in range(1, highest + 1):
+        probability = np.exp(count * np.log(rate) - rate - math.lgamma(count + 1))
+        place = int(np.searchsorted(BIN_UPPER_EDGES, count))
+        reuse[place] += probability.sum()
+        access[place] += count * probability.sum()
+    return float(-np.expm1(-rate).sum()), reuse / reuse.sum(), access / access.sum()
+
+
+def sampled(rows: int, lookups: int, q: float, s: float, batches: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """Mean over drawn batches of distinct rows and of both histograms."""
+    rng = np.random.default_rng(7)
+    probabilities = row_probabilities(rows, q, s)
+    reuse, access, distinct = np.zeros(NUM_BINS), np.zeros(NUM_BINS), 0
+    for _ in range(batches):
+        counts = rng.multinomial(lookups, probabilities)
+        counts = counts[counts > 0]
+        places = np.searchsorted(BIN_UPPER_EDGES, counts)
+        reuse += np.bincount(places, minlength=NUM_BINS)
+        access += np.bincount(places, weights=counts, minlength=NUM_BINS)
+        distinct += len(counts)
+    return distinct / batches, reuse / reuse.sum(), access / access.sum()
+
+
+@pytest.mark.parametrize(("rows", "lookups", "q", "s"), LAWS)
+def test_equals_the_sums_over_all_rows(rows: int, lookups: float, q: float, s: float) -> None:
+    stats = reuse_statistics([rows], [lookups], [q], [s])
+    distinct, reuse, access = poisson_sums(rows, lookups, q, s)
+    # Where every row is a node, the distinct rows are exact; histograms are interpolated in a table of Poisson shares.
+    assert stats.distinct_rows[0] == pytest.approx(distinct, rel=1e-12 if rows <= EXACT_ROWS else 1e-6)
+    np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=3e-5)
+    np.testing.assert_allclose(stats.access_histogram[0], access, atol=3e-5)
+
+
+@pytest.mark.parametrize(("rows", "lookups", "q", "s"), LAWS)
+def test_agrees_with_drawn_batches(rows: int, lookups: float, q: float, s: float) -> None:
+    stats = reuse_statistics([rows], [lookups], [q], [s])
+    distinct, reuse, access = sampled(rows, int(lookups), q, s, batches=60)
+    assert stats.distinct_rows[0] == pytest.approx(distinct, rel=5e-3)
+    np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=4e-3)
+    np.testing.assert_allclose(stats.access_histogram[0], access, atol=6e-3)
+
+
+def test_large_counts_fall_in_the_right_bins() -> None:
+    # 8 rows of 3000 reads each, and 4 rows of 100 000: nowhere near an edge.
+    stats = reuse_statistics([8, 4], [24_000.0, 400_000.0], [0.0, 0.0], [0.0, 0.0])
+    for table, place in ((0, 12), (1, 16)):
+        assert stats.reuse_histogram[table, place] == pytest.approx(1.0, abs=1e-6)
+        assert stats.access_histogram[table, place] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_table_without_lookups_has_zeros() -> None:
+    stats = reuse_statistics([1000, 1000], [0.0, 10.0], [1.0, 1.0], [1.1, 1.1])
+    assert stats.distinct_rows[0] == 0
+    assert not stats.reuse_histogram[0].any()
+    assert not stats.access_histogram[0].any()
+    assert stats.access_histogram[1].sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("lookups", [1e-3, 0.5, 3.0])
+def test_few_lookups_read_that_many_rows_once(lookups: float) -> None:
+    stats = reuse_statistics([10_000_000], [lookups], [1000.0], [0.5])
+    assert stats.distinct_rows[0] == pytest.approx(lookups, rel=1e-3)
+    assert stats.distinct_rows[0] <= lookups
+    assert stats.reuse_histogram[0, 0] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_distinct_rows_pass_neither_rows_nor_lookups() -> None:
+    rng = np.random.default_rng(3)
+    rows = np.floor(10 ** rng.uniform(0, 9, 200))
+    lookups = 10 ** rng.uniform(-2, 8, 200)
+    stats = reuse_statistics(rows, lookups, 10 ** rng.uniform(-2, 5, 200), rng.uniform(0, 2.5, 200))
+    assert (stats.distinct_rows <= np.minimum(rows, lookups)).all()
+    assert (stats.distinct_rows > 0).all()
+    np.testing.assert_allclose(stats.reuse_histogram.sum(axis=1), 1.0, atol=1e-12)
+    np.testing.assert_allclose(stats.access_histogram.sum(axis=1), 1.0, atol=1e-12)
+
+
+def test_tables_do_not_influence_each_other() -> None:
+    rng = np.random.default_rng(5)
+    rows, lookups = np.floor(10 ** rng.uniform(1, 8, 150)), 10 ** rng.uniform(0, 7, 150)
+    q, s = 10 ** rng.uniform(-1, 4, 150), rng.uniform(0, 2, 150)
+    together = reuse_statistics(rows, lookups, q, s)
+    for table in (0, 63, 64, 149):
+        alone = reuse_statistics(rows[table], lookups[table], q[table], s[table])
+        np.testing.assert_allclose(together.distinct_rows[table], alone.distinct_rows[0], rtol=1e-13)
+        np.testing.assert_allclose(together.access_histogram[table], alone.access_histogram[0], atol=1e-13)
