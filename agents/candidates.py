@@ -32,7 +32,7 @@ class Candidates:
         model = self._model
         phases = _varied(self._own_phases, [(device, model.device_phases(loads)) for device, loads in changes])
         shared = _varied(self._shared, [(device, loads[:, model.shared_loads]) for device, loads in changes])
-        model.couple(phases, shared, self._cluster)
+        model.fill_communication(phases, shared, self._cluster)
         return phases, model.iteration_cost(phases, shared, self._cluster)
 
 

@@ -19,7 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.base import (
+    BACKWARD,
+    BACKWARD_COMM,
+    COMPUTE,
+    FORWARD,
+    FORWARD_COMM,
+    PHASES,
+    AdditiveCostModel,
+    FloatArray,
+    PlainCosts,
+)
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
@@ -145,15 +155,15 @@ class AnalyticalCostModel(AdditiveCostModel):
         lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
         forward = np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS])
         backward = np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS])
-        phases = np.zeros((*loads.shape[:-1], 4))
-        phases[..., 0] = np.maximum(forward, lanes) + loads[..., FORWARD_FIXED_MS]
-        phases[..., 3] = np.maximum(backward, lanes) + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        phases = np.zeros((*loads.shape[:-1], len(PHASES)))
+        phases[..., FORWARD] = np.maximum(forward, lanes) + loads[..., FORWARD_FIXED_MS]
+        phases[..., BACKWARD] = np.maximum(backward, lanes) + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
         return phases
 
-    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """The two all-to-alls, which take equally long."""
-        phases[..., 1] = all_to_all_ms(shared[..., 0], cluster)
-        phases[..., 2] = phases[..., 1]
+        phases[..., FORWARD_COMM] = all_to_all_ms(shared[..., 0], cluster)
+        phases[..., BACKWARD_COMM] = phases[..., FORWARD_COMM]
 
     @property
     def plain_costs(self) -> PlainCosts:
@@ -165,11 +175,11 @@ class AnalyticalCostModel(AdditiveCostModel):
         device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
     ) -> float:
         lanes = loads[LANE_MS] * loads[LANE_SHARE]
-        forward, _, _, backward = phases
+        forward, backward = phases[FORWARD], phases[BACKWARD]
         forward[device] = max(loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], lanes) + loads[FORWARD_FIXED_MS]
         slowest = max(loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], lanes)
         backward[device] = slowest + loads[SORT_MS] + loads[BACKWARD_FIXED_MS]
-        exchange = phases[1] = phases[2] = plain_all_to_all_ms(shared[0], cluster)
+        exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
 
@@ -192,7 +202,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         cluster = topology.cluster()
         spread = self.device_costs(np.broadcast_to(even, (size, self.num_loads)), cluster)[0]
         single = self.device_costs(alone, cluster).max(axis=(0, 1))
-        compute = np.maximum(spread, single)[[0, 3]].sum()
+        compute = np.maximum(spread, single)[COMPUTE].sum()
         return float(compute + 2 * self._least_all_to_all(loads[:, OUTPUT_BYTES_SENT].sum(), topology))
 
     @staticmethod

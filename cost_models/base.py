@@ -1,4 +1,4 @@
-"""What a cost model is: `CostModel` for any, `AdditiveCostModel` for those fast enough to train in."""
+"""The interface of cost models: `CostModel`, and `AdditiveCostModel` for models fast enough to train in."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
 PHASES: tuple[str, ...] = ("forward", "forward_comm", "backward_comm", "backward")
-"""The four phases of an iteration's embedding part, in the order they run and in which arrays hold them."""
+"""The four phases of an iteration's embedding part, in the order in which they run and arrays hold them."""
+
+FORWARD, FORWARD_COMM, BACKWARD_COMM, BACKWARD = range(len(PHASES))
+"""Positions of the phases along the last axis of an array (..., 4)."""
+
+COMPUTE = [FORWARD, BACKWARD]
+COMMUNICATION = slice(FORWARD_COMM, BACKWARD_COMM + 1)
+"""Both compute phases and both all-to-alls, as indices of the last axis: `phases[..., COMPUTE]`."""
 
 PENALTY_MARGIN = 1.1
-"""What a task without a valid placement is charged, in multiples of the upper bound on all placements' costs."""
+"""The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What one placement costs.
+    """The cost of one placement.
 
     Attributes:
-        phases_ms: (D, 4) float64, ms each device takes in each of `PHASES`.
-        total_ms: the iteration's cost in ms; the phases follow each other, each as long as its slowest device.
+        phases_ms: (D, 4) float64, ms of each device in each of `PHASES`.
+        total_ms: ms of the iteration: the sum over the phases of the slowest device's time.
     """
 
     phases_ms: FloatArray
@@ -36,20 +43,15 @@ class CostEstimate:
 
     @property
     def details(self) -> dict[str, float]:
-        """What else is known of this cost; an environment puts it into the info of an episode's end."""
+        """Further numbers about this cost; an environment adds them to the info at the end of an episode."""
         return {}
-
-    @property
-    def critical_devices(self) -> tuple[int, ...]:
-        """The slowest device of each phase."""
-        return tuple(int(device) for device in self.phases_ms.argmax(axis=0))
 
 
 class CostModel(ABC):
-    """Anything that says what a placement costs.
+    """Computes the cost of a placement.
 
     Attributes:
-        name: how the registry and result files call it.
+        name: its name in `COST_MODELS` and in result files.
         version: raised whenever a change alters a cost.
     """
 
@@ -58,7 +60,7 @@ class CostModel(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Names the model and the numbers it computes with; equal fingerprints mean equal costs."""
+        """Identifies the model and its constants; models with equal fingerprints compute equal costs."""
         return f"{self.name}-v{self.version}"
 
     @abstractmethod
@@ -67,26 +69,27 @@ class CostModel(ABC):
 
     @abstractmethod
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """Ms charged for a task without a valid placement; finite, and above the cost of every valid one."""
+        """Ms charged for a task without a valid placement: finite, and above the cost of every valid placement."""
 
 
 class PlainCosts(Protocol):
-    """What a step changes in one placement, on plain Python numbers: lists of floats instead of arrays.
+    """The cost update of one step on Python floats instead of arrays.
 
-    A NumPy call takes a third of a microsecond or more, however small its arrays, so on a few devices this is several
-    times faster. It must give the bits that `device_phases`, `couple` and `iteration_cost` give.
+    A NumPy call takes at least a third of a microsecond, however small its arrays, so this is several times faster for
+    a few devices. The results must equal those of `device_phases`, `fill_communication` and `iteration_cost` in every
+    bit.
     """
 
     def __call__(
         self, device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
     ) -> float:
-        """The cost in ms of the placement in which `device` now has other loads.
+        """The cost in ms of the placement after the loads of one device have changed.
 
         Args:
-            device: where a table was placed.
-            loads: K, the loads of that device now.
-            phases: four lists of D, ms; those of before, brought up to date in place.
-            shared: C lists of D, the `shared_loads`.
+            device: the device that received a table.
+            loads: its K loads, with that table.
+            phases: four lists of D, ms, from before the change; updated in place.
+            shared: C lists of D, the `shared_loads` after the change.
             cluster: the topology; leading shape (1,).
         """
 
@@ -94,14 +97,14 @@ class PlainCosts(Protocol):
 class AdditiveCostModel(CostModel):
     """A cost model in additive-load form.
 
-    Every table carries K loads. A device's loads are the sums (the first `num_sum_loads` columns) or the maxima (the
-    others) of the loads of its tables, all zero for an empty device, and its costs follow from them alone. So placing
-    a table updates one device in O(K), for any number of environments or candidate moves at once.
+    Every table has K loads. The loads of a device are the sums (the first `num_sum_loads` columns) or the maxima (the
+    other columns) of the loads of its tables, and zero if it is empty. All costs follow from the device loads. So
+    placing a table updates one device in O(K), for any number of environments or candidate moves at once.
 
     Attributes:
         num_loads: K.
-        num_sum_loads: how many of the K columns are summed; the rest are reduced by maximum.
-        shared_loads: the columns that `couple` and `iteration_cost` read, C of them; the default is all.
+        num_sum_loads: number of columns that are summed; the other columns are reduced by maximum.
+        shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
     """
 
     num_loads: int
@@ -109,21 +112,17 @@ class AdditiveCostModel(CostModel):
     shared_loads: slice = slice(None)
 
     def __init_subclass__(cls) -> None:
-        """Withdraw the plain numbers a subclass inherits if it changes what they restate."""
-        bases = cls.__mro__
+        """Drop an inherited `plain_costs` if the subclass overrides a method whose formulas it restates."""
 
-        def definer(name: str) -> int:
-            return next(place for place, base in enumerate(bases) if name in vars(base))
+        def depth(name: str) -> int:
+            return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
-        if definer("plain_costs") > min(map(definer, ("device_phases", "couple", "iteration_cost"))):
+        if depth("plain_costs") > min(map(depth, ("device_phases", "fill_communication", "iteration_cost"))):
             cls.plain_costs = AdditiveCostModel.plain_costs  # type: ignore[method-assign]
 
     @property
     def plain_costs(self) -> PlainCosts | None:
-        """`device_phases`, `couple` and `iteration_cost` on plain numbers for one environment alone; None: not offered.
-
-        A model need not offer them: the environment then steps on arrays, to the same bits.
-        """
+        """The optional fast path of a single environment, or None; the environment then steps on arrays."""
         return None
 
     @abstractmethod
@@ -132,15 +131,15 @@ class AdditiveCostModel(CostModel):
 
     @abstractmethod
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """(..., 4) ms that a device with (..., K) loads takes by itself; 0 for a phase that depends on the others."""
+        """(..., 4) ms of a device with (..., K) loads; 0 in a phase that depends on the other devices."""
 
-    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """Fill in, in place, the phases that depend on all devices of a topology; by default there are none.
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """Write, in place, the phases that depend on all devices of a topology; by default there are none.
 
-        It is called again after every step and must overwrite, not add to, what stands there.
+        It is called after every step and must overwrite the values of the step before.
 
         Args:
-            phases: (..., D, 4) float64, ms; what `device_phases` says of each device.
+            phases: (..., D, 4) float64, ms; the `device_phases` of each device.
             shared: (..., D, C) float64, the `shared_loads` of the devices.
             cluster: the topologies; broadcasts against the leading shape.
         """
@@ -159,28 +158,29 @@ class AdditiveCostModel(CostModel):
         A learned model may override this with its own head over the (..., D, C) `shared` loads.
         """
         slowest = phases.max(axis=-2)
-        return np.asarray(slowest[..., 0] + slowest[..., 1] + slowest[..., 2] + slowest[..., 3])
+        forward = slowest[..., FORWARD] + slowest[..., FORWARD_COMM]
+        return np.asarray(forward + slowest[..., BACKWARD_COMM] + slowest[..., BACKWARD])
 
     def add(self, device_loads: FloatArray, table_loads: FloatArray) -> FloatArray:
-        """Device loads (..., K) after a table with loads (..., K) joins."""
+        """(..., K) loads of a device after a table with (..., K) loads is added to it."""
         split = self.num_sum_loads
-        joined = device_loads + table_loads
-        np.maximum(device_loads[..., split:], table_loads[..., split:], out=joined[..., split:])
-        return joined
+        total = device_loads + table_loads
+        np.maximum(device_loads[..., split:], table_loads[..., split:], out=total[..., split:])
+        return total
 
     def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
         """(..., D, 4) ms from (..., D, K) device loads; `cluster` broadcasts against the leading shape."""
         phases = self.device_phases(loads)
-        self.couple(phases, loads[..., self.shared_loads], cluster)
+        self.fill_communication(phases, loads[..., self.shared_loads], cluster)
         return phases
 
     def costs(self, loads: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-        """Both of (..., D, K) device loads: the (..., D, 4) phases and the (...) iteration cost, ms."""
+        """(..., D, 4) phases and (...) iteration cost, ms, from (..., D, K) device loads."""
         phases = self.device_costs(loads, cluster)
         return phases, self.iteration_cost(phases, loads[..., self.shared_loads], cluster)
 
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
-        """(D, K) device loads of a whole placement, from (T, K) table loads and a (T,) placement."""
+        """(D, K) device loads of a complete placement, from (T, K) table loads and a (T,) placement."""
         split = self.num_sum_loads
         loads = np.zeros((num_devices, self.num_loads))
         np.add.at(loads[:, :split], placement, table_loads[:, :split])
@@ -188,18 +188,17 @@ class AdditiveCostModel(CostModel):
         return loads
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a checked (T,) placement, from scratch."""
-        cluster = topology.cluster()
+        """The cost of a checked (T,) placement."""
         loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
-        phases, cost = self.costs(loads, cluster)
+        phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))
 
     def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T, 4) ms, the phases of the first device with each table alone on it, from (T, K) loads."""
+        """(T, 4) ms, the phases of the first device when it holds one table and the others none, from (T, K) loads."""
         return self._alone(loads, topology)[0]
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T,) ms, the cost of each table alone on the first device, from (T, K) loads."""
+        """(T,) ms, the cost of a placement of each table alone, on the first device, from (T, K) loads."""
         return self._alone(loads, topology)[1]
 
     def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
@@ -210,5 +209,5 @@ class AdditiveCostModel(CostModel):
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:
-    """(T,) int64, tables by descending cost of the table alone: the order in which DreamShard places (section 3.2)."""
+    """(T,) int64, tables by descending single-table cost: the order in which DreamShard places them (section 3.2)."""
     return np.argsort(-model.single_table_costs(loads, topology), kind="stable")

@@ -36,10 +36,10 @@ class CountedCostModel(AdditiveCostModel):
         """See the counted model."""
         return self.model.device_phases(loads)
 
-    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """See the counted model; counts one query for each placement in the leading shape."""
         self.queries += math.prod(phases.shape[:-2])
-        self.model.couple(phases, shared, cluster)
+        self.model.fill_communication(phases, shared, cluster)
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """See the counted model."""

@@ -175,7 +175,7 @@ class NeuralCostModel(AdditiveCostModel):
         phases = np.zeros((len(loads), topology.num_devices, 4))
         phases[:, 0] = self.device_phases(loads)
         cluster = topology.cluster()
-        self.couple(phases, shared, cluster)
+        self.fill_communication(phases, shared, cluster)
         return np.asarray(self.overall(self.weights, phases, shared, cluster), np.float64)
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
@@ -187,7 +187,7 @@ class NeuralCostModel(AdditiveCostModel):
         phases = self.own_phases(self.weights, loads.astype(np.float32))
         return _estimated(phases, loads[..., self.alone])
 
-    def couple(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """See `AdditiveCostModel`."""
         both = self.all_to_alls(self.weights, phases, shared, cluster)
         if both is not None:

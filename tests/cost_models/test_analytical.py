@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import CYCLES_PER_WARP_ROW, fixed_ms, lane_share
+from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import NUM_BINS, Tables, Workload
 
@@ -22,7 +23,7 @@ H100 = hardware_profile("h100-dgx")
 def on_one_device(tables: Tables, profile: Any = A100) -> tuple[float, float]:
     """Ms of forward and backward with all tables on a single device."""
     phases = MODEL.estimate(np.zeros(len(tables), np.int64), tables, profile.topology(1)).phases_ms[0]
-    return float(phases[0]), float(phases[3])
+    return float(phases[FORWARD]), float(phases[BACKWARD])
 
 
 def test_an_operator_without_work_costs_its_launches_and_the_ramp(zipf_tables: Any) -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.base import BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
 from shard_gym.hardware import PROFILES
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
 MODEL = AnalyticalCostModel()
-COMPUTE = [0, 3]
 
 few = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -196,8 +196,8 @@ def test_an_empty_device_computes_nothing(zipf_tables: Any, problem: Problem) ->
 @given(problems())
 def test_communication_takes_time_if_and_only_if_there_are_other_devices(zipf_tables: Any, problem: Problem) -> None:
     phases = MODEL.estimate(problem.placement, zipf_tables(**problem.tables), problem.topology).phases_ms
-    assert ((phases[:, 1:3] > 0) == (problem.topology.num_devices > 1)).all()
-    assert np.array_equal(phases[:, 1], phases[:, 2])
+    assert ((phases[:, COMMUNICATION] > 0) == (problem.topology.num_devices > 1)).all()
+    assert np.array_equal(phases[:, FORWARD_COMM], phases[:, BACKWARD_COMM])
 
 
 @few

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, CountedCostModel, make_cost_model
-from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, CostEstimate, placement_order
+from shard_gym.cost_models.base import PENALTY_MARGIN, placement_order
 from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Tables
@@ -20,12 +20,6 @@ TOPOLOGY = hardware_profile("a100-dgx").topology(3)
 def tables(zipf_tables: Any) -> Tables:
     made: Tables = zipf_tables([1_000, 10**7, 10**5, 10**6], [128, 16, 64, 32], [1.0, 20.0, 5.0, 60.0], s=1.05)
     return made
-
-
-def test_the_slowest_device_of_each_phase_is_critical() -> None:
-    phases = np.array([[1.0, 2.0, 3.0, 0.0], [4.0, 0.0, 2.0, 1.0]])
-    assert CostEstimate(phases, 0.0).critical_devices == (1, 0, 0, 1)
-    assert len(PHASES) == phases.shape[1]
 
 
 def test_a_table_alone_costs_what_a_task_of_that_table_costs(tables: Tables) -> None:
@@ -101,8 +95,8 @@ def test_plain_numbers_are_withdrawn_where_a_subclass_changes_what_they_restate(
         name = "renamed"
 
     class Coupled(AnalyticalCostModel):
-        def couple(self, *arguments: Any) -> None:
-            super().couple(*arguments)
+        def fill_communication(self, *arguments: Any) -> None:
+            super().fill_communication(*arguments)
 
     class Phased(Renamed):
         def device_phases(self, loads: Any) -> Any:

@@ -217,7 +217,7 @@ def _place(
     _flat(state.device_loads)[chosen] = loads
     _flat(state.phases_ms)[chosen] = model.device_phases(loads)
     shared = state.device_loads[..., model.shared_loads]
-    model.couple(state.phases_ms, shared, problem.cluster)
+    model.fill_communication(state.phases_ms, shared, problem.cluster)
     state.cost_ms[:] = model.iteration_cost(state.phases_ms, shared, problem.cluster)
 
 

@@ -41,7 +41,7 @@ def test_placing_table_by_table_costs_what_the_estimate_says(
     for table in np.random.default_rng(seed).permutation(len(tables)):
         devices[placement[table]] = model.add(devices[placement[table]], loads[table])
     phases = model.device_phases(devices)
-    model.couple(phases, devices[:, model.shared_loads], cluster)
+    model.fill_communication(phases, devices[:, model.shared_loads], cluster)
     cost = model.iteration_cost(phases, devices[:, model.shared_loads], cluster)
     said = model.estimate(placement, tables, topology)
     scale = max(1.0, np.abs(said.phases_ms).max())
@@ -137,7 +137,7 @@ def test_coupling_again_overwrites(architecture: str, untrained: Untrained, draw
     loads = model.reduce(model.table_loads(tables, topology), placement, topology.num_devices)
     once = model.device_costs(loads, topology.cluster())
     twice = once.copy()
-    model.couple(twice, loads[:, model.shared_loads], topology.cluster())
+    model.fill_communication(twice, loads[:, model.shared_loads], topology.cluster())
     assert np.array_equal(once, twice)
 
 

@@ -31,9 +31,9 @@ class Watched(AnalyticalCostModel):
     def __init__(self) -> None:
         self.plain = self.arrays = 0
 
-    def couple(self, *arguments: Any) -> None:
+    def fill_communication(self, *arguments: Any) -> None:
         self.arrays += 1
-        super().couple(*arguments)
+        super().fill_communication(*arguments)
 
     @property
     def plain_costs(self) -> PlainCosts:
