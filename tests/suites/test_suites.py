@@ -45,7 +45,7 @@ def test_the_suites_are_those_of_the_papers_and_models() -> None:
         *((tables, 8) for tables in (40, 80, 120, 160, 200)),
     }
     assert {"mixdim-4", "mixdim-8", "generalize", "mlperf-x8"} <= set(NAMES)
-    assert sum(name.startswith("merlin-") for name in NAMES) == 14
+    assert sum(name.startswith("merlin-") for name in NAMES) == 12
 
 
 def test_names_are_sorted_as_a_person_would() -> None:
