@@ -23,13 +23,13 @@ from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
-    calibrated,
+    assign_arrays,
     new_optimizer,
     paper_loss,
-    put_back,
     relative_loss,
-    teach,
+    train_network,
     trainable,
+    with_normalization,
 )
 from shard_gym.envs.placement.prepared_tasks import PreparedTasks
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError
@@ -123,11 +123,11 @@ class DreamShardLearner(Learner):
             return {}
         samples = Samples(self._recorder.dataset(), self._network)
         if calibrate:
-            put_back(self._cost_weights, calibrated(samples, as_arrays(self._cost_weights)))
+            assign_arrays(self._cost_weights, with_normalization(samples, as_arrays(self._cost_weights)))
         anew = options.cost_learning_rate > 0
         if anew:  # with a rate that starts high again, Adam's memory of small gradients would make enormous steps
             self._cost_optimizer = self._new_cost_optimizer()
-        loss = teach(
+        loss = train_network(
             self._cost_weights,
             self._cost_optimizer,
             samples,
@@ -185,8 +185,8 @@ class DreamShardLearner(Learner):
         """See `Learner`."""
         weights = {name: array for name, array in arrays.items() if name.startswith((COST, POLICY))}
         require_arrays("The saved state", weights, self.weights())
-        put_back(self._cost_weights, under(COST, weights))
-        put_back(self._policy_weights, under(POLICY, weights))
+        assign_arrays(self._cost_weights, under(COST, weights))
+        assign_arrays(self._policy_weights, under(POLICY, weights))
         load_optimizer_arrays(self._cost_optimizer, arrays, COST_OPTIMIZER)
         load_optimizer_arrays(self._policy_optimizer, arrays, POLICY_OPTIMIZER)
         self._recorder = CostRecorder(self.cost_model.fingerprint)

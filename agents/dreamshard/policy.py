@@ -13,7 +13,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.neural.features import calibrated_features, new_features, plain_features
+from shard_gym.cost_models.neural.features import (
+    fitted_feature_normalization,
+    new_feature_normalization,
+    plain_features,
+)
 from shard_gym.cost_models.neural.network import (
     Array,
     FloatWeights,
@@ -24,8 +28,8 @@ from shard_gym.cost_models.neural.network import (
     mlp,
     new_dense,
     new_mlp,
+    normalized,
     relu,
-    standardised,
 )
 from shard_gym.tables import FEATURE_NAMES
 
@@ -97,7 +101,7 @@ class PaperPolicy(Policy):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `Policy`."""
         return {
-            **new_features(),
+            **new_feature_normalization(),
             **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
             **new_mlp(rng, "costs", (3, 64, LATENT)),
             **new_dense(rng, "score", 2 * LATENT, (2 * LATENT, 1)),
@@ -106,12 +110,12 @@ class PaperPolicy(Policy):
     @classmethod
     def calibrated(cls, features: NDArray[np.float32]) -> FloatWeights:
         """See `Policy`."""
-        return calibrated_features(plain_features(features))
+        return fitted_feature_normalization(plain_features(features))
 
     @classmethod
     def latents(cls, weights: Weights, features: Array) -> Array:
         """See `Policy`; features are read as plain numbers."""
-        return super().latents(weights, standardised(weights, "features", plain_features(features)))
+        return super().latents(weights, normalized(weights, "features", plain_features(features)))
 
     @classmethod
     def scores(cls, weights: Weights, now: PolicyInput) -> Array:

@@ -226,7 +226,7 @@ class CostRecorder:
             phases[p, : len(estimate.phases_ms)] = estimate.phases_ms
         sizes = [len(members) for _, members, _, _ in self._placements]
         return CostDataset(
-            tables=stacked([tables.select(rows) for tables, rows in self._tables]),
+            tables=concatenate_tables([tables.select(rows) for tables, rows in self._tables]),
             topologies=tuple(self._topologies),
             topology=np.array([row for row, _, _, _ in self._placements], np.int64),
             start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
@@ -238,7 +238,7 @@ class CostRecorder:
         )
 
 
-def stacked(parts: Sequence[Tables]) -> Tables:
+def concatenate_tables(parts: Sequence[Tables]) -> Tables:
     """Tables of one workload after each other."""
     arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
     names = tuple(name for part in parts for name in part.names)

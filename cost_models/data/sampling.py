@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shard_gym.cost_models.data.dataset import IntArray, stacked
+from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
 from shard_gym.cost_models.data.random_placements import ATTEMPTS, greedy_placement, random_placement
 from shard_gym.cost_models.data.splits import SPLITS, Groups, check_groups, split_tables
 from shard_gym.errors import InvalidOptionError, wrong_kind
@@ -102,7 +102,7 @@ class Draws:
     @cached_property
     def tables(self) -> Tables:
         """All tables there are to draw, of any dim."""
-        return stacked([_pool_at(name, self.workload).tables for name in self.pools])
+        return concatenate_tables([_pool_at(name, self.workload).tables for name in self.pools])
 
     @cached_property
     def groups(self) -> Groups:

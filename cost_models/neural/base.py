@@ -33,7 +33,7 @@ LEAST_MS = 1e-3
 
 
 @dataclass(frozen=True)
-class Calibration:
+class NormalizationData:
     """What the training data look like to an untrained network; NumPy arrays.
 
     Attributes:
@@ -100,7 +100,7 @@ class NeuralCostModel(AdditiveCostModel):
         """Weights of an untrained network."""
 
     @classmethod
-    def calibrated(cls, data: Calibration) -> FloatWeights:
+    def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         """The weights that are measured on the training data, not learnt; by default there are none."""
         return {}
 

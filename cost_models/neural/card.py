@@ -17,7 +17,7 @@ from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.cost_models.metrics import Error, errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.network import MEASURED
+from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.text import counted, format_percent
 
 COST = "cost"
@@ -47,7 +47,7 @@ def make_card(
     return {
         "model": model.fingerprint,
         "architecture": model.architecture,
-        "parameters": sum(array.size for name, array in model.weights.items() if not name.endswith(MEASURED)),
+        "parameters": sum(array.size for name, array in model.weights.items() if not name.endswith(NORMALIZATION)),
         "data": {**_data(costs), **({"hardware": hardware} if hardware else {})},
         "errors": {
             name: {split: _errors(each, costs.part(split)) for split in ("train", "test")}

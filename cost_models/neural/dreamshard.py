@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
-from shard_gym.cost_models.neural.features import calibrated_features, new_features, plain_features
+from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
+from shard_gym.cost_models.neural.features import (
+    fitted_feature_normalization,
+    new_feature_normalization,
+    plain_features,
+)
 from shard_gym.cost_models.neural.network import (
     Array,
     FloatWeights,
@@ -22,8 +26,8 @@ from shard_gym.cost_models.neural.network import (
     mlp,
     new_heads,
     new_mlp,
+    normalized,
     relu,
-    standardised,
 )
 from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Cluster, Topology
@@ -55,16 +59,16 @@ class DreamShardCostModel(NeuralCostModel):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **new_features(),
+            **new_feature_normalization(),
             **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
             **new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
             **new_mlp(rng, "overall", (LATENT, HIDDEN, 1)),
         }
 
     @classmethod
-    def calibrated(cls, data: Calibration) -> FloatWeights:
+    def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         """See `NeuralCostModel`."""
-        return calibrated_features(data.inputs)
+        return fitted_feature_normalization(data.inputs)
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
@@ -75,7 +79,7 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`."""
-        latents = relu(mlp(weights, "table", standardised(weights, "features", inputs)))
+        latents = relu(mlp(weights, "table", normalized(weights, "features", inputs)))
         return joined([latents, inputs[:, :1] * 0.0 + 1.0])
 
     @classmethod

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.neural.network import Array, FloatWeights, exp2, joined, measured, new_standard
+from shard_gym.cost_models.neural.network import (
+    Array,
+    FloatWeights,
+    exp2,
+    fitted_normalization,
+    joined,
+    new_normalization,
+)
 from shard_gym.tables import FEATURE_NAMES, REFERENCE_SCALE
 
 SCALED = len(REFERENCE_SCALE.mean)
@@ -26,14 +33,14 @@ def plain_features(features: Array) -> Array:
     return plain.astype(np.float32) if isinstance(plain, np.ndarray) else plain
 
 
-def new_features() -> FloatWeights:
-    """Weights of `standardised` for plain features, that change nothing yet."""
-    return new_standard("features", len(FEATURE_NAMES))
+def new_feature_normalization() -> FloatWeights:
+    """Weights of `normalized` for plain features, that change nothing yet."""
+    return new_normalization("features", len(FEATURE_NAMES))
 
 
-def calibrated_features(plain: NDArray[np.float32]) -> FloatWeights:
+def fitted_feature_normalization(plain: NDArray[np.float32]) -> FloatWeights:
     """The weights that standardise (M, 21) plain features over the training tables; the reuse bins stay as they are."""
-    weights = new_features()
-    for name, values in measured("features", plain[:, :SCALED]).items():
+    weights = new_feature_normalization()
+    for name, values in fitted_normalization("features", plain[:, :SCALED]).items():
         weights[name][:SCALED] = values
     return weights

@@ -17,7 +17,14 @@ from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.metrics import errors
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import network_named
-from shard_gym.cost_models.neural.training import Samples, as_arrays, calibrated, new_optimizer, teach, trainable
+from shard_gym.cost_models.neural.training import (
+    Samples,
+    as_arrays,
+    new_optimizer,
+    train_network,
+    trainable,
+    with_normalization,
+)
 from shard_gym.errors import InvalidOptionError, TrainingDivergedError, wrong_kind
 from shard_gym.system import one_thread
 
@@ -131,7 +138,7 @@ class _Fit:
     ) -> None:
         self._network, self._rng, self._options = network, rng, options
         self._samples, self._validation = Samples(costs.part("train"), network), costs.part("validation")
-        self._weights = trainable(calibrated(self._samples, network.new_weights(rng)))
+        self._weights = trainable(with_normalization(self._samples, network.new_weights(rng)))
         self._optimizer = new_optimizer(self._weights, options.weight_decay)
         self._step, self._best_step, self.best_error = 0, 0, np.inf
         self.best = as_arrays(self._weights)
@@ -146,7 +153,7 @@ class _Fit:
         """Learn until the next look at the validation tables, and look."""
         options, done = self._options, self._step
         self._step = min(done + options.check_every, options.steps)
-        loss = teach(
+        loss = train_network(
             self._weights,
             self._optimizer,
             self._samples,

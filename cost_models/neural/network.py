@@ -119,22 +119,22 @@ def new_dense(
     }
 
 
-MEASURED = (".mean", ".scale")
+NORMALIZATION = (".mean", ".scale")
 """Weights with names that end so are measured on the training data, not learnt."""
 
 
-def new_standard(name: str, size: int) -> FloatWeights:
-    """Weights of `standardised` that change nothing yet."""
+def new_normalization(name: str, size: int) -> FloatWeights:
+    """Weights of `normalized` that change nothing yet."""
     return {f"{name}.mean": np.zeros(size, np.float32), f"{name}.scale": np.ones(size, np.float32)}
 
 
-def standardised(weights: Weights, name: str, values: Array) -> Array:
+def normalized(weights: Weights, name: str, values: Array) -> Array:
     """`values` with the mean and the spread of the training data taken out."""
     return (values - weights[f"{name}.mean"]) * weights[f"{name}.scale"]
 
 
-def measured(name: str, values: NDArray[np.floating[Any]]) -> FloatWeights:
-    """The weights of `standardised` for (n, size) `values`.
+def fitted_normalization(name: str, values: NDArray[np.floating[Any]]) -> FloatWeights:
+    """The weights of `normalized` for (n, size) `values`.
 
     What hardly varies in the training data is scaled by a tenth of its mean instead of its spread, so that a new value
     does not come out enormous; what does not vary at all is left out.

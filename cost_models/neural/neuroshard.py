@@ -11,22 +11,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
-from shard_gym.cost_models.neural.features import calibrated_features, new_features, plain_features
+from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
+from shard_gym.cost_models.neural.features import (
+    fitted_feature_normalization,
+    new_feature_normalization,
+    plain_features,
+)
 from shard_gym.cost_models.neural.network import (
     Array,
     FloatWeights,
     Weights,
+    fitted_normalization,
     heads,
     joined,
     largest,
-    measured,
     mlp,
     new_heads,
     new_mlp,
-    new_standard,
+    new_normalization,
+    normalized,
     relu,
-    standardised,
 )
 from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Cluster
@@ -64,18 +68,18 @@ class NeuroShardCostModel(NeuralCostModel):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **new_features(),
+            **new_feature_normalization(),
             **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
             **new_heads(rng, "compute", LATENT, HIDDEN, 2),
             **new_communication(rng),
         }
 
     @classmethod
-    def calibrated(cls, data: Calibration) -> FloatWeights:
+    def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **calibrated_features(data.inputs[:, :-1]),
-            **calibrated_communication(data, data.loads[..., LATENT]),
+            **fitted_feature_normalization(data.inputs[:, :-1]),
+            **fitted_communication_normalization(data, data.loads[..., LATENT]),
         }
 
     @classmethod
@@ -86,7 +90,7 @@ class NeuroShardCostModel(NeuralCostModel):
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`; the last summed latent is the MiB of pooled outputs."""
-        latents = relu(mlp(weights, "table", standardised(weights, "features", inputs[:, :-1])))
+        latents = relu(mlp(weights, "table", normalized(weights, "features", inputs[:, :-1])))
         return joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
 
     @classmethod
@@ -113,25 +117,25 @@ def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNIC
     return {
         **new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
         **new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
-        **new_standard("route", ROUTE_FEATURES),
-        **new_standard("skew", SKEW_FEATURES),
+        **new_normalization("route", ROUTE_FEATURES),
+        **new_normalization("skew", SKEW_FEATURES),
     }
 
 
-def calibrated_communication(data: Calibration, mib: NDArray[np.float32]) -> FloatWeights:
+def fitted_communication_normalization(data: NormalizationData, mib: NDArray[np.float32]) -> FloatWeights:
     """The weights of `communication` that are measured, not learnt; `mib` is (P, D), the outputs of each device."""
     real = data.cluster.device_mask
     route = routes(mib, data.cluster)[real]
     ready = data.phases_ms[..., [0, 2, 3]].sum(axis=-1)
-    return {**measured("route", route), **measured("skew", skews(ready, data.cluster)[real])}
+    return {**fitted_normalization("route", route), **fitted_normalization("skew", skews(ready, data.cluster)[real])}
 
 
 def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster) -> Array:
     """(..., D, 2) ms of the forward and backward all-to-all from (..., D, 4) phases and (..., D) MiB of outputs."""
-    route = standardised(weights, "route", routes(mib, cluster))
+    route = normalized(weights, "route", routes(mib, cluster))
     backward = mlp(weights, "backward_comm", route)
     late = skews(phases[..., 0] + phases[..., 3] + backward[..., 0], cluster)
-    forward = mlp(weights, "forward_comm", joined([route, standardised(weights, "skew", late)]))
+    forward = mlp(weights, "forward_comm", joined([route, normalized(weights, "skew", late)]))
     return joined([forward, backward])
 
 

@@ -15,29 +15,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
+from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import (
     Array,
     FloatWeights,
     Weights,
+    fitted_normalization,
     heads,
     joined,
     log2,
-    measured,
     mlp,
     new_heads,
     new_mlp,
+    new_normalization,
     new_shortcut,
-    new_standard,
+    normalized,
     relu,
-    standardised,
 )
 from shard_gym.cost_models.neural.neuroshard import (
     MIB,
     ROUTE_FEATURES,
     SKEW_FEATURES,
-    calibrated_communication,
     communication,
+    fitted_communication_normalization,
     new_communication,
     output_mib,
 )
@@ -81,19 +81,19 @@ class PooledCostModel(NeuralCostModel):
             **new_communication(rng, ROUTE_HIDDEN),
             **new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
             **new_shortcut("backward_comm", ROUTE_FEATURES, 1),
-            **new_standard("work", len(WORK)),
-            **new_standard("device", DEVICE),
+            **new_normalization("work", len(WORK)),
+            **new_normalization("device", DEVICE),
             "phase.scale": np.ones(4, np.float32),
         }
 
     @classmethod
-    def calibrated(cls, data: Calibration) -> FloatWeights:
+    def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         """See `NeuralCostModel`."""
         used = data.loads[..., cls.num_sums] > 0
         return {
-            **measured("work", np.log2(1 + data.inputs[:, -PLAIN:-1])),
-            **measured("device", cls._device(data.loads)[used]),
-            **calibrated_communication(data, data.loads[..., cls.num_sums - 1]),
+            **fitted_normalization("work", np.log2(1 + data.inputs[:, -PLAIN:-1])),
+            **fitted_normalization("device", cls._device(data.loads)[used]),
+            **fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
             "phase.scale": data.phases_ms[used].mean(axis=0),
         }
 
@@ -109,14 +109,14 @@ class PooledCostModel(NeuralCostModel):
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`."""
         amount, width = inputs[:, -PLAIN:-1], inputs[:, -1:]
-        level = standardised(weights, "work", log2(amount + 1.0))
+        level = normalized(weights, "work", log2(amount + 1.0))
         latent = relu(mlp(weights, "table", joined([inputs[:, :-PLAIN], level])))
         return joined([latent, amount, width * 0.0 + 1.0, width])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """See `NeuralCostModel`; the all-to-alls are 0."""
-        both = heads(weights, "compute", standardised(weights, "device", cls._device(loads)))
+        both = heads(weights, "compute", normalized(weights, "device", cls._device(loads)))
         return joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
 
     @classmethod

@@ -12,21 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shard_gym.cost_models.data.dataset import CostDataset
-from shard_gym.cost_models.neural.base import Calibration, NeuralCostModel
-from shard_gym.cost_models.neural.network import MEASURED, FloatWeights, Weights
+from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
+from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
 from shard_gym.topology import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
 
 LAST = 50
-"""Steps whose losses `teach` reports."""
+"""Steps whose losses `train_network` reports."""
 
 
 def trainable(weights: FloatWeights) -> TensorWeights:
     """`weights` as tensors; all but the measured ones can be learnt."""
     return {
-        name: torch.tensor(array, requires_grad=not name.endswith(MEASURED)) for name, array in sorted(weights.items())
+        name: torch.tensor(array, requires_grad=not name.endswith(NORMALIZATION))
+        for name, array in sorted(weights.items())
     }
 
 
@@ -54,7 +55,7 @@ def as_arrays(weights: TensorWeights) -> FloatWeights:
     return {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
 
 
-def put_back(weights: TensorWeights, arrays: FloatWeights) -> None:
+def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
     """Give `weights` the values that `as_arrays` returned, in place: an optimizer goes on knowing them."""
     for name, tensor in weights.items():
         tensor.data.copy_(torch.from_numpy(arrays[name]))
@@ -173,13 +174,13 @@ class Samples:
         """The numbers of all placements."""
         return np.arange(len(self))
 
-    def calibration(self, weights: FloatWeights) -> Calibration:
+    def normalization_data(self, weights: FloatWeights) -> NormalizationData:
         """What the data look like to a network with `weights`."""
         tensors = {name: torch.tensor(array) for name, array in weights.items()}
         cluster = self.clusters(self.everything)
         arrays = {f.name: np.asarray(getattr(cluster, f.name)) for f in fields(Cluster)}
         arrays["device_mask"] = arrays["device_mask"] > 0
-        return Calibration(
+        return NormalizationData(
             inputs=self._inputs.numpy(),
             loads=self.loads(self.latents(tensors), self.everything).numpy(),
             cluster=Cluster(**arrays),
@@ -187,13 +188,13 @@ class Samples:
         )
 
 
-def calibrated(samples: Samples, weights: FloatWeights) -> FloatWeights:
+def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
     """`weights` with those that are measured on `samples` measured.
 
     Twice: what later layers are given depends on what the first ones were given, which the first round sets.
     """
     for _ in range(2):
-        weights = {**weights, **samples.network.calibrated(samples.calibration(weights))}
+        weights = {**weights, **samples.network.fitted_normalization(samples.normalization_data(weights))}
     return weights
 
 
@@ -259,7 +260,7 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     return in_all
 
 
-def teach(
+def train_network(
     weights: TensorWeights,
     optimizer: torch.optim.Optimizer,
     samples: Samples,

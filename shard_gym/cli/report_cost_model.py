@@ -17,10 +17,10 @@ from shard_gym.cli.pictures import matplotlib_missing, save_picture
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.loading import Measured, read_all
-from shard_gym.cost_models.measured.report import NOISE, Comparison, Estimates, compare, page, page_name
 from shard_gym.cost_models.metrics import Errors
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
+from shard_gym.cost_models.report import NOISE, Comparison, Estimates, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
 from shard_gym.experiments.figures import COLORS, GREY, INK, LINE, SIZE
 from shard_gym.experiments.report import IMAGES

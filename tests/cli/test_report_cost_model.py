@@ -12,8 +12,8 @@ from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.loading import read_measured
 from shard_gym.cost_models.data.sampling import Draws
 from shard_gym.cost_models.data.schedule import Here
-from shard_gym.cost_models.measured.report import NOISE, compare
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
+from shard_gym.cost_models.report import NOISE, compare
 from shard_gym.errors import MissingExtraError
 from shard_gym.tables import Workload
 

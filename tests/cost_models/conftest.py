@@ -16,8 +16,8 @@ from shard_gym.cost_models.data.random_placements import PlacementSampler, simul
 from shard_gym.cost_models.data.splits import SplitCosts, split_tables
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
-from shard_gym.cost_models.neural.network import MEASURED, FloatWeights
-from shard_gym.cost_models.neural.training import Samples, calibrated
+from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights
+from shard_gym.cost_models.neural.training import Samples, with_normalization
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
@@ -76,17 +76,19 @@ def untrained(costs: SplitCosts) -> Callable[..., NeuralCostModel]:
     that estimates are negative, or beyond all bounds."""
 
     @cache
-    def calibration(architecture: str) -> FloatWeights:
+    def normalization(architecture: str) -> FloatWeights:
         network = NETWORKS[architecture]
-        weights = calibrated(Samples(costs.part("test"), network), network.new_weights(np.random.default_rng(0)))
-        return {name: array for name, array in weights.items() if name.endswith(MEASURED)}
+        weights = with_normalization(
+            Samples(costs.part("test"), network), network.new_weights(np.random.default_rng(0))
+        )
+        return {name: array for name, array in weights.items() if name.endswith(NORMALIZATION)}
 
     def make(architecture: str, seed: int = 0, *, wild: float = 1.0) -> NeuralCostModel:
         rng, network = np.random.default_rng(seed), NETWORKS[architecture]
         weights = {name: array * np.float32(wild) for name, array in network.new_weights(rng).items()}
         for name in (name for name in weights if ".shortcut." in name):
             weights[name] = rng.normal(0, wild / 10, weights[name].shape).astype(np.float32)
-        return network({**weights, **calibration(architecture)})
+        return network({**weights, **normalization(architecture)})
 
     return make
 

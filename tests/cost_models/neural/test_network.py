@@ -29,7 +29,7 @@ INPUTS = np.abs(RNG.normal(size=(4, 5, 7))).astype(np.float32)
         lambda weights, x: net.mlp(weights, "mlp", x),
         lambda weights, x: net.mlp(weights, "bent", x),
         lambda weights, x: net.heads(weights, "heads", x),
-        lambda weights, x: net.standardised(weights, "seven", x),
+        lambda weights, x: net.normalized(weights, "seven", x),
         lambda weights, x: net.largest(x, -2),
         lambda weights, x: net.joined([net.relu(x - 1.0), net.log2(x + 1.0), net.exp2(x)]),
         lambda weights, x: plain_features(net.joined([x, x, x])),
@@ -65,6 +65,6 @@ def test_a_new_shortcut_adds_nothing() -> None:
 
 def test_what_is_measured_standardises() -> None:
     values = np.stack([RNG.normal(100, 50, 500), RNG.normal(1000, 1, 500), np.full(500, 7.0)], axis=1)
-    out = net.standardised(net.measured("x", values), "x", values)
+    out = net.normalized(net.fitted_normalization("x", values), "x", values)
     np.testing.assert_allclose(out.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(out.std(axis=0), [1.0, 0.01, 0.0], rtol=0.1)  # by its spread, a tenth of its mean, not

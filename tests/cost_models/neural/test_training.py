@@ -11,18 +11,18 @@ import torch
 from shard_gym.cost_models.data.random_placements import simulate
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.neural import NETWORKS
-from shard_gym.cost_models.neural.network import MEASURED
+from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
-    calibrated,
+    assign_arrays,
     estimates,
     new_optimizer,
     paper_loss,
-    put_back,
     relative_loss,
-    teach,
+    train_network,
     trainable,
+    with_normalization,
 )
 from shard_gym.system import one_thread
 
@@ -73,7 +73,7 @@ def test_every_weight_that_can_be_learnt_gets_a_gradient(
     weights = trainable(model.weights)
     loss(weights, Samples(costs.part("train"), type(model)), np.random.default_rng(0), 64).backward()
     for name, tensor in weights.items():
-        if name.endswith(MEASURED):
+        if name.endswith(NORMALIZATION):
             assert tensor.grad is None
         else:
             assert tensor.grad is not None, name
@@ -89,7 +89,7 @@ def test_teaching_learns_the_same_from_the_same_seed(architecture: str, untraine
     def taught(seed: int) -> tuple[float, dict[str, Any]]:
         weights = trainable(model.weights)
         optimizer = new_optimizer(weights)
-        loss = teach(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
+        loss = train_network(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
         return loss, as_arrays(weights)
 
     before = relative_loss(trainable(model.weights), samples, np.random.default_rng(0), 400).item()
@@ -97,7 +97,7 @@ def test_teaching_learns_the_same_from_the_same_seed(architecture: str, untraine
     assert loss < before / 2
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert any(not np.array_equal(one[name], other[name]) for name in one)
-    for name in (name for name in one if name.endswith(MEASURED)):
+    for name in (name for name in one if name.endswith(NORMALIZATION)):
         assert np.array_equal(one[name], model.weights[name])
 
 
@@ -105,14 +105,16 @@ def test_the_learning_rate_falls_to_its_end(untrained: Any, costs: SplitCosts) -
     model = untrained("neuroshard")
     weights, samples = trainable(model.weights), Samples(costs.part("train"), type(model))
     optimizer = new_optimizer(weights)
-    teach(weights, optimizer, samples, np.random.default_rng(0), steps=4, learning_rate=0.4, final_learning_rate=0.2)
+    train_network(
+        weights, optimizer, samples, np.random.default_rng(0), steps=4, learning_rate=0.4, final_learning_rate=0.2
+    )
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25] * 2)
 
 
 def test_weights_are_put_back_in_place(untrained: Any) -> None:
     weights = trainable(untrained("pooled", 0).weights)
     tensors, other = dict(weights), untrained("pooled", 1).weights
-    put_back(weights, other)
+    assign_arrays(weights, other)
     assert all(weights[name] is tensors[name] for name in weights)
     assert all(np.array_equal(array, other[name]) for name, array in as_arrays(weights).items())
 
@@ -152,8 +154,8 @@ def test_one_thread_is_given_back() -> None:
 def test_measured_weights_standardise_what_the_layers_read(architecture: str, costs: SplitCosts) -> None:
     network = NETWORKS[architecture]
     samples = Samples(costs.part("train"), network)
-    weights = calibrated(samples, network.new_weights(np.random.default_rng(0)))
-    again = network.calibrated(samples.calibration(weights))
-    assert again.keys() == {name for name in weights if name.endswith(MEASURED)}
+    weights = with_normalization(samples, network.new_weights(np.random.default_rng(0)))
+    again = network.fitted_normalization(samples.normalization_data(weights))
+    assert again.keys() == {name for name in weights if name.endswith(NORMALIZATION)}
     for name, array in again.items():  # a third round would change nothing
         np.testing.assert_allclose(array, weights[name], rtol=1e-5, err_msg=name)

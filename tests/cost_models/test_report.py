@@ -15,8 +15,8 @@ from shard_gym.cost_models.data.folder import Skipped, append_skipped
 from shard_gym.cost_models.data.loading import Measured, read_all, read_measured
 from shard_gym.cost_models.data.sampling import CYCLE, Draws
 from shard_gym.cost_models.data.schedule import Here
-from shard_gym.cost_models.measured.report import NOISE, Comparison, compare, page, page_name
 from shard_gym.cost_models.metrics import errors, ranking
+from shard_gym.cost_models.report import NOISE, Comparison, compare, page, page_name
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Workload

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.data.loading import read_measured
-from shard_gym.cost_models.measured.calibration import DEVICE, LINKS, calibrated_profile
 from shard_gym.cost_models.metrics import errors
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import HardwareProfile, hardware_profile

@@ -11,10 +11,10 @@ import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile, profile_in
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.loading import Measured
 from shard_gym.cost_models.data.splits import SPLITS
-from shard_gym.cost_models.measured.calibration import DEVICE, LINKS, calibrated_profile, profile_in
 from shard_gym.cost_models.metrics import (
     LEAST_MS,
     TOP,
