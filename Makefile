@@ -1,7 +1,7 @@
 # The targets here are the steps of the CI. Each makes .venv and installs what it needs first, where that is missing.
 #   PYTHON=python3.12   the Python that makes .venv (3.10 or newer)
 #   JOBS=8              how many processes run the tests
-#   ARGS="..."          further arguments for demo, test, bench, results, leaderboard and check-gymnasium
+#   ARGS="..."          further arguments for demo, test, bench, results, leaderboard, leaderboard-site and check-gymnasium
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format bench results leaderboard check-gymnasium clean
+.PHONY: help install demo test lint format bench results leaderboard leaderboard-site check-gymnasium clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,11 @@ bench: $(INSTALLED) ## Measure the speed of environments and cost models
 results: $(INSTALLED) ## Score every agent on every suite and make the tables of the documentation anew
 	$(BIN)/python tools/results.py $(ARGS)
 
-leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables and the page
+leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables
 	$(BIN)/python tools/entries.py $(ARGS)
+
+leaderboard-site: $(INSTALLED) ## Build the web page of the leaderboards in build/leaderboard-site
+	$(BIN)/shard-gym leaderboard site --out build/leaderboard-site $(ARGS)
 
 check-gymnasium: $(GYMNASIUM_VERSIONS:%=check-gymnasium-%) ## Run the contract tests on the oldest, RLlib's and the newest Gymnasium
 

@@ -1,6 +1,6 @@
-"""A ten-line agent that uses chance, evaluated as the leaderboards want it: once for each of five seeds.
+"""A ten-line agent that uses chance, evaluated for the leaderboards: once for each of five seeds.
 
-leaderboards/README.md goes on from the files it writes.
+leaderboards/README.md describes how its files become an entry.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Makes the entries of ShardGym's own agents on every suite, and what is shown of them: `make leaderboard`.
+"""Makes the entries of ShardGym's own agents on every suite, and the tables of them: `make leaderboard`.
 
-    leaderboards/simulated/<suite>/<entry>/     the entries; those that hold stay as they are
-    leaderboards/replayed.json, README.md, site/, and the README around them
+    leaderboards/simulated/<suite>/<entry>/     the entries; valid ones are kept
+    leaderboards/replayed.json, README.md, and the README around them
     runs/experiments/                           what was trained: an agent that is there is not trained again
 
 Agents that learn are trained five times, once for each seed: on the training tasks of the suite itself where it has
@@ -26,10 +26,10 @@ from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.experiments.methods import LEARNED, PAPER, SEARCHED, STABLE_BASELINES, Method
 from shard_gym.experiments.runs import Run, training_path
 from shard_gym.experiments.workers import perform_all
+from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
-from shard_gym.leaderboard.sources import from_agents
-from shard_gym.leaderboard.store import SIMULATED, Place
-from shard_gym.leaderboard.submit import Declared, commit_here, submit
+from shard_gym.leaderboard.store import SIMULATED, EntryFolder
+from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_info, suite_names
 from shard_gym.system import cpu_model
@@ -103,54 +103,40 @@ class Args:
     entries: tuple[str, ...] = ()
     """folder names of entries; all if left out"""
     anew: bool = False
-    """make those anew that hold, too"""
+    """replace valid entries, too"""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     """processes at a time"""
     runs: Path = ROOT / "runs" / "experiments"
     """folder of trained agents"""
 
 
-def wanted(args: Args) -> Iterator[tuple[Place, Entrant]]:
-    """What is missing, or does not hold any more."""
+def wanted(args: Args) -> Iterator[tuple[EntryFolder, Entrant]]:
+    """The entries that are missing or no longer valid."""
     for suite in args.suites or suite_names():
         for entrant in ENTRANTS:
             if args.entries and entrant.slug not in args.entries:
                 continue
-            place = Place(LEADERBOARDS, SIMULATED, suite, entrant.slug)
-            if args.anew or not place.folder.exists() or verify_entry(place)[0] is None:
-                yield place, entrant
+            folder = EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug)
+            if args.anew or not folder.path.exists() or verify_entry(folder)[0] is None:
+                yield folder, entrant
 
 
-def make(place: Place, entrant: Entrant, runs: Path, commit: str) -> None:
-    """One entry, in place of the one that is there."""
-    agents = [str(training_path(run, runs)) for run in entrant.runs(place.suite)] or [entrant.slug]
-    source = from_agents(agents, place.suite, {})
-    training = source.training
-    declared = Declared(
-        name=entrant.name,
-        authors=AUTHORS,
-        licence="MIT",
-        link="",
-        agent=source.agent,
-        uses_chance=source.uses_chance,
-        machine=cpu_model(),
-        commit=commit,
-        options=source.options,
-        training_data=training.data if training else (),
-        training_queries=training.queries if training else 0,
-        search_budget=source.search_budget,
-    )
-    shutil.rmtree(place.folder, ignore_errors=True)
-    findings = submit(place, source.evaluations, declared)
+def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:
+    """Make one entry; it replaces the existing one."""
+    agents = [str(training_path(run, runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
+    agent = evaluate_agent(agents, folder.suite, {})
+    info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
+    shutil.rmtree(folder.path, ignore_errors=True)
+    findings = submit(folder, agent, info)
     if findings:
-        raise SystemExit(f"{place.id} does not hold: {findings[0]}")
+        raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
 
 
 def main(args: Args) -> int:
-    """Train what has to be, make the entries, then the tables and the page."""
+    """Train the agents that need it, make the entries, then the tables."""
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come
-    todo, commit = list(wanted(args)), commit_here()
-    trainings = dict.fromkeys(run for place, entrant in todo for run in entrant.runs(place.suite))
+    todo, commit = list(wanted(args)), current_commit()
+    trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))
     with new_progress() as progress:
         bar = progress.add_task("training", total=len(trainings))
         perform_all(trainings, args.runs, args.jobs, lambda run: progress.advance(bar))

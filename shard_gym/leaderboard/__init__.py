@@ -1,12 +1,9 @@
-"""Leaderboards: entries, their verification, their scores, and the page that shows them.
+"""Leaderboards: entries are placements; their costs are recomputed, and the valid ones are ranked.
 
-store.py       the folder, read without trusting it       schema.py   what the files of an entry say
-grid.py        placements by seed and task                judge.py    what they cost
-overlap.py     training data against test tables          verify.py   all of it, with a list of findings (findings.py)
-scores.py      means, intervals, profiles                 boards.py   ranks
-best.py        best known placements                      replay.py   shipped agents run again
-replays.py     the times that took, kept                  timing.py   raw timings, taken at submission
-write.py       an entry as files                          submit.py   an entry from an agent or an evaluation
-sources.py     what agents and evaluations say of themselves
-data.py        the boards as plain data                   render.py   tables and page;  site/  the page
+store.py          folders of entries, read safely           schema.py         the files of an entry, parsed and written
+scorer.py         costs of many placements at once          training_data.py  overlap with the test tables of a suite
+verify.py         recomputes every claim of an entry        replay.py         runs the agents of ShardGym again
+statistics.py     intervals, IQM, performance profiles      ranking.py        leaderboards, best known, competitors
+evaluations.py    evaluations that become an entry          submit.py         writes an entry if it is valid
+markdown.py       the generated tables                      site.py, static/  the web page
 """

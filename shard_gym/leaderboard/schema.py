@@ -1,19 +1,19 @@
-"""What an entry says: the form of its three files, and of the times that were taken by replaying.
+"""The schema of the files of an entry and of the replay times: models, parsing and writing.
 
-Unknown keys, other types, NaN and doubled keys are refused. Needs pydantic (extra `leaderboard`).
+Unknown keys, other types, NaN and duplicate keys are refused. Needs pydantic (extra `leaderboard`).
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from shard_gym.errors import DamagedFileError, missing_extra, short_repr
+from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.files import parse_json
-from shard_gym.leaderboard.findings import Finding
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, Place
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, EntryFolder, Finding
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,23 +29,26 @@ except ImportError as error:
     raise missing_extra("pydantic", "leaderboard", "Reading entries of the leaderboards") from error
 
 SCHEMA = 1
-"""Of all three files; raised when their form changes."""
+"""Version of all files; raised when their form changes."""
 
 SEEDS = (0, 1, 2, 3, 4)
-"""Of an agent that uses chance. They are fixed, so that nobody chooses the five best of many."""
+"""The seeds of an agent that uses chance. They are fixed, so that nobody submits the best five of many."""
 
 ONE_SEED = (0,)
-"""Of an agent that does not."""
+"""The seed of an agent that uses no chance."""
+
+SEQUENTIAL = "sequential"
+"""The layout of a measurement in which one GPU executes all devices one after the other."""
 
 MIN_ITERATIONS = 10
-"""Timed iterations behind every measured placement."""
+"""Minimum number of timed iterations of every measured placement."""
 
 MAX_INT = 2**53
-"""Integers beyond it are not the same everywhere."""
+"""Larger integers are not represented exactly by every JSON reader."""
 
 
 def _printable(text: str) -> str:
-    """Text that shows what it is: no control or invisible characters, no blanks around it, one form of each letter."""
+    """Printable text on one line: no control or invisible characters, no blanks around it, one form of each letter."""
     if text != text.strip() or not text.isprintable():
         raise ValueError("it must be printable text on one line, without blanks around it")
     if unicodedata.normalize("NFC", text) != text:
@@ -54,7 +57,7 @@ def _printable(text: str) -> str:
 
 
 def _plain_name(text: str) -> str:
-    """A name of Latin letters, digits and ASCII: letters of other scripts look like these, and some cannot be seen."""
+    """A name of Latin letters, digits and ASCII. Letters of other scripts look like these, and some are invisible."""
     for character in text:
         latin = character.isalpha() and unicodedata.name(character, "").startswith("LATIN ")
         if not (character.isascii() or latin):
@@ -63,14 +66,14 @@ def _plain_name(text: str) -> str:
 
 
 def _without_layout(gpu: str) -> str:
-    """A GPU's name says nothing of how it was measured; `layout` does."""
-    if "in turn" in gpu.lower().replace("-", " "):
-        raise ValueError("it must not say how the GPU was measured")
+    """The name of a GPU without the layout, which has a field of its own."""
+    if SEQUENTIAL in gpu.lower():
+        raise ValueError("it must not say how the GPU was measured; hardware.layout does")
     return gpu
 
 
 def _link(text: str) -> str:
-    """A web page, or nothing."""
+    """An https address, or nothing."""
     if text and (not text.startswith("https://") or any(c in "<>\"'`()[]{}|\\^ " for c in text) or not text.isascii()):
         raise ValueError("it must be an https:// address in ASCII without quotes, brackets or blanks, or empty")
     return text
@@ -78,7 +81,7 @@ def _link(text: str) -> str:
 
 def _unique(values: list[str]) -> list[str]:
     if len(set(values)) != len(values):
-        raise ValueError("nothing may stand in it twice")
+        raise ValueError("it must not hold the same value twice")
     return values
 
 
@@ -99,7 +102,7 @@ class _Strict(BaseModel):
 
 
 class AgentPart(_Strict):
-    """`[agent]`: its name, whether another seed may lead to another placement, whether it learnt from data, options."""
+    """`[agent]`: its name, whether its placements depend on the seed, whether it learnt from data, its options."""
 
     name: Line
     uses_chance: bool
@@ -108,35 +111,35 @@ class AgentPart(_Strict):
 
 
 class MadeWithPart(_Strict):
-    """`[made_with]`: the ShardGym that made it."""
+    """`[made_with]`: the version and commit of ShardGym that made the entry."""
 
     shard_gym: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){1,3}[0-9a-z.+-]{0,40}$")]
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 
 
 class SuitePart(_Strict):
-    """`[suite]`: whose test tasks it places."""
+    """`[suite]`: the suite whose test tasks it places."""
 
     name: Line
     sha256: Digest
 
 
 class CostModelPart(_Strict):
-    """`[cost_model]`: what scores it; see `hashes.cost_model_sha256`."""
+    """`[cost_model]`: the model that scores it; see `Scorer.cost_model_sha256`."""
 
     name: Line
     sha256: Digest
 
 
 class TrainingPart(_Strict):
-    """`[training]`: what it learnt from (see `overlap`), and how often it asked the true cost meanwhile."""
+    """`[training]`: the data it learnt from (see `training_data`), and its cost-model evaluations in training."""
 
     data: Annotated[list[Line], Field(max_length=40), AfterValidator(_unique)]
     queries: Count
 
 
 class PlanningPart(_Strict):
-    """`[planning]`: for one task: true costs asked (mean), placements it may try at most, seconds (median)."""
+    """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median)."""
 
     queries: Amount
     search_budget: Count
@@ -144,15 +147,15 @@ class PlanningPart(_Strict):
 
 
 class HardwarePart(_Strict):
-    """`[hardware]`: what it planned on; in the measured track also what was measured, and how."""
+    """`[hardware]`: the machine it planned on; in the measured track also the GPU and the layout of the measurement."""
 
     machine: Line
     gpu: Gpu | None = None
-    layout: Literal["each", "in-turn"] | None = None
+    layout: Literal["sequential", "parallel"] | None = None
 
 
 class ScoresPart(_Strict):
-    """`[scores]`: what the entry claims; verification holds it against the placements."""
+    """`[scores]`: the scores it claims; verification compares them with the placements."""
 
     mean_cost_ms: Annotated[float, Field(gt=0, le=float(MAX_INT))]
     failures: Count
@@ -181,22 +184,24 @@ class Entry(_Strict):
     def _consistent(self) -> Entry:
         measured = self.track == "measured"
         if measured != (self.hardware.gpu is not None) or measured != (self.hardware.layout is not None):
-            raise ValueError("hardware.gpu and hardware.layout belong into the measured track, both, and nowhere else")
+            raise ValueError(
+                "hardware.gpu and hardware.layout are required in the measured track and refused elsewhere"
+            )
         if self.agent.learns != bool(self.training.data):
             raise ValueError(
-                "agent.learns and training.data differ: an agent that learns declares what from, any other nothing"
+                "agent.learns and training.data differ: an agent that learns declares its data, any other agent none"
             )
         if not self.agent.learns and self.training.queries:
-            raise ValueError("training.queries must be 0 of an agent that does not learn")
+            raise ValueError("training.queries must be 0 for an agent that does not learn")
         if "seed" in self.agent.options:
             raise ValueError("agent.options must not hold 'seed'; the seeds are fixed")
         return self
 
 
 class PlacementRow(_Strict):
-    """One of `placements.json`: T device numbers, or null where the agent found nothing.
+    """A row of `placements.json`: T device numbers, or null where the agent found no placement.
 
-    Of each row one mistake is told: a million wrong numbers would take long to list.
+    Validation reports one mistake of a row: a million wrong numbers would take long to list.
     """
 
     task: str
@@ -210,7 +215,7 @@ Devices = Annotated[list[Phases], Field(fail_fast=True)]
 
 
 class TimingRow(_Strict):
-    """One of `timings.json`: for each iteration and device the ms of the four phases; null where nothing was placed."""
+    """A row of `timings.json`: ms of each iteration, device and phase (I, D, 4); null where there is no placement."""
 
     task: str
     seed: Count
@@ -221,16 +226,16 @@ Row = TypeVar("Row", PlacementRow, TimingRow)
 
 
 class Table(_Strict, Generic[Row]):
-    """A file of rows."""
+    """A file of rows: `placements.json` or `timings.json`."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     rows: list[Row]
 
 
 class ReplayRow(_Strict):
-    """One of `replayed.json`: how long the agent of an entry took for the median task, when it was run again.
+    """An entry's row of `replayed.json`: the median planning time of a task when the agent was replayed.
 
-    `placements` is the SHA-256 of the `placements.json` that it was compared with.
+    `placements` is the SHA-256 of the `placements.json` that the replay was compared with.
     """
 
     placements: Digest
@@ -240,15 +245,15 @@ class ReplayRow(_Strict):
 
 
 class ReplayTable(_Strict):
-    """`replayed.json`: rows by the names of the entries."""
+    """`replayed.json`: rows by the ids of the entries."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     entries: dict[str, ReplayRow]
 
 
-def parse_entry(data: bytes, place: Place) -> tuple[Entry | None, list[Finding]]:
-    """`entry.toml` from its bytes, or what is wrong with it."""
-    file = place.named(ENTRY)
+def parse_entry(data: bytes, folder: EntryFolder) -> tuple[Entry | None, list[Finding]]:
+    """`entry.toml` from its bytes, or the findings."""
+    file = folder.file(ENTRY)
     try:
         record = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
@@ -256,18 +261,18 @@ def parse_entry(data: bytes, place: Place) -> tuple[Entry | None, list[Finding]]
     return _validated(Entry, record, file)
 
 
-def parse_placements(data: bytes, place: Place) -> tuple[list[PlacementRow] | None, list[Finding]]:
-    """The rows of `placements.json`, or what is wrong with it."""
-    return _rows(Table[PlacementRow], data, place.named(PLACEMENTS))
+def parse_placements(data: bytes, folder: EntryFolder) -> tuple[list[PlacementRow] | None, list[Finding]]:
+    """The rows of `placements.json`, or the findings."""
+    return _rows(Table[PlacementRow], data, folder.file(PLACEMENTS))
 
 
-def parse_timings(data: bytes, place: Place) -> tuple[list[TimingRow] | None, list[Finding]]:
-    """The rows of `timings.json`, or what is wrong with it."""
-    return _rows(Table[TimingRow], data, place.named(TIMINGS))
+def parse_timings(data: bytes, folder: EntryFolder) -> tuple[list[TimingRow] | None, list[Finding]]:
+    """The rows of `timings.json`, or the findings."""
+    return _rows(Table[TimingRow], data, folder.file(TIMINGS))
 
 
 def parse_replays(data: bytes) -> tuple[ReplayTable | None, list[Finding]]:
-    """`replayed.json` from its bytes, or what is wrong with it."""
+    """`replayed.json` from its bytes, or the findings."""
     return _from_json(ReplayTable, data, REPLAYED)
 
 
@@ -290,10 +295,10 @@ def _from_json(kind: type[Model], data: bytes, file: str) -> tuple[Model | None,
 def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None, list[Finding]]:
     if not isinstance(record, dict):
         return None, [Finding(file, f"It must be an object, not {short_repr(record)}.")]
-    said = record.get("schema")
-    if isinstance(said, int) and not isinstance(said, bool) and said > SCHEMA:
+    schema = record.get("schema")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         return None, [
-            Finding(file, f"It is of schema {short_repr(said)}, but this version reads {SCHEMA}; update shard-gym.")
+            Finding(file, f"It has schema {short_repr(schema)}, but this version reads {SCHEMA}; update shard-gym.")
         ]
     try:
         return kind.model_validate(record), []
@@ -302,7 +307,7 @@ def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None,
 
 
 def _finding(error: Any, record: Any, file: str) -> Finding:
-    """What pydantic says, as a sentence, and with the task and the seed of the row it is about."""
+    """An error of pydantic as a sentence, with the task and the seed of its row."""
     location: Sequence[int | str] = error["loc"]
     task, seed = "", None
     if len(location) > 1 and location[0] == "rows" and isinstance(record["rows"][location[1]], dict):
@@ -314,9 +319,50 @@ def _finding(error: Any, record: Any, file: str) -> Finding:
         reason = f"The key {short_repr(key)} is not known."
     elif error["type"] == "missing":
         reason = f"The key {short_repr(key)} is missing."
-    elif not location:
-        reason = f"{error['msg'].removeprefix('Value error, ')}."
     else:
-        said = error["msg"].removeprefix("Value error, ")
-        reason = f"{key} is refused: {said[0].lower()}{said[1:]}; it is {short_repr(error['input'])}."
+        message = error["msg"].removeprefix("Value error, ")
+        reason = f"{message}."
+        if location:
+            reason = f"{key} is refused: {message[0].lower()}{message[1:]}; it is {short_repr(error['input'])}."
     return Finding(file, reason, task, seed)
+
+
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A file of rows as JSON, one row on each line, so that a change of one row changes one line."""
+    lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
+    return f'{{"schema":{SCHEMA},"rows":[\n{lines}\n]}}\n'.encode()
+
+
+def format_toml(record: Mapping[str, Any]) -> bytes:
+    """`record` as TOML: plain values first, then a section for each mapping; a mapping inside becomes an inline table.
+
+    Raises:
+        InvalidOptionError: a text is no valid Unicode.
+    """
+    plain = [f"{key} = {_toml_value(value)}" for key, value in record.items() if not isinstance(value, Mapping)]
+    sections = [
+        "\n".join(["", f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in section.items())])
+        for key, section in record.items()
+        if isinstance(section, Mapping)
+    ]
+    try:
+        return ("\n".join([*plain, *sections]) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOptionError(
+            f"The declaration holds {short_repr(error.object[error.start])}, which is no text."
+        ) from error
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_text(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return _toml_text(value) if isinstance(value, str) else repr(value)
+
+
+def _toml_text(text: str) -> str:
+    """A basic string of TOML: like JSON's, but DEL must be escaped, too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

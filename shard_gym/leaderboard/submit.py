@@ -1,44 +1,47 @@
-"""Submission: evaluations and what their author declares become an entry, which is verified before it is there."""
+"""Submission: an agent's evaluations and what their author declares become an entry, verified before it is written."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import shard_gym
-from shard_gym.errors import InvalidOptionError, short_repr
-from shard_gym.evaluation import Evaluation, TaskResult
-from shard_gym.leaderboard.findings import Finding
-from shard_gym.leaderboard.grid import timed_cost
-from shard_gym.leaderboard.schema import ONE_SEED, SCHEMA, SEEDS, parse_timings
-from shard_gym.leaderboard.scorer import SCORED_BY, scorer_of
-from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, TIMINGS, Place
-from shard_gym.leaderboard.write import require_free, rows_json, toml, write_entry
-
-TEST = "test"
+from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
+from shard_gym.evaluation import TaskResult
+from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse_entry, parse_timings
+from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, load_scorer
+from shard_gym.leaderboard.store import (
+    ENTRY,
+    MEASURED,
+    PLACEMENTS,
+    TIMINGS,
+    EntryFolder,
+    Finding,
+    read_files,
+    require_root,
+)
+from shard_gym.leaderboard.verify import name_taken, normalized_name, timed_cost, verify_entry
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What nobody can recompute and the submitter has to say.
+class EntryInfo:
+    """Who submits what: the part of an entry that does not follow from the agent.
 
     Attributes:
         name: of the entry, as the tables show it.
         authors: at least one.
         licence: of the agent's code, an SPDX identifier; empty if it is not public.
         link: https address of code or paper; empty for none.
-        agent: name of the agent; one of ShardGym's keeps the name it has there.
-        uses_chance: whether another seed may lead to another placement; then there are five.
-        options: of the agent.
-        training_data: what it learnt from (see `overlap`); empty if it does not learn.
-        training_queries: true costs asked in training, in all; of the costliest seed.
-        search_budget: placements it may try for one task, under whatever cost; 0 if it does not search.
-        machine: what it planned on.
+        machine: the machine it planned on.
         commit: of ShardGym, 40 hexadecimal digits.
     """
 
@@ -46,145 +49,175 @@ class Declared:
     authors: Sequence[str]
     licence: str
     link: str
-    agent: str
-    uses_chance: bool
     machine: str
     commit: str
-    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    training_data: Sequence[str] = ()
-    training_queries: int = 0
-    search_budget: int = 0
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """How often it places the tasks."""
-        return SEEDS if self.uses_chance else ONE_SEED
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What the measured track asks besides.
+class RawTimings:
+    """The measurements of an entry of the measured track.
 
     Attributes:
         gpu: as the driver names it, such as "NVIDIA H200".
-        layout: "each" or "in-turn"; see `shard_gym.cost_models.measured.model.LAYOUTS`.
-        timings: the content of `timings.json`.
+        layout: "sequential" (one GPU executed all devices, one after the other) or "parallel" (each device was a GPU).
+        content: the content of `timings.json`.
     """
 
     gpu: str
     layout: str
-    timings: bytes
+    content: bytes
 
 
 def submit(
-    place: Place, evaluations: Sequence[Evaluation], declared: Declared, timed: Timed | None = None
+    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, timings: RawTimings | None = None
 ) -> list[Finding]:
-    """Write an entry and verify it; if it does not hold, nothing is left, and what is wrong is returned.
+    """Write an entry if it is valid; otherwise nothing is written, and the findings are returned.
 
     Args:
-        place: where to.
-        evaluations: one for each of `declared.seeds`, in their order, of the test tasks of the suite.
-        declared: what the submitter says.
-        timed: in the measured track only.
+        folder: where to write it.
+        agent: the agent and its evaluations of the test tasks of the suite.
+        info: who submits what.
+        timings: in the measured track only.
 
     Raises:
-        InvalidOptionError: there is such an entry already, or the evaluations are not of the suite and the seeds.
+        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the evaluations or
+            timings do not match the track, the suite and the seeds.
         UnwritablePathError: it cannot be written.
     """
-    require_free(place)
-    _require_fitting(place, evaluations, declared, timed)
-    files = {
-        PLACEMENTS: rows_json(
-            [
-                {"task": result.task, "seed": seed, "placement": result.placement}
-                for seed, evaluation in zip(declared.seeds, evaluations, strict=True)
-                for result in evaluation.tasks
-            ]
-        )
-    }
-    if timed is not None:
-        files[TIMINGS] = timed.timings
-    files[ENTRY] = toml(entry_record(place, evaluations, declared, timed))
-    return write_entry(place, files)
+    require_free(folder)
+    _check_evaluations(folder, agent, timings)
+    placements = [
+        {"task": result.task, "seed": seed, "placement": result.placement}
+        for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
+        for result in evaluation.tasks
+    ]
+    files = {PLACEMENTS: format_rows(placements), ENTRY: format_toml(entry_record(folder, agent, info, timings))}
+    if timings is not None:
+        files[TIMINGS] = timings.content
+    return _write_if_valid(folder, files)
 
 
-def entry_record(
-    place: Place, evaluations: Sequence[Evaluation], declared: Declared, timed: Timed | None = None
-) -> dict[str, Any]:
-    """The content of `entry.toml`."""
-    judge = scorer_of(place.suite, place.track)
-    results = [result for evaluation in evaluations for result in evaluation.tasks]
-    return {
-        "schema": SCHEMA,
-        "name": declared.name,
-        "authors": list(declared.authors),
-        "link": declared.link,
-        "licence": declared.licence,
-        "track": place.track,
-        "seeds": list(declared.seeds),
-        "agent": {
-            "name": declared.agent,
-            "uses_chance": declared.uses_chance,
-            "learns": bool(declared.training_data),
-            "options": dict(declared.options),
-        },
-        "made_with": {"shard_gym": shard_gym.__version__, "commit": declared.commit},
-        "suite": {"name": place.suite, "sha256": judge.suite.sha256},
-        "cost_model": {"name": SCORED_BY[place.track], "sha256": judge.cost_model_sha256},
-        "training": {"data": list(declared.training_data), "queries": declared.training_queries},
-        "planning": {
-            "queries": float(np.mean([result.true_cost_queries for result in results])),
-            "search_budget": declared.search_budget,
-            "seconds": float(np.median([result.seconds for result in results])),
-        },
-        "hardware": {
-            "machine": declared.machine,
-            **({} if timed is None else {"gpu": timed.gpu, "layout": timed.layout}),
-        },
-        "scores": _scores(place, results, timed),
-    }
+def require_free(folder: EntryFolder) -> None:
+    """Check that an entry can be written to `folder`.
 
-
-def _scores(place: Place, results: Sequence[TaskResult], timed: Timed | None) -> dict[str, Any]:
-    """The mean cost is recomputed by the verifier, from the timings in the measured track."""
-    failures = sum(result.placement is None for result in results)
-    if timed is None:
-        return {"mean_cost_ms": float(np.mean([result.cost_ms for result in results])), "failures": failures}
-    rows, findings = parse_timings(timed.timings, place)
-    if rows is None:
-        raise InvalidOptionError(f"The timings cannot be used. {findings[0]}")
-    judge = scorer_of(place.suite, MEASURED)
-    penalties = dict(zip((task.name for task in judge.suite), judge.penalties.tolist(), strict=True))
-    # A task that does not exist has no penalty; verification names it.
-    costs = [penalties.get(row.task, 0.0) if row.phases_ms is None else timed_cost(row) for row in rows]
-    return {"mean_cost_ms": float(np.mean(costs)), "failures": failures}
-
-
-def _require_fitting(place: Place, evaluations: Sequence[Evaluation], declared: Declared, timed: Timed | None) -> None:
-    if (place.track == MEASURED) != (timed is not None):
-        raise InvalidOptionError("Timings belong to entries of the measured track, and each of those needs them.")
-    if len(evaluations) != len(declared.seeds):
-        kind = "uses chance" if declared.uses_chance else "uses none"
+    Raises:
+        InvalidOptionError: the entry exists already, or there is no folder of leaderboards.
+    """
+    require_root(folder.root)
+    if folder.path.exists() or folder.path.is_symlink():
         raise InvalidOptionError(
-            f"An agent that {kind} needs {len(declared.seeds)} evaluations, one for each of the seeds "
-            f"{list(declared.seeds)}, in their order; got {len(evaluations)}."
+            f"There is an entry {folder.id} already. Choose another name, or remove {folder.path}."
         )
-    for evaluation in evaluations:
-        if (evaluation.suite, evaluation.split) != (place.suite, TEST):
+
+
+def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent, timings: RawTimings | None) -> None:
+    if (folder.track == MEASURED) != (timings is not None):
+        raise InvalidOptionError("Timings belong to entries of the measured track, and each of those needs them.")
+    if len(agent.evaluations) != len(agent.seeds):
+        kind = "uses chance" if agent.uses_chance else "uses none"
+        raise InvalidOptionError(
+            f"An agent that {kind} needs {len(agent.seeds)} evaluations, one for each of the seeds "
+            f"{list(agent.seeds)}, in their order; got {len(agent.evaluations)}."
+        )
+    for evaluation in agent.evaluations:
+        if (evaluation.suite, evaluation.split) != (folder.suite, "test"):
             raise InvalidOptionError(
-                f"The entry is of the test tasks of {place.suite!r}, but an evaluation is of "
+                f"The entry is for the test tasks of {folder.suite!r}, but an evaluation is of "
                 f"{short_repr(evaluation.suite)} ({short_repr(evaluation.split)})."
             )
 
 
-def commit_here() -> str:
-    """The commit of the checkout that ShardGym runs from; empty if it runs from none."""
+def entry_record(
+    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, timings: RawTimings | None = None
+) -> dict[str, Any]:
+    """The content of `entry.toml`."""
+    scorer = load_scorer(folder.suite, folder.track)
+    results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
+    return {
+        "schema": SCHEMA,
+        "name": info.name,
+        "authors": list(info.authors),
+        "link": info.link,
+        "licence": info.licence,
+        "track": folder.track,
+        "seeds": list(agent.seeds),
+        "agent": {
+            "name": agent.name,
+            "uses_chance": agent.uses_chance,
+            "learns": bool(agent.training_data),
+            "options": dict(agent.options),
+        },
+        "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
+        "suite": {"name": folder.suite, "sha256": scorer.suite.sha256},
+        "cost_model": {"name": TRACK_COST_MODELS[folder.track], "sha256": scorer.cost_model_sha256},
+        "training": {"data": list(agent.training_data), "queries": agent.training_queries},
+        "planning": {
+            "queries": float(np.mean([result.true_cost_queries for result in results])),
+            "search_budget": agent.search_budget,
+            "seconds": float(np.median([result.seconds for result in results])),
+        },
+        "hardware": {
+            "machine": info.machine,
+            **({} if timings is None else {"gpu": timings.gpu, "layout": timings.layout}),
+        },
+        "scores": {
+            "mean_cost_ms": _mean_cost_ms(folder, results, timings),
+            "failures": sum(result.placement is None for result in results),
+        },
+    }
+
+
+def _mean_cost_ms(folder: EntryFolder, results: Sequence[TaskResult], timings: RawTimings | None) -> float:
+    """The mean cost that the entry claims: of the evaluations, or of the timings in the measured track."""
+    if timings is None:
+        return float(np.mean([result.cost_ms for result in results]))
+    rows, findings = parse_timings(timings.content, folder)
+    if rows is None:
+        raise InvalidOptionError(f"The timings cannot be used. {findings[0]}")
+    scorer = load_scorer(folder.suite, MEASURED)
+    penalties = dict(zip((task.name for task in scorer.suite), scorer.penalties.tolist(), strict=True))
+    # A task that does not exist has no penalty; verification reports it.
+    costs = [penalties.get(row.task, 0.0) if row.phases_ms is None else timed_cost(row) for row in rows]
+    return float(np.mean(costs))
+
+
+def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Finding]:
+    """Write the entry to a scratch folder, verify it there and move it to its place if there are no findings."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
+            trial = EntryFolder(Path(scratch), folder.track, folder.suite, folder.slug)
+            for name, content in files.items():
+                write_atomically(trial.path / name, content)
+            verified, findings = verify_entry(trial)
+            if verified is not None:
+                findings += _check_name_is_free(folder, verified.entry.name)
+            if not findings:
+                folder.path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(trial.path, folder.path)
+    except OSError as error:
+        raise UnwritablePathError(f"{folder.path} cannot be written: {error.strerror or error}.") from error
+    return findings
+
+
+def _check_name_is_free(folder: EntryFolder, name: str) -> list[Finding]:
+    """A finding if another entry of the suite has a name that looks the same."""
+    paths = sorted(folder.path.parent.iterdir()) if folder.path.parent.is_dir() else []
+    for other in (EntryFolder(folder.root, folder.track, folder.suite, path.name) for path in paths):
+        content = read_files(other)[0].get(ENTRY)
+        entry = parse_entry(content, other)[0] if content else None
+        if entry is not None and normalized_name(entry.name) == normalized_name(name):
+            return [name_taken(folder, name, other, entry.name)]
+    return []
+
+
+def current_commit() -> str:
+    """The commit of the checkout that ShardGym runs from; empty if it does not run from a checkout."""
     folder = Path(shard_gym.__file__).resolve().parent
     try:
-        asked = subprocess.run(
+        git = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    commit = asked.stdout.strip()
-    return commit if asked.returncode == 0 and len(commit) == 40 else ""
+    commit = git.stdout.strip()
+    return commit if git.returncode == 0 and len(commit) == 40 else ""

@@ -1,17 +1,22 @@
-"""Whether an agent learnt from tables that it is tested on, by what its entry declares.
+"""Training data: their overlap with the test tables of a suite, and the data that a trained agent's file records.
 
-Training data are named as
+Entries name training data as
 
 SUITE/SPLIT       the tasks of a split of a suite, such as dlrm-50x4/train
-pool/POOL/HALF    tasks of one's own, made from the half of a pool that the splits of all suites respect
-pool/POOL         tasks made from the whole pool
-other: TEXT       what is not ShardGym's
+pool/POOL/HALF    own tasks, made from the half of a pool that the splits of all its suites use
+pool/POOL         own tasks, made from the whole pool
+other: TEXT       data from outside ShardGym
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
+from shard_gym.agents import AGENTS, make_agent
 from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite, suite_info
@@ -20,8 +25,11 @@ from shard_gym.suites.build import halves
 OTHER = "other: "
 FORMS = f"SUITE/SPLIT, pool/POOL/train, pool/POOL or {OTHER}TEXT"
 
-Named = tuple[str, frozenset[str]]
-"""A pool, and the names of some of its tables."""
+Options = Mapping[str, bool | int | float | str]
+"""Options of an agent, by name."""
+
+PoolTables = tuple[str, frozenset[str]]
+"""The name of a pool, and the names of some of its tables."""
 
 
 def overlap(data: str, suite: str) -> int:
@@ -34,12 +42,12 @@ def overlap(data: str, suite: str) -> int:
     if data.startswith(OTHER) and data.removeprefix(OTHER).strip():
         return 0
     pool, trained = _tables(data)
-    tested_pool, tested = _of_split(suite, "test")
+    tested_pool, tested = _tables_of_split(suite, "test")
     return len(trained & tested) if pool == tested_pool else 0
 
 
 @lru_cache(maxsize=256)
-def _tables(data: str) -> Named:
+def _tables(data: str) -> PoolTables:
     match data.split("/"):
         case ["pool", pool]:
             return pool, frozenset(load_pool(pool).tables.names)
@@ -47,28 +55,83 @@ def _tables(data: str) -> Named:
             names = load_pool(pool).tables.names
             return pool, frozenset(names[index] for index in halves(pool, len(names))[half])
         case [suite, split] if suite:
-            return _of_split(suite, split)
+            return _tables_of_split(suite, split)
     raise InvalidOptionError(f"Training data are named {FORMS}; not {short_repr(data)}.")
 
 
 @lru_cache(maxsize=256)
-def _of_split(suite: str, split: str) -> Named:
+def _tables_of_split(suite: str, split: str) -> PoolTables:
     names = frozenset(name for task in load_suite(suite, split) for name in task.tables.names)
     return suite_info(suite).pool, names
 
 
-def objections(data: list[str], suite: str) -> list[str]:
-    """A sentence for each of the declared training data that cannot be, or that has tables of the test tasks."""
-    found = []
+def check_training_data(data: list[str], suite: str) -> list[str]:
+    """A sentence for each of the declared training data that is not valid, or that holds tables of the test tasks."""
+    wrong = []
     for each in data:
         try:
             shared = overlap(each, suite)
         except ShardGymError as error:
-            found.append(f"training.data names {short_repr(each)}. {error}")
+            wrong.append(f"training.data names {short_repr(each)}. {error}")
             continue
         if shared:
-            found.append(
+            wrong.append(
                 f"training.data names {short_repr(each)}, which holds {shared} tables of the test tasks of {suite}; "
                 "an agent that learnt from them cannot be listed here."
             )
-    return found
+    return wrong
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of an agent, as its file records it.
+
+    Attributes:
+        agent: name of the agent.
+        data: SUITE/SPLIT of each suite it was trained on.
+        queries: cost-model evaluations in training, in total.
+        options: of the agent in training.
+    """
+
+    agent: str
+    data: tuple[str, ...]
+    queries: int
+    options: Options = field(default_factory=dict)
+
+
+def recorded_training(agent: str) -> Training | None:
+    """The training of a trained agent's file, or of an agent that ships trained; None for an agent without training.
+
+    Args:
+        agent: name of an agent, the folder of a training run, or the file in it.
+
+    Raises:
+        InvalidCheckpointError: the file holds no agent of ShardGym.
+        InvalidOptionError: the file does not record the training data.
+        UnknownNameError: there is no such agent, and no such folder.
+    """
+    if agent == "dreamshard":
+        from shard_gym.agents.dreamshard.pretrained import PRETRAINED
+
+        parts = [_read_training(checkpoint.path) for checkpoint in PRETRAINED.values()]
+        return Training(agent, tuple(part.data[0] for part in parts), sum(part.queries for part in parts))
+    if agent in AGENTS:
+        return None
+    if not Path(agent).exists():
+        make_agent(agent)  # raises an error that lists the agents
+    return _read_training(Path(agent))
+
+
+def _read_training(path: Path) -> Training:
+    from shard_gym.agents.training.run import AGENT
+    from shard_gym.io.arrays import load_arrays
+
+    path = path / AGENT if path.is_dir() else path
+    trained: Any = load_arrays(path, "agent")[1].get("trained")
+    try:
+        data = (f"{trained['suite']}/{trained['split']}",)
+        return Training(str(trained["agent"]), data, int(trained["true_cost_queries"]), dict(trained["options"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidOptionError(
+            f"{path} does not record its training data. Train it again with: shard-gym train."
+        ) from error

@@ -1,8 +1,9 @@
-"""Verification: everything an entry says that can be recomputed is, and every difference is listed with its place."""
+"""Verification of entries: every recomputable claim is recomputed, and every difference is reported with its place."""
 
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,166 +13,241 @@ import numpy as np
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
+from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
-from shard_gym.leaderboard.findings import Finding, shortened
-from shard_gym.leaderboard.grid import Cell, Grid, arrange, check_rows, check_timing, timed_cost
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, TimingRow, parse_entry, parse_placements, parse_timings
-from shard_gym.leaderboard.scorer import SCORED_BY, Scorer, scorer_of
-from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, TIMINGS, Place, find_entries, read_files
-from shard_gym.leaderboard.training_data import objections
+from shard_gym.leaderboard.schema import (
+    MIN_ITERATIONS,
+    ONE_SEED,
+    SEEDS,
+    Entry,
+    PlacementRow,
+    Row,
+    TimingRow,
+    parse_entry,
+    parse_placements,
+    parse_timings,
+)
+from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, Scorer, load_scorer
+from shard_gym.leaderboard.store import (
+    ENTRY,
+    MEASURED,
+    PLACEMENTS,
+    TIMINGS,
+    EntryFolder,
+    Finding,
+    find_entries,
+    read_files,
+    truncated,
+)
+from shard_gym.leaderboard.training_data import check_training_data
+from shard_gym.placement import Placement, check_placement
+from shard_gym.tasks import Task, TaskSuite
 
-SAME = 1e-9
-"""Relative difference of two costs that are the same but for rounding."""
+TOLERANCE = 1e-9
+"""Relative difference of two costs that differ by rounding only."""
 
 MANY_TASKS = 10
-"""From so many tasks on, two seeds of an agent that uses chance do not end with the same placements everywhere."""
+"""On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
 
-WITHOUT_CHANCE = (*PAPER_HEURISTICS, "cost-greedy")
-"""The agents of ShardGym that use none; all others of `AGENTS` and `LEARNERS` do."""
+MIN_COMPUTE_MS = 1e-3
+"""Least time of a forward or a backward on any device: a kernel launch takes longer."""
 
-OnEntry = Callable[[Place], None]
+DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "cost-greedy")
+"""The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
+
+PlacementGrid = list[list[Placement | None]]
+"""Placements by seed and task: S lists of N; None where the agent found no placement."""
+
+Cell = tuple[int, int]
+"""The position of a seed and the number of a task."""
+
+OnEntry = Callable[[EntryFolder], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Verified:
-    """An entry that holds.
+class VerifiedEntry:
+    """An entry without findings.
 
     Attributes:
-        place: where it is.
-        entry: what it says.
-        grid: its placements.
-        costs_ms: (S, N) float64, ms of each seed and task, the penalty where nothing was placed.
+        folder: where it is.
+        entry: the content of `entry.toml`.
+        placements: by seed and task, all checked.
+        costs_ms: (S, N) float64, ms of each seed and task; the penalty where there is no placement.
         sha256: of `placements.json`.
     """
 
-    place: Place
+    folder: EntryFolder
     entry: Entry
-    grid: Grid
+    placements: PlacementGrid
     costs_ms: FloatArray
     sha256: str
 
 
-def verify_entry(place: Place) -> tuple[Verified | None, list[Finding]]:
-    """The entry if it holds, and otherwise all that is wrong with it."""
-    files, findings = read_files(place)
-    entry, wrong = parse_entry(files[ENTRY], place) if ENTRY in files else (None, [])
+def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
+    """The entry if it is valid, and otherwise everything that is wrong with it."""
+    files, findings = read_files(folder)
+    entry, wrong = parse_entry(files[ENTRY], folder) if ENTRY in files else (None, [])
     findings += wrong
-    rows, wrong = parse_placements(files[PLACEMENTS], place) if PLACEMENTS in files else (None, [])
+    rows, wrong = parse_placements(files[PLACEMENTS], folder) if PLACEMENTS in files else (None, [])
     findings += wrong
-    timings: list[TimingRow] | None = None
-    if TIMINGS in files:
-        timings, wrong = parse_timings(files[TIMINGS], place)
-        findings += wrong
+    timings, wrong = parse_timings(files[TIMINGS], folder) if TIMINGS in files else (None, [])
+    findings += wrong
     try:
-        judge = scorer_of(place.suite, place.track)
+        scorer = load_scorer(folder.suite, folder.track)
     except (UnknownNameError, DamagedFileError) as error:
-        reason = f"Its suite {place.suite!r} cannot be judged: {error}"
-        return None, shortened([*findings, Finding(place.id, reason)])
+        reason = f"Its suite {folder.suite!r} cannot be loaded: {error}"
+        return None, truncated([*findings, Finding(folder.id, reason)])
     chance = entry.agent.uses_chance if entry is not None else any(row.seed for row in rows or ())
+    seeds = SEEDS if chance else ONE_SEED
     if entry is not None:
-        findings += [Finding(place.named(ENTRY), reason) for reason in _declared(entry, place, judge)]
-    grid: Grid | None = None
+        findings += [Finding(folder.file(ENTRY), reason) for reason in _check_declarations(entry, folder, scorer)]
+    placements: PlacementGrid | None = None
     if rows is not None:
-        file, seeds = place.named(PLACEMENTS), SEEDS if chance else ONE_SEED
-        cells, wrong = arrange(rows, judge.suite, seeds, file)
-        grid, invalid = check_rows(cells, judge.suite, seeds, file)
-        findings += [*wrong, *invalid, *(_draws(grid, file) if chance else ())]
+        file = folder.file(PLACEMENTS)
+        placements, wrong = _check_placements(rows, scorer.suite, seeds, file)
+        findings += [*wrong, *(_check_seeds_differ(placements, seeds, file) if chance else ())]
     costs: FloatArray | None = None
-    if grid is not None:
-        if place.track == MEASURED:
-            costs, wrong = _measured_costs(timings, grid, judge, place)
+    if placements is not None:
+        if folder.track != MEASURED:
+            costs = _simulated_costs(placements, scorer)
+        elif timings is not None:
+            costs, wrong = _measured_costs(timings, placements, seeds, scorer, folder.file(TIMINGS))
             findings += wrong
-        else:
-            costs = _costs(grid, judge)
         if entry is not None and costs is not None and not findings:
-            findings += _scores(entry, grid, costs, place)
-    if findings or entry is None or grid is None or costs is None:
-        return None, shortened(findings)
-    return Verified(place, entry, grid, costs, sha256_of(files[PLACEMENTS])), []
+            findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
+    if findings or entry is None or placements is None or costs is None:
+        return None, truncated(findings)
+    return VerifiedEntry(folder, entry, placements, costs, sha256_of(files[PLACEMENTS])), []
 
 
-def _declared(entry: Entry, place: Place, judge: Scorer) -> list[str]:
-    """What in `entry.toml` is not as its folder, the suite and the rules say."""
+def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> list[str]:
+    """Everything in `entry.toml` that contradicts its folder, the suite or the rules."""
     wrong = []
-    suite = judge.suite
-    for key, said, wanted in (
-        ("track", entry.track, place.track),
-        ("suite.name", entry.suite.name, place.suite),
-        ("cost_model.name", entry.cost_model.name, SCORED_BY[place.track]),
+    for key, value, required in (
+        ("track", entry.track, folder.track),
+        ("suite.name", entry.suite.name, folder.suite),
+        ("cost_model.name", entry.cost_model.name, TRACK_COST_MODELS[folder.track]),
     ):
-        if said != wanted:
-            wrong.append(
-                f"{key} is {said!r}, but the entry stands in {place.track}/{place.suite}, where it is {wanted!r}."
-            )
-    for key, said, wanted in (
-        ("suite.sha256", entry.suite.sha256, suite.sha256),
-        ("cost_model.sha256", entry.cost_model.sha256, judge.cost_model_sha256),
+        if value != required:
+            wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.")
+    for key, value, required in (
+        ("suite.sha256", entry.suite.sha256, scorer.suite.sha256),
+        ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256),
     ):
-        if said != wanted:
-            wrong.append(f"{key} is {said}, but here it is {wanted}. Place the tasks as they are now.")
-    chance, asked = entry.agent.uses_chance, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
-    if entry.seeds != asked:
+        if value != required:
+            wrong.append(f"{key} is {value}, but here it is {required}. Place the tasks as they are now.")
+    chance, seeds = entry.agent.uses_chance, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
+    if entry.seeds != seeds:
         kind = "uses chance" if chance else "uses no chance"
-        wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {asked}.")
+        wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
     name = entry.agent.name
-    if name in {*AGENTS, *LEARNERS} and chance == (name in WITHOUT_CHANCE):
-        wrong.append(
-            f"agent.uses_chance is {str(chance).lower()}, but ShardGym's agent {name!r} "
-            f"{'uses none' if chance else 'does use chance'}."
-        )
-    if name in {*AGENTS, *LEARNERS} and entry.agent.learns != (name in LEARNERS):
-        kind = "learns" if name in LEARNERS else "does not learn"
-        wrong.append(f"agent.learns is {str(entry.agent.learns).lower()}, but ShardGym's agent {name!r} {kind}.")
-    return [*wrong, *objections(entry.training.data, suite.name)]
+    if name in {*AGENTS, *LEARNERS}:
+        if chance == (name in DETERMINISTIC_AGENTS):
+            kind = "uses none" if chance else "does use chance"
+            wrong.append(f"agent.uses_chance is {str(chance).lower()}, but ShardGym's agent {name!r} {kind}.")
+        if entry.agent.learns != (name in LEARNERS):
+            kind = "learns" if name in LEARNERS else "does not learn"
+            wrong.append(f"agent.learns is {str(entry.agent.learns).lower()}, but ShardGym's agent {name!r} {kind}.")
+    return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 
-def _draws(grid: Grid, file: str) -> list[Finding]:
-    """Seeds of an agent that uses chance are draws of their own, not one draw handed in again."""
-    twins = grid.repeated() if len(grid.placements[0]) >= MANY_TASKS else None
-    if twins is None:
+def _arrange(
+    rows: Sequence[Row], suite: TaskSuite, seeds: Sequence[int], file: str
+) -> tuple[dict[Cell, Row], list[Finding]]:
+    """The rows by seed and task, and a finding for every pair that is missing, duplicate or unknown."""
+    tasks = {task.name: number for number, task in enumerate(suite)}
+    positions = {seed: position for position, seed in enumerate(seeds)}
+    cells: dict[Cell, Row] = {}
+    findings = []
+    for row in rows:
+        # The name is unchecked text; other characters than these are quoted and escaped.
+        name = row.task if re.fullmatch(r"[A-Za-z0-9/._-]{1,120}", row.task) else short_repr(row.task)
+        if row.task not in tasks:
+            findings.append(Finding(file, f"Suite {suite.name!r} has no such test task.", name, row.seed))
+        elif row.seed not in positions:
+            findings.append(Finding(file, f"The seed is none of {list(seeds)}.", name, row.seed))
+        elif (cell := (positions[row.seed], tasks[row.task])) in cells:
+            findings.append(Finding(file, "The task occurs twice for this seed.", name, row.seed))
+        else:
+            cells[cell] = row
+    findings += [
+        Finding(file, "The task is missing for this seed; a task without a placement is null.", task, seed)
+        for task, number in tasks.items()
+        for seed, position in positions.items()
+        if (position, number) not in cells
+    ]
+    return cells, findings
+
+
+def _check_placements(
+    rows: Sequence[PlacementRow], suite: TaskSuite, seeds: Sequence[int], file: str
+) -> tuple[PlacementGrid, list[Finding]]:
+    """The placements by seed and task, each checked: its memory is recomputed from the tables."""
+    cells, findings = _arrange(rows, suite, seeds, file)
+    placements: PlacementGrid = [[None] * len(suite) for _ in seeds]
+    for (position, number), row in cells.items():
+        if row.placement is None:
+            continue
+        task = suite[number]
+        try:
+            checked = check_placement(np.array(row.placement, np.int64), task.tables, task.topology)
+            placements[position][number] = checked
+        except InvalidPlacementError as error:
+            findings.append(Finding(file, str(error), task.name, row.seed))
+    return placements, findings
+
+
+def _check_seeds_differ(placements: PlacementGrid, seeds: Sequence[int], file: str) -> list[Finding]:
+    """A finding if two seeds of an agent that uses chance have the same placements: one run submitted twice."""
+    if len(placements[0]) < MANY_TASKS:
         return []
-    reason = (
-        f"The placements of seed {twins[1]} are those of seed {twins[0]} on every task. Run each seed anew; "
-        "an agent that another seed does not change declares agent.uses_chance = false, and has one."
-    )
-    return [Finding(file, reason, seed=twins[1])]
+    seen: dict[bytes, int] = {}
+    for seed, row in zip(seeds, placements, strict=True):
+        first = seen.setdefault(_canonical_bytes(row), seed)
+        if first != seed:
+            reason = (
+                f"The placements of seed {seed} are those of seed {first} on every task. Run each seed separately; "
+                "an agent that another seed does not change declares agent.uses_chance = false, and has one."
+            )
+            return [Finding(file, reason, seed=seed)]
+    return []
 
 
-def _costs(grid: Grid, judge: Scorer) -> FloatArray:
-    """(S, N) ms by the cost model, the penalty where nothing was placed."""
-    costs = np.tile(judge.penalties, (len(grid.seeds), 1))
+def _canonical_bytes(row: Sequence[Placement | None]) -> bytes:
+    """Equal for placements that differ in the numbers of the devices only: a suite's devices are alike."""
+    return b"|".join(b"-" if placement is None else _renumbered(placement).tobytes() for placement in row)
+
+
+def _renumbered(placement: Placement) -> Placement:
+    """`placement` with the devices numbered in the order in which they appear."""
+    _, first, inverse = np.unique(placement, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _simulated_costs(placements: PlacementGrid, scorer: Scorer) -> FloatArray:
+    """(S, N) ms by the cost model, the penalty where there is no placement."""
+    costs = np.tile(scorer.penalties, (len(placements), 1))
     for number in range(costs.shape[1]):
-        placed = [position for position, row in enumerate(grid.placements) if row[number] is not None]
-        if placed:
-            stacked = np.stack([_there(grid.placements[position][number]) for position in placed])
-            costs[placed, number] = judge.costs(number, stacked)
+        valid = {seed: each for seed, row in enumerate(placements) if (each := row[number]) is not None}
+        if valid:
+            costs[list(valid), number] = scorer.costs(number, list(valid.values()))
     return costs
 
 
-def _there(value: np.ndarray | None) -> np.ndarray:
-    assert value is not None
-    return value
-
-
 def _measured_costs(
-    timings: list[TimingRow] | None, grid: Grid, judge: Scorer, place: Place
-) -> tuple[FloatArray | None, list[Finding]]:
-    """(S, N) ms from the raw timings, the penalty where nothing was placed."""
-    if timings is None:
-        return None, []
-    file = place.named(TIMINGS)
-    cells: dict[Cell, TimingRow]
-    cells, findings = arrange(timings, judge.suite, grid.seeds, file)
-    costs = np.tile(judge.penalties, (len(grid.seeds), 1))
+    timings: Sequence[TimingRow], placements: PlacementGrid, seeds: Sequence[int], scorer: Scorer, file: str
+) -> tuple[FloatArray, list[Finding]]:
+    """(S, N) ms from the raw timings, the penalty where there is no placement."""
+    cells, findings = _arrange(timings, scorer.suite, seeds, file)
+    costs = np.tile(scorer.penalties, (len(placements), 1))
     seen: dict[str, str] = {}
     for (position, number), row in cells.items():
-        task, placement = judge.suite[number], grid.placements[position][number]
-        wrong = check_timing(row, task, placement, float(judge.penalties[number]))
-        twin = seen.setdefault(json.dumps(row.phases_ms), task.name) if row.phases_ms else task.name
-        if not wrong and twin != task.name:
-            wrong = f"Its timings are those of task {twin}, to the last digit."
+        task, placement = scorer.suite[number], placements[position][number]
+        wrong = _check_timing(row, task, placement, float(scorer.penalties[number]))
+        if not wrong and row.phases_ms is not None:
+            first = seen.setdefault(json.dumps(row.phases_ms), task.name)
+            wrong = f"Its timings equal those of task {first} to the last digit." if first != task.name else ""
         if wrong:
             findings.append(Finding(file, wrong, task.name, row.seed))
         elif placement is not None:
@@ -179,20 +255,54 @@ def _measured_costs(
     return costs, findings
 
 
-def _scores(entry: Entry, grid: Grid, costs: FloatArray, place: Place) -> list[Finding]:
-    """Claims that are not what the placements say."""
-    file, said, found = place.named(ENTRY), entry.scores, float(costs.mean())
+def timed_cost(row: TimingRow) -> float:
+    """Ms of a measured placement: the sum over the phases of the slowest device's median.
+
+    A collective starts when the last device is ready, so each phase takes as long as its slowest device
+    (`cost_models.measured.model`).
+    """
+    return float(np.median(np.array(row.phases_ms), axis=0).max(axis=0).sum())
+
+
+def _check_timing(row: TimingRow, task: Task, placement: Placement | None, penalty_ms: float) -> str:
+    """The reason why the timings of a placement are refused; empty if they are valid."""
+    if row.phases_ms is None or placement is None:
+        differ = (row.phases_ms is None) != (placement is None)
+        return "A task has timings exactly where it has a placement; here one of them is null." if differ else ""
+    if len(row.phases_ms) < MIN_ITERATIONS:
+        return f"It was timed {len(row.phases_ms)} times; at least {MIN_ITERATIONS} iterations are required."
+    widths = {len(iteration) for iteration in row.phases_ms}
+    if widths != {task.num_devices}:
+        return f"Every iteration needs times of {task.num_devices} devices; these have {sorted(widths)}."
+    ms = np.array(row.phases_ms)
+    fastest = float(np.median(ms, axis=0)[np.unique(placement)][:, COMPUTE].min())
+    if fastest < MIN_COMPUTE_MS:
+        return (
+            f"A device with tables took {fastest} ms for its forward or backward; a kernel takes {MIN_COMPUTE_MS} ms."
+        )
+    if timed_cost(row) >= penalty_ms:
+        return f"It took {timed_cost(row)} ms, more than the penalty of {penalty_ms} ms for not placing the task."
+    if (ms == ms[0]).all():
+        return "Every iteration took exactly as long as the first; these are no raw timings."
+    return ""
+
+
+def _check_scores(entry: Entry, placements: PlacementGrid, costs: FloatArray, file: str) -> list[Finding]:
+    """A finding for each claimed score that differs from the recomputed one."""
+    claimed, mean = entry.scores, float(costs.mean())
+    failures = sum(placement is None for row in placements for placement in row)
     findings = []
-    if abs(said.mean_cost_ms - found) > SAME * found:
-        findings.append(Finding(file, f"scores.mean_cost_ms is {said.mean_cost_ms}, but the placements cost {found}."))
-    if said.failures != grid.failures:
-        reason = f"scores.failures is {said.failures}, but {grid.failures} of the placements say null."
-        findings.append(Finding(file, reason))
+    if abs(claimed.mean_cost_ms - mean) > TOLERANCE * mean:
+        findings.append(
+            Finding(file, f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
+        )
+    if claimed.failures != failures:
+        findings.append(Finding(file, f"scores.failures is {claimed.failures}, but {failures} placements are null."))
     return findings
 
 
-def verify_all(root: Path, on_entry: OnEntry | None = None) -> tuple[list[Verified], list[Finding]]:
-    """Every entry under `root` that holds, in the order of their places, and all that is wrong with the others.
+def verify_all(root: Path, on_entry: OnEntry | None = None) -> tuple[list[VerifiedEntry], list[Finding]]:
+    """Every valid entry under `root`, sorted by folder, and everything that is wrong with the others.
 
     Args:
         root: the folder of the leaderboards.
@@ -201,54 +311,55 @@ def verify_all(root: Path, on_entry: OnEntry | None = None) -> tuple[list[Verifi
     Raises:
         InvalidOptionError: there is no such folder.
     """
-    places, findings = find_entries(root)
+    folders, findings = find_entries(root)
     entries = []
-    for place in places:
-        verified, wrong = verify_entry(place)
+    for folder in folders:
+        verified, wrong = verify_entry(folder)
         findings += wrong
         if verified is not None:
             entries.append(verified)
         if on_entry:
-            on_entry(place)
-    return entries, [*findings, *_same_names(entries), *_copies(entries)]
+            on_entry(folder)
+    return entries, [*findings, *_check_names_differ(entries), *_check_no_copies(entries)]
 
 
-def _copies(entries: Sequence[Verified]) -> list[Finding]:
-    """Entries of one board whose placements are another's on every task and for every seed, names of devices aside.
+def _check_no_copies(entries: Sequence[VerifiedEntry]) -> list[Finding]:
+    """A finding for each entry with the placements of another one of its suite, for every task and seed.
 
-    Which was there first nobody can tell from the files, so both are named. Two exact solvers would be taken for
-    copies, too; so would one agent handed in twice, which is the point.
+    The files do not tell which was first, so both are named. Two exact solvers would count as copies, too.
     """
-    seen: dict[tuple[str, str, bytes], Verified] = {}
+    seen: dict[tuple[str, bytes], VerifiedEntry] = {}
     findings = []
     for each in entries:
-        if each.place.track == MEASURED or len(each.grid.placements[0]) < MANY_TASKS:
+        if each.folder.track == MEASURED or len(each.placements[0]) < MANY_TASKS:
             continue
-        first = seen.setdefault((each.place.track, each.place.suite, each.grid.signature()), each)
+        first = seen.setdefault((each.folder.suite, b"||".join(map(_canonical_bytes, each.placements))), each)
         if first is not each:
             reason = (
-                f"The placements are those of {first.place.id}, on every task and for every seed. An entry has "
+                f"The placements are those of {first.folder.id}, on every task and for every seed. An entry needs "
                 "placements of its own."
             )
-            findings.append(Finding(each.place.named(PLACEMENTS), reason))
+            findings.append(Finding(each.folder.file(PLACEMENTS), reason))
     return findings
 
 
-def _same_names(entries: Sequence[Verified]) -> list[Finding]:
-    """Entries of one board that readers could not tell apart by their names."""
-    seen: dict[tuple[str, str, str], Verified] = {}
+def _check_names_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
+    """A finding for each entry whose name looks like that of another one of its suite."""
+    seen: dict[tuple[str, str, str], VerifiedEntry] = {}
     findings = []
     for each in entries:
-        key = (each.place.track, each.place.suite, shown_alike(each.entry.name))
-        if key in seen:
-            other = seen[key]
-            reason = f"The name {each.entry.name!r} is that of {other.place.id}, {other.entry.name!r}. Choose another."
-            findings.append(Finding(each.place.named(ENTRY), reason))
-        seen.setdefault(key, each)
+        first = seen.setdefault((each.folder.track, each.folder.suite, normalized_name(each.entry.name)), each)
+        if first is not each:
+            findings.append(name_taken(each.folder, each.entry.name, first.folder, first.entry.name))
     return findings
 
 
-def shown_alike(name: str) -> str:
-    """What names that look the same have in common: neither case, blanks and hyphens, nor forms of letters count."""
+def name_taken(folder: EntryFolder, name: str, other: EntryFolder, other_name: str) -> Finding:
+    """The finding that two entries of a suite have names that look the same."""
+    return Finding(folder.file(ENTRY), f"The name {name!r} is that of {other.id}, {other_name!r}. Choose another.")
+
+
+def normalized_name(name: str) -> str:
+    """Equal for names that look the same: without case, blanks, hyphens and compatibility forms of letters."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in folded if character.isalnum()) or folded

@@ -18,7 +18,7 @@ FACTS = ("--name", "Greedy", "--author", "Ada Example", "--licence", "MIT", "--c
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch) -> Path:
-    """A place to work in, with an empty folder of leaderboards."""
+    """A working directory with an empty folder of leaderboards."""
     (tmp_path / "leaderboards").mkdir()
     (tmp_path / "leaderboards" / "README.md").write_text(README.read_text())
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def submitted(run, agent: str = "size-greedy", entry: str = ENTRY) -> None:
     assert "Written and verified" in outcome.out
 
 
-@pytest.mark.parametrize("command", ["submit", "verify", "render"])
+@pytest.mark.parametrize("command", ["submit", "verify", "render", "site"])
 def test_no_help_is_wider_than_80(run, command: str) -> None:
     usage, *lines = run("leaderboard", command, "--help").out.splitlines()
     assert usage.startswith(f"usage: shard-gym leaderboard {command}")  # a terminal wraps this one
@@ -39,9 +39,9 @@ def test_no_help_is_wider_than_80(run, command: str) -> None:
     assert "{None}" not in "".join(lines)
 
 
-def test_submit_verify_and_render(run, folder: Path) -> None:
+def test_submit_verify_render_and_site(run, folder: Path) -> None:
     submitted(run)
-    assert run("leaderboard", "verify", "--all").out == "1 entry holds.\n"
+    assert run("leaderboard", "verify", "--all").out == "1 entry is valid.\n"
     assert run("leaderboard", "verify", ENTRY).code == 0
     stale = run("leaderboard", "render", "--check")
     assert stale.code == 1
@@ -49,9 +49,14 @@ def test_submit_verify_and_render(run, folder: Path) -> None:
     assert run("leaderboard", "render").code == 0
     assert run("leaderboard", "render", "--check").code == 0
     assert "| Greedy |" in (folder / "leaderboards" / "README.md").read_text()
+    assert sorted(path.name for path in (folder / "leaderboards").iterdir()) == ["README.md", "simulated"]
+    built = run("leaderboard", "site")
+    assert built.code == 0
+    assert "Open build/leaderboard-site/index.html." in built.out
+    assert (folder / "build" / "leaderboard-site" / "data" / f"{ENTRY.replace(SUITE, SUITE + '/entries')}.js").is_file()
 
 
-def test_verify_lists_every_place_and_fails(run, folder: Path) -> None:
+def test_verify_lists_every_finding_and_fails(run, folder: Path) -> None:
     submitted(run)
     path = folder / "leaderboards" / ENTRY / "placements.json"
     record = json.loads(path.read_text())
@@ -61,11 +66,12 @@ def test_verify_lists_every_place_and_fails(run, folder: Path) -> None:
     outcome = run("leaderboard", "verify", "--all")
     assert outcome.code == 1
     assert f"{ENTRY}/placements.json, task {SUITE}/test/0, seed 0: Device 0 is given 55 tables" in outcome.out
-    assert f"{ENTRY}/extra: Nothing but" in outcome.out
-    assert "The entries do not hold: 2 findings." in outcome.out
-    rendered = run("leaderboard", "render")
-    assert rendered.code == 2
-    assert "2 findings, the first:" in rendered.err
+    assert f"{ENTRY}/extra: An entry holds" in outcome.out
+    assert "The entries are not valid: 2 findings." in outcome.out
+    for command in ("render", "site"):
+        refused = run("leaderboard", command)
+        assert refused.code == 2
+        assert "2 findings, the first:" in refused.err
 
 
 def test_replay_compares_with_the_agent(run, folder: Path) -> None:
@@ -79,12 +85,12 @@ def test_replay_compares_with_the_agent(run, folder: Path) -> None:
     assert run("leaderboard", "verify", "--all", "--replay", 1).code == 1
 
 
-def test_times_of_a_replay_are_kept_and_shown(run, folder: Path) -> None:
+def test_replayed_times_are_written_and_shown(run, folder: Path) -> None:
     submitted(run)
     assert run("leaderboard", "verify", "--all", "--replay", 1).code == 0
     assert not (folder / "leaderboards" / "replayed.json").exists()
-    told = run("leaderboard", "verify", "--all", "--replay", 1, "--keep-times")
-    assert "Written: leaderboards/replayed.json." in told.out
+    written = run("leaderboard", "verify", "--all", "--replay", 1, "--keep-times")
+    assert "Written: leaderboards/replayed.json." in written.out
     run("leaderboard", "render")
     (row,) = (each for each in (folder / "leaderboards" / "README.md").read_text().splitlines() if "| Greedy |" in each)
     assert row.split("|")[8].strip()
@@ -96,13 +102,13 @@ def test_times_of_a_replay_are_kept_and_shown(run, folder: Path) -> None:
     assert run("leaderboard", "verify", "--all").code == 0
 
 
-def test_better_placements_are_told_and_kept(run, folder: Path, monkeypatch) -> None:
+def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) -> None:
     from shard_gym.suites import best_known
 
     monkeypatch.setattr(best_known, "BEST_KNOWN", folder / "best_known")
     submitted(run)
-    told = run("leaderboard", "verify", "--all")
-    assert f"{SUITE}: 1 task placed better than known, by {ENTRY}." in told.out
+    printed = run("leaderboard", "verify", "--all")
+    assert f"{SUITE}: 1 task placed better than the best known, by {ENTRY}." in printed.out
     assert not (folder / "best_known").exists()
     run("leaderboard", "verify", "--all", "--update-best-known")
     assert (folder / "best_known" / f"{SUITE}.json").exists()
@@ -116,25 +122,24 @@ def test_better_placements_are_told_and_kept(run, folder: Path, monkeypatch) -> 
         (("verify", "--all", ENTRY), "or verify them all with --all"),
         (("verify", "../x"), "An entry is named TRACK/SUITE/ENTRY"),
         (("verify", "--all", "--root", "nowhere"), "nowhere is no folder"),
-        (("verify", "--all", "--replay", "-1"), "--replay must be at least 0"),
-        (("verify", ENTRY, "--replay", "1", "--keep-times"), "--keep-times keeps what is taken with --all --replay"),
-        (("verify", "--all", "--keep-times"), "--keep-times keeps what is taken with --all --replay"),
+        (("verify", "--all", "--replay", "-1"), "--replay must be an integer of at least 0"),
+        (("verify", ENTRY, "--replay", "1", "--keep-times"), "--keep-times needs --all and --replay TASKS"),
+        (("verify", "--all", "--keep-times"), "--keep-times needs --all and --replay TASKS"),
         (("submit", ENTRY, *FACTS), "Name either an agent with --agent"),
         (("submit", ENTRY, *FACTS, "--agent", "x", "--evaluation", "y"), "Name either an agent with --agent"),
         (("submit", ENTRY, *FACTS, "--agent", "no-agent"), "There is no agent named 'no-agent'"),
         (("submit", "simulated/none/x", *FACTS, "--agent", "random"), "There is no suite named 'none'"),
         (("submit", ENTRY, "--name", "x", "--agent", "random"), "An entry has an author"),
-        (("submit", ENTRY, *FACTS, "--agent", "random", "--timings", "no.json"), "no.json cannot be read"),
         (("submit", ENTRY, *FACTS, "--agent", "random", "--root", "nowhere"), "nowhere is no folder"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(run, folder: Path, args: tuple[str, ...], message: str) -> None:
+def test_contradictory_arguments_are_refused(run, folder: Path, args: tuple[str, ...], message: str) -> None:
     outcome = run("leaderboard", *args)
     assert outcome.code == 2
     assert message in outcome.err.replace("\n", " ")
 
 
-def test_an_entry_that_does_not_hold_is_not_written(run, folder: Path) -> None:
+def test_an_invalid_entry_is_not_written(run, folder: Path) -> None:
     outcome = run("leaderboard", "submit", ENTRY, *FACTS, "--agent", "size-greedy", "--link", "javascript:x")
     assert outcome.code == 1
     assert f"{ENTRY}/entry.toml: link is refused" in outcome.out
@@ -158,4 +163,4 @@ def test_the_commands_of_the_readme_work_as_they_stand(run, folder: Path) -> Non
         outcome = run(*words)
         assert outcome.code == 0, outcome.err + outcome.out
     assert commands[3][:2] == ["git", "switch"]
-    assert run("leaderboard", "verify", "--all").out == "1 entry holds.\n"
+    assert run("leaderboard", "verify", "--all").out == "1 entry is valid.\n"

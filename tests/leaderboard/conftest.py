@@ -1,10 +1,10 @@
-"""Entries that hold, made once and copied for every test that spoils them."""
+"""Valid entries, made once and copied for every test that changes them."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +12,50 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation import evaluate
-from shard_gym.leaderboard.store import Place
-from shard_gym.leaderboard.submit import Declared, Timed, submit
-from shard_gym.leaderboard.write import rows_json
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, format_rows
+from shard_gym.leaderboard.store import EntryFolder, Finding
+from shard_gym.leaderboard.submit import EntryInfo, RawTimings, submit
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import load_suite
 
 SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def declared(agent: str, /, **changes: Any) -> Declared:
-    facts: dict[str, Any] = {
-        "name": f"The {agent} agent",
-        "authors": ["Ada Example"],
-        "licence": "MIT",
-        "link": "https://example.org/code",
-        "agent": agent,
-        "uses_chance": agent == "random",
-        "machine": "a laptop",
-        "commit": COMMIT,
-    }
-    return Declared(**{**facts, **changes})
+AGENT_FIELDS = {"uses_chance", "options", "training_data", "training_queries", "search_budget"}
 
 
-def make_entry(root: Path, agent: str, /, suite: str = SUITE, slug: str = "", **changes: Any) -> Place:
-    """An entry of an agent of ShardGym."""
-    said = declared(agent, **changes)
-    place = Place(root, "simulated", suite, slug or agent)
-    evaluations = [evaluate(make_agent(agent, seed=seed), suite) for seed in said.seeds]
-    assert submit(place, evaluations, said) == []
-    return place
+def submit_agent(
+    folder: EntryFolder,
+    agent: str,
+    evaluations: Sequence[Evaluation],
+    timings: RawTimings | None = None,
+    **changes: Any,
+) -> list[Finding]:
+    """Submit evaluations under the name `agent`; `changes` are of the facts about the agent or about the entry."""
+    facts = {"name": f"The {agent} agent", "authors": ["Ada Example"], "licence": "MIT", "commit": COMMIT}
+    facts |= {"link": "https://example.org/code", "machine": "a laptop", "uses_chance": agent == "random", **changes}
+    info = EntryInfo(**{name: value for name, value in facts.items() if name not in AGENT_FIELDS})
+    known = {name: value for name, value in facts.items() if name in AGENT_FIELDS}
+    return submit(folder, EvaluatedAgent(agent, evaluations=tuple(evaluations), **known), info, timings)
+
+
+def make_entry(
+    root: Path, agent: str, /, suite: str = SUITE, slug: str = "", as_agent: str = "", **changes: Any
+) -> None:
+    """An entry of an agent of ShardGym, submitted under the name `as_agent`."""
+    seeds = SEEDS if agent == "random" else ONE_SEED
+    evaluations = [evaluate(make_agent(agent, seed=seed), suite) for seed in seeds]
+    folder = EntryFolder(root, "simulated", suite, slug or agent)
+    assert submit_agent(folder, as_agent or agent, evaluations, **changes) == []
 
 
 def raw_timings(suite: str, seeds: tuple[int, ...] = (0,), scale: float = 1.0) -> bytes:
     """Ten iterations for every placement of an agent that never fails."""
     rng = np.random.default_rng(0)
-    return rows_json(
+    return format_rows(
         [
             {
                 "task": task.name,
@@ -61,17 +68,18 @@ def raw_timings(suite: str, seeds: tuple[int, ...] = (0,), scale: float = 1.0) -
     )
 
 
-def make_measured(root: Path, gpu: str = "NVIDIA H200", slug: str = "measured-greedy", scale: float = 1.0) -> Place:
-    place = Place(root, "measured", SUITE, slug)
-    timed = Timed(gpu, "each", raw_timings(SUITE, scale=scale))
-    said = declared("size-greedy", name=slug)
-    assert submit(place, [evaluate(make_agent("size-greedy"), SUITE)], said, timed) == []
-    return place
+def make_measured(root: Path, gpu: str = "NVIDIA H200", slug: str = "measured-greedy", **changes: Any) -> None:
+    """An entry of the measured track with invented timings; `changes` are of `layout` and the `scale` of the times."""
+    timings = RawTimings(gpu, changes.get("layout", "parallel"), raw_timings(SUITE, scale=changes.get("scale", 1.0)))
+    evaluations = [evaluate(make_agent("size-greedy"), SUITE)]
+    assert (
+        submit_agent(EntryFolder(root, "measured", SUITE, slug), "size-greedy", evaluations, timings, name=slug) == []
+    )
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of leaderboards with three entries; not to be changed."""
+    """A folder of leaderboards with three entries; tests must not change it."""
     root = tmp_path_factory.mktemp("leaderboards")
     make_entry(root, "random")
     make_entry(root, "size-greedy")
@@ -81,59 +89,77 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(made: Path, tmp_path: Path) -> Path:
-    """A copy of it to spoil."""
+    """A copy of it that tests may change."""
     return Path(shutil.copytree(made, tmp_path / "leaderboards"))
 
 
-class Spoiled:
-    """An entry with ways to change its files."""
+class ChangedEntry:
+    """An entry with methods that change its files."""
 
     def __init__(self, root: Path, track: str = "simulated", slug: str = "random") -> None:
-        self.place = Place(root, track, SUITE, slug)
-        self.folder = self.place.folder
+        self.folder = EntryFolder(root, track, SUITE, slug)
+        self.path = self.folder.path
+
+    def findings(self) -> list[str]:
+        """What verification says about the entry alone."""
+        verified, findings = verify_entry(self.folder)
+        assert (verified is None) == bool(findings)
+        return [str(finding) for finding in findings]
+
+    def text(self, change: Callable[[str], str], file: str = "entry.toml") -> None:
+        path = self.path / file
+        old = path.read_text()
+        new = change(old)
+        assert new != old
+        path.write_text(new)
 
     def toml(self, old: str, new: str) -> None:
-        path = self.folder / "entry.toml"
-        text = path.read_text()
-        assert text.count(old) == 1, (old, text.count(old))
-        path.write_text(text.replace(old, new))
+        """Replace the only occurrence of `old`."""
+        assert (self.path / "entry.toml").read_text().count(old) == 1, old
+        self.text(lambda text: text.replace(old, new))
 
     def rows(self, change: Callable[[list[dict[str, Any]]], Any], file: str = "placements.json") -> None:
-        path = self.folder / file
+        path = self.path / file
         record = json.loads(path.read_text())
         change(record["rows"])
-        path.write_bytes(rows_json(record["rows"]))
-
-    def text(self, change: Callable[[str], str], file: str = "placements.json") -> None:
-        path = self.folder / file
-        path.write_text(change(path.read_text()))
+        path.write_bytes(format_rows(record["rows"]))
 
 
 @pytest.fixture
-def random_entry(root: Path) -> Spoiled:
-    return Spoiled(root)
+def random_entry(root: Path) -> ChangedEntry:
+    return ChangedEntry(root)
 
 
 @pytest.fixture
-def greedy_entry(root: Path) -> Spoiled:
-    return Spoiled(root, slug="size-greedy")
+def greedy_entry(root: Path) -> ChangedEntry:
+    return ChangedEntry(root, slug="size-greedy")
 
 
 @pytest.fixture
-def measured_entry(root: Path) -> Spoiled:
-    return Spoiled(root, "measured", "measured-greedy")
+def measured_entry(root: Path) -> ChangedEntry:
+    return ChangedEntry(root, "measured", "measured-greedy")
 
 
 @pytest.fixture(scope="session")
-def add_entry() -> Callable[..., Place]:
+def add_entry() -> Callable[..., None]:
     return make_entry
 
 
 @pytest.fixture(scope="session")
-def add_measured() -> Callable[..., Place]:
+def add_measured() -> Callable[..., None]:
     return make_measured
 
 
 @pytest.fixture(scope="session")
-def declare() -> Callable[..., Declared]:
-    return declared
+def submit_as() -> Callable[..., list[Finding]]:
+    return submit_agent
+
+
+def verified_entry(root: Path, slug: str) -> VerifiedEntry:
+    return next(each for each in verify_all(root)[0] if each.folder.slug == slug)
+
+
+@pytest.fixture(scope="session")
+def verified() -> Callable[[Path, str], VerifiedEntry]:
+    """The verified entry of a folder name under a root."""
+    return verified_entry

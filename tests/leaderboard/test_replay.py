@@ -1,109 +1,148 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shard_gym.leaderboard.boards import boards
-from shard_gym.leaderboard.data import verified_boards
-from shard_gym.leaderboard.replay import can_replay, replay
-from shard_gym.leaderboard.replays import keep_replays, read_replays
+from shard_gym.agents import make_agent
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard.ranking import load_leaderboards
+from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
-from shard_gym.leaderboard.sources import known_training
-from shard_gym.leaderboard.verify import Verified, verify_all
+from shard_gym.leaderboard.training_data import recorded_training
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
+
+SUITE = "dlrm-20x4"
 
 
-def test_agents_of_shard_gym_are_placed_again(made: Path) -> None:
-    entries = {each.place.slug: each for each in verify_all(made)[0]}
-    assert [slug for slug, each in entries.items() if can_replay(each)] == ["random", "size-greedy"]
-    for slug in ("random", "size-greedy"):
-        done = replay(entries[slug], 3)
-        assert (done.tasks, done.findings) == (3, ())
-        assert done.seconds > 0
+@pytest.mark.parametrize("slug", ["random", "size-greedy"])
+def test_agents_of_shard_gym_repeat_their_placements(made: Path, verified, slug: str) -> None:
+    entry = verified(made, slug)
+    assert can_replay(entry)
+    row, findings = replay(entry, 3)
+    assert row is not None
+    assert (row.tasks, row.placements, findings) == (3, entry.sha256, [])
+    assert row.seconds > 0
 
 
-def test_placements_that_are_not_the_agents_own_are_found(root: Path, greedy_entry) -> None:
-    greedy_entry.toml('name = "size-greedy"', 'name = "dim-greedy"')
-    (entry,) = (each for each in verify_all(root)[0] if each.place.slug == "size-greedy")
-    said = [str(finding) for finding in replay(entry, 5).findings]
-    assert said
-    assert "placements.json, task dlrm-20x4/test/" in said[0]
-    assert "Replayed, the agent's placement costs" in said[0]
+def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
+    assert not can_replay(verified(made, "measured-greedy"))
 
 
-def test_options_that_the_agent_does_not_have_are_found(root: Path, greedy_entry) -> None:
-    greedy_entry.toml("options = {}", "options = {speed = 9}")
-    (entry,) = (each for each in verify_all(root)[0] if each.place.slug == "size-greedy")
-    (finding,) = replay(entry, 5).findings
-    assert "entry.toml: The agent cannot be made as declared" in str(finding)
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
+        ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot be made as declared"),
+        ("options = {}", 'options = {cost_model = "analytical"}', "as declared: no agent has the option"),
+        ("options = {}", 'options = {name = "random"}', "as declared: no agent has the option"),
+        ("options = {}", "options = {max_seconds = 1}", "entry.toml: The agent cannot be made as declared"),
+        ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
+    ],
+)
+def test_a_wrong_declaration_of_the_agent_is_found(
+    root: Path, greedy_entry, verified, old: str, new: str, message: str
+) -> None:
+    greedy_entry.toml(old, new)
+    entry = verified(root, "size-greedy")
+    assert can_replay(entry)
+    _, findings = replay(entry, 5)
+    assert message in str(findings[0])
 
 
-def test_an_agent_that_was_trained_elsewhere_is_not_taken_for_the_shipped_one(made: Path) -> None:
-    shipped = known_training("dreamshard")
+def test_the_placements_of_every_seed_are_compared(root: Path, random_entry, verified) -> None:
+    greedy = evaluate(make_agent("lookup-greedy"), SUITE)
+    placements = {result.task: result.placement for result in greedy.tasks}
+
+    def replace_seed(rows) -> None:
+        for row in rows:
+            if row["seed"] == 3:
+                row["placement"] = placements[row["task"]]
+
+    random_entry.rows(replace_seed)
+    claim = next(each for each in random_entry.findings() if "scores.mean_cost_ms" in each)
+    old, new = re.findall(r"[0-9.]+[0-9]", claim.split("mean_cost_ms is ")[1])
+    random_entry.toml(f"mean_cost_ms = {old}", f"mean_cost_ms = {new}")
+    _, findings = replay(verified(root, "random"), 5)
+    assert [finding.seed for finding in findings] == [3]
+    assert "placements.json, task dlrm-20x4/test/" in str(findings[0])
+
+
+def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified) -> None:
+    shipped = recorded_training("dreamshard")
     assert shipped is not None
-    (entry,) = (each for each in verify_all(made)[0] if each.place.slug == "random")
+    verified_entry = verified(made, "random")
 
-    def declares(queries: int) -> Verified:
-        said = entry.entry
-        agent = said.agent.model_copy(update={"name": "dreamshard"})
-        training = said.training.model_copy(update={"data": list(shipped.data), "queries": queries})
-        return replace(entry, entry=said.model_copy(update={"agent": agent, "training": training}))
+    def declares(queries: int) -> VerifiedEntry:
+        entry = verified_entry.entry
+        agent = entry.agent.model_copy(update={"name": "dreamshard"})
+        training = entry.training.model_copy(update={"data": list(shipped.data), "queries": queries})
+        return replace(verified_entry, entry=entry.model_copy(update={"agent": agent, "training": training}))
 
     assert can_replay(declares(shipped.queries))
     assert not can_replay(declares(shipped.queries - 1))
 
 
-# Times that are kept
+# The file of replayed times
 
 
 @pytest.fixture
-def kept(root: Path) -> Path:
+def times(root: Path, verified) -> Path:
     """The file with the time of one entry."""
-    (entry,) = (each for each in verify_all(root)[0] if each.place.slug == "random")
+    entry = verified(root, "random")
     row = ReplayRow(placements=entry.sha256, tasks=3, seconds=0.25, machine="a laptop")
-    return keep_replays(root, {entry.place.id: row})
+    return write_replays(root, {entry.folder.id: row})
 
 
-def test_a_kept_time_stands_on_the_board(root: Path, kept: Path) -> None:
-    board = verified_boards(root)[0]
-    seconds = {each.verified.place.slug: each.replayed_seconds for each in board.entries}
+def findings_of(root: Path) -> list[str]:
+    return [str(finding) for finding in read_replays(root, verify_all(root)[0])[1]]
+
+
+def test_the_leaderboard_has_the_replayed_times(root: Path, times: Path) -> None:
+    assert findings_of(root) == []
+    seconds = {each.verified.folder.slug: each.replayed_seconds for each in load_leaderboards(root)[0].entries}
     assert seconds == {"random": 0.25, "size-greedy": None}
-    assert boards(verify_all(root)[0])[0].entries[0].replayed_seconds is None
-
-
-def test_without_a_file_nothing_was_replayed(root: Path) -> None:
+    times.unlink()
     assert read_replays(root, []) == ({}, [])
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"schema": 1', '"schema": 2', "It is of schema 2"),
+        ('"schema": 1', '"schema": 2', "It has schema 2"),
         ('"tasks": 3', '"tasks": 0', "entries.simulated/dlrm-20x4/random.tasks is refused"),
+        ('"tasks": 3', '"tasks": 51', "taken with 51 tasks, but there are 50"),
         ('"tasks": 3', '"tasks": 3, "by": "me"', "is not known"),
         ("0.25", "NaN", "It is not readable JSON"),
-        ("dlrm-20x4/random", "dlrm-20x4/gone", "whose placements are not those it was taken with"),
-        ("simulated/dlrm-20x4/random", "../x", "whose placements are not those it was taken with"),
+        ("dlrm-20x4/random", "dlrm-20x4/gone", "which does not exist"),
+        ("simulated/dlrm-20x4/random", "../x", "which does not exist"),
+        ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but the time was taken with other placements"),
     ],
 )
-def test_times_that_cannot_be_are_found(root: Path, kept: Path, old: str, new: str, message: str) -> None:
-    text = kept.read_text()
+def test_times_that_cannot_be_of_an_entry_are_found(root: Path, times: Path, old: str, new: str, message: str) -> None:
+    text = times.read_text()
     assert text.count(old) == 1
-    kept.write_text(text.replace(old, new))
-    said = [str(finding) for finding in read_replays(root, verify_all(root)[0])[1]]
-    assert any(each.startswith("replayed.json: ") and message in each for each in said), said
+    times.write_text(text.replace(old, new))
+    found = findings_of(root)
+    assert any(each.startswith("replayed.json: ") and message in each for each in found), found
 
 
-def test_times_of_other_placements_are_found(root: Path, kept: Path, random_entry) -> None:
-    random_entry.text(lambda text: text.replace('{"task"', ' {"task"', 1))
-    (finding,) = read_replays(root, verify_all(root)[0])[1]
-    assert "'simulated/dlrm-20x4/random', whose placements are not those" in str(finding)
+def test_times_of_changed_placements_are_found(root: Path, times: Path, random_entry) -> None:
+    random_entry.text(lambda text: text.replace('{"task"', ' {"task"', 1), "placements.json")
+    (finding,) = findings_of(root)
+    assert "'simulated/dlrm-20x4/random', but the time was taken with other placements" in finding
 
 
-def test_a_link_in_place_of_the_times_is_not_read(root: Path, kept: Path, tmp_path: Path) -> None:
-    kept.rename(tmp_path / "elsewhere.json")
-    kept.symlink_to(tmp_path / "elsewhere.json")
+def test_an_invalid_entry_is_not_reported_twice(root: Path, times: Path, random_entry) -> None:
+    random_entry.rows(lambda rows: rows.pop(3))
+    assert findings_of(root) == []
+
+
+def test_a_link_to_a_file_of_times_is_not_read(root: Path, times: Path, tmp_path: Path) -> None:
+    times.rename(tmp_path / "elsewhere.json")
+    times.symlink_to(tmp_path / "elsewhere.json")
     rows, findings = read_replays(root, verify_all(root)[0])
     assert rows == {}
     assert [str(finding) for finding in findings] == ["replayed.json: It is a link; put the file itself there."]

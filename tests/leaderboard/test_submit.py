@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError
+from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import write_json
-from shard_gym.leaderboard.schema import parse_entry
-from shard_gym.leaderboard.sources import from_agents, from_files, known_training, read_evaluation
-from shard_gym.leaderboard.store import Place, place_of
-from shard_gym.leaderboard.submit import Timed, submit
+from shard_gym.leaderboard.evaluations import evaluate_agent, read_evaluation, read_evaluations
+from shard_gym.leaderboard.schema import format_toml, parse_entry
+from shard_gym.leaderboard.store import EntryFolder, entry_folder
+from shard_gym.leaderboard.submit import RawTimings
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.leaderboard.write import toml
 
 SUITE = "dlrm-20x4"
 
@@ -23,87 +22,115 @@ def greedy() -> Evaluation:
     return evaluate(make_agent("size-greedy"), SUITE)
 
 
-def test_what_is_written_is_what_was_declared(tmp_path: Path, greedy: Evaluation, declare) -> None:
-    said = declare(
-        "mine",
-        name='A "quoted" näme \\ with all',
-        options={"a": 1, "b": True, "c": 0.5, "d": 'x"y'},
-        training_data=["dlrm-50x4/train", "other: my own logs"],
-        training_queries=12,
-        search_budget=7,
-    )
-    place = Place(tmp_path, "simulated", SUITE, "mine")
-    assert submit(place, [greedy], said) == []
-    verified, _ = verify_entry(place)
+@pytest.fixture
+def folder(root: Path) -> EntryFolder:
+    """A free folder beside the entries."""
+    return EntryFolder(root, "simulated", SUITE, "mine")
+
+
+def test_an_entry_holds_what_was_declared(tmp_path: Path, greedy: Evaluation, submit_as) -> None:
+    declared = {
+        "name": 'A "quoted" näme \\ with all',
+        "options": {"a": 1, "b": True, "c": 0.5, "d": 'x"y'},
+        "training_data": ["dlrm-50x4/train", "other: my own logs"],
+        "training_queries": 12,
+        "search_budget": 7,
+    }
+    folder = EntryFolder(tmp_path, "simulated", SUITE, "mine")
+    assert submit_as(folder, "mine", [greedy], **declared) == []
+    verified, _ = verify_entry(folder)
     assert verified is not None
     entry = verified.entry
-    assert entry.name == said.name
-    assert entry.agent.options == said.options
-    assert entry.training.data == said.training_data
-    assert (entry.training.queries, entry.planning.search_budget) == (12, 7)
+    assert (entry.name, entry.agent.options) == (declared["name"], declared["options"])
+    assert (entry.training.data, entry.training.queries) == (declared["training_data"], 12)
+    assert entry.planning.search_budget == 7
     assert entry.scores.mean_cost_ms == pytest.approx(greedy.mean_cost_ms)
 
 
-def test_an_entry_that_does_not_hold_leaves_nothing(tmp_path: Path, greedy: Evaluation, declare) -> None:
-    said = declare("mine", training_data=["dlrm-20x4/test"])
-    findings = submit(Place(tmp_path, "simulated", SUITE, "mine"), [greedy], said)
-    assert "test tables" in str(findings[0]) or "tables of the test tasks" in str(findings[0])
+def test_an_invalid_entry_is_not_written(tmp_path: Path, greedy: Evaluation, submit_as) -> None:
+    folder = EntryFolder(tmp_path, "simulated", SUITE, "mine")
+    (finding,) = submit_as(folder, "mine", [greedy], training_data=["dlrm-20x4/test"])
+    assert "tables of the test tasks" in str(finding)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_entry_is_overwritten(root: Path, greedy: Evaluation, declare) -> None:
+def test_no_entry_is_overwritten(root: Path, greedy: Evaluation, submit_as) -> None:
     with pytest.raises(InvalidOptionError, match="There is an entry simulated/dlrm-20x4/random already"):
-        submit(Place(root, "simulated", SUITE, "random"), [greedy], declare("mine"))
+        submit_as(EntryFolder(root, "simulated", SUITE, "random"), "mine", [greedy])
+
+
+def test_a_name_that_is_taken_is_refused(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
+    (finding,) = submit_as(folder, "mine", [greedy], name="THE random-agent")
+    assert "is that of simulated/dlrm-20x4/random, 'The random agent'. Choose another." in str(finding)
+    assert not folder.path.exists()
+
+
+def test_half_a_character_is_no_name(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
+    with pytest.raises(InvalidOptionError, match="which is no text"):
+        submit_as(folder, "mine", [greedy], authors=["\ud800"])
 
 
 @pytest.mark.parametrize(
-    ("changes", "count", "message"),
+    ("chance", "count", "message"),
     [
-        ({"uses_chance": True}, 1, r"An agent that uses chance needs 5 evaluations.* got 1"),
-        ({}, 2, r"An agent that uses none needs 1 evaluations.* got 2"),
+        (True, 1, r"An agent that uses chance needs 5 evaluations.* got 1"),
+        (False, 2, r"An agent that uses none needs 1 evaluations.* got 2"),
     ],
 )
-def test_evaluations_are_as_many_as_seeds(
-    tmp_path: Path, greedy: Evaluation, declare, changes, count: int, message: str
+def test_there_is_one_evaluation_for_each_seed(
+    folder: EntryFolder, greedy: Evaluation, submit_as, chance: bool, count: int, message: str
 ) -> None:
     with pytest.raises(InvalidOptionError, match=message):
-        submit(Place(tmp_path, "simulated", SUITE, "mine"), [greedy] * count, declare("mine", **changes))
+        submit_as(folder, "mine", [greedy] * count, uses_chance=chance)
 
 
-def test_evaluations_are_of_the_suite_and_its_test_tasks(tmp_path: Path, greedy: Evaluation, declare) -> None:
+def test_evaluations_are_of_the_suite_and_its_test_tasks(root: Path, greedy: Evaluation, submit_as) -> None:
     with pytest.raises(InvalidOptionError, match="an evaluation is of 'dlrm-20x4' \\('test'\\)"):
-        submit(Place(tmp_path, "simulated", "dlrm-40x4", "mine"), [greedy], declare("mine"))
+        submit_as(EntryFolder(root, "simulated", "dlrm-40x4", "mine"), "mine", [greedy])
     trained = evaluate(make_agent("size-greedy"), SUITE, split="train")
     with pytest.raises(InvalidOptionError, match="\\('train'\\)"):
-        submit(Place(tmp_path, "simulated", SUITE, "mine"), [trained], declare("mine"))
+        submit_as(EntryFolder(root, "simulated", SUITE, "mine"), "mine", [trained])
 
 
-def test_timings_and_the_measured_track_belong_together(tmp_path: Path, greedy: Evaluation, declare) -> None:
-    for track, timed in (("measured", None), ("simulated", Timed("NVIDIA H200", "each", b"{}"))):
-        with pytest.raises(InvalidOptionError, match="Timings belong to entries of the measured track"):
-            submit(Place(tmp_path, track, SUITE, "mine"), [greedy], declare("mine"), timed)
-    with pytest.raises(InvalidOptionError, match="The timings cannot be used"):
-        submit(
-            Place(tmp_path, "measured", SUITE, "mine"), [greedy], declare("mine"), Timed("NVIDIA H200", "each", b"{}")
-        )
+def test_the_measured_track_has_timings_and_no_other_track(root: Path, greedy: Evaluation, submit_as) -> None:
+    timings = RawTimings("NVIDIA H200", "parallel", b"{}")
+    for track, given, message in (
+        ("measured", None, "Timings belong to entries of the measured track"),
+        ("simulated", timings, "Timings belong to entries of the measured track"),
+        ("measured", timings, "The timings cannot be used"),
+    ):
+        with pytest.raises(InvalidOptionError, match=message):
+            submit_as(EntryFolder(root, track, SUITE, "mine"), "mine", [greedy], given)
 
 
 @pytest.mark.parametrize(
     "name", ["x", "simulated/dlrm-20x4", "simulated/dlrm-20x4/../x", "other/dlrm-20x4/x", "/a/b/c", ""]
 )
-def test_what_names_no_entry_is_refused(tmp_path: Path, name: str) -> None:
+def test_other_names_of_entries_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidOptionError, match="An entry is named TRACK/SUITE/ENTRY"):
-        place_of(tmp_path, name)
+        entry_folder(tmp_path, name)
 
 
-def test_evaluations_survive_their_files(tmp_path: Path, greedy: Evaluation) -> None:
+def test_toml_escapes_control_characters(folder: EntryFolder) -> None:
+    entry, findings = parse_entry(format_toml({"schema": 1, "name": "del\x7f"}), folder)
+    assert entry is None
+    assert any("name is refused: it must be printable" in str(finding) for finding in findings)
+
+
+# Evaluations
+
+
+def test_evaluations_are_read_as_they_were_written(tmp_path: Path, greedy: Evaluation) -> None:
     write_json(tmp_path / "0.json", greedy.to_json())
     assert read_evaluation(tmp_path / "0.json") == greedy
-    assert from_files([tmp_path / "0.json"], False, {}).agent == "size-greedy"
+    assert read_evaluations([tmp_path / "0.json"], False, {}).name == "size-greedy"
+    write_json(tmp_path / "1.json", {**greedy.to_json(), "agent": "mine"})
+    with pytest.raises(InvalidOptionError, match="but these are of mine, size-greedy"):
+        read_evaluations([tmp_path / "0.json", tmp_path / "1.json"], True, {})
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error"),
+    ("change", "error"),
     [
         (lambda record: [record, record], InvalidOptionError),
         (lambda record: {}, DamagedFileError),
@@ -113,51 +140,21 @@ def test_evaluations_survive_their_files(tmp_path: Path, greedy: Evaluation) -> 
         (lambda record: {**record, "tasks": [{**record["tasks"][0], "seconds": "1"}]}, DamagedFileError),
     ],
 )
-def test_files_that_are_no_evaluation_are_refused(tmp_path: Path, greedy: Evaluation, spoil, error) -> None:
-    write_json(tmp_path / "0.json", spoil(greedy.to_json()))
+def test_files_that_are_no_evaluation_are_refused(tmp_path: Path, greedy: Evaluation, change, error) -> None:
+    write_json(tmp_path / "0.json", change(greedy.to_json()))
     with pytest.raises(error, match=r"0\.json"):
         read_evaluation(tmp_path / "0.json")
 
 
-def test_agents_of_shard_gym_know_their_seeds_and_their_search() -> None:
-    search = from_agents(["local-search"], "mlperf-x8", {"max_queries": 50})
-    assert (search.agent, search.uses_chance, len(search.evaluations), search.search_budget) == (
-        "local-search",
-        True,
-        5,
-        50,
-    )
-    plain = from_agents(["cost-greedy"], "mlperf-x8", {})
-    assert (plain.uses_chance, len(plain.evaluations), plain.training) == (False, 1, None)
+def test_agents_are_evaluated_with_their_seeds() -> None:
+    search = evaluate_agent(["local-search"], "mlperf-x8", {"max_queries": 50})
+    assert (search.name, search.uses_chance, len(search.evaluations)) == ("local-search", True, 5)
+    assert (search.search_budget, search.options) == (50, {"max_queries": 50})
+    greedy = evaluate_agent(["cost-greedy"], "mlperf-x8", {})
+    assert (greedy.uses_chance, len(greedy.evaluations), greedy.training_data) == (False, 1, ())
 
 
-def test_an_agent_that_comes_trained_says_what_on() -> None:
-    training = known_training("dreamshard")
-    assert training is not None
-    assert training.data == ("dlrm-50x4/train", "generalize/train")
-    assert training.queries > 0
-
-
-def test_a_trained_agents_file_says_what_on() -> None:
-    from shard_gym.agents.dreamshard.pretrained import PRETRAINED
-
-    training = known_training(str(PRETRAINED["a100-dgx"].path))
-    assert training is not None
-    assert (training.agent, training.data, training.queries) == ("dreamshard", ("generalize/train",), 500)
-    assert training.options == PRETRAINED["a100-dgx"].options
-
-
-def test_trained_agents_are_one_or_five_of_a_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("agents", [["random", "size-greedy"], ["random", "random"]])
+def test_agents_are_one_or_five_of_a_kind(agents: list[str]) -> None:
     with pytest.raises(InvalidOptionError, match="Name one agent, or the folders of 5 training runs"):
-        from_agents(["random", "size-greedy"], SUITE, {})
-    with pytest.raises(InvalidOptionError, match="Name one agent"):
-        from_agents(["random", "random"], SUITE, {})
-    with pytest.raises(UnknownNameError, match="no agent named 'rondom'"):
-        known_training("rondom")
-
-
-def test_toml_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    place = Place(tmp_path, "simulated", SUITE, "x")
-    entry, findings = parse_entry(toml({"schema": 1, "name": "del\x7f"}), place)
-    assert entry is None
-    assert any("name is refused: it must be printable" in str(finding) for finding in findings)
+        evaluate_agent(agents, SUITE, {})

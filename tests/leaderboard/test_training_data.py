@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from shard_gym.agents.dreamshard.pretrained import PRETRAINED
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.leaderboard.training_data import objections, overlap
+from shard_gym.leaderboard.training_data import check_training_data, overlap, recorded_training
 from shard_gym.suites import suite_info, suite_names
 
 
@@ -13,7 +14,7 @@ def test_training_halves_share_no_test_table(data: str) -> None:
 
 
 @pytest.mark.parametrize("data", ["dlrm-50x4/test", "pool/dlrm-2021/test", "pool/dlrm-2021"])
-def test_test_tables_are_found_wherever_they_come_from(data: str) -> None:
+def test_test_tables_are_found_in_other_suites_and_pools(data: str) -> None:
     assert overlap(data, "dlrm-20x4") > 0
 
 
@@ -29,7 +30,21 @@ def test_every_suite_overlaps_itself_and_not_its_training_split() -> None:
 
 
 @pytest.mark.parametrize("data", ["", "other: ", "other:x", "pool/", "dlrm-20x4", "../../etc/passwd", "dlrm-20x4/dev"])
-def test_what_is_no_name_is_refused(data: str) -> None:
+def test_other_forms_are_refused(data: str) -> None:
     with pytest.raises((InvalidOptionError, UnknownNameError)):
         overlap(data, "dlrm-20x4")
-    assert len(objections([data], "dlrm-20x4")) == 1
+    assert len(check_training_data([data], "dlrm-20x4")) == 1
+
+
+def test_the_training_of_agents_is_recorded() -> None:
+    shipped = recorded_training("dreamshard")
+    assert shipped is not None
+    assert shipped.data == ("dlrm-50x4/train", "generalize/train")
+    checkpoint = recorded_training(str(PRETRAINED["a100-dgx"].path))
+    assert checkpoint is not None
+    assert (checkpoint.agent, checkpoint.data) == ("dreamshard", ("generalize/train",))
+    assert checkpoint.options == PRETRAINED["a100-dgx"].options
+    assert 0 < checkpoint.queries < shipped.queries
+    assert recorded_training("random") is None
+    with pytest.raises(UnknownNameError, match="no agent named 'rondom'"):
+        recorded_training("rondom")

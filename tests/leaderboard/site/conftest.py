@@ -1,14 +1,13 @@
-"""Leaderboards of two small suites, made from placements that were really evaluated; and a headless Chromium."""
+"""Leaderboards of the first tasks of two suites, with real evaluations; and a headless Chromium."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,114 +15,126 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.evaluation import Evaluation, evaluate
-from shard_gym.leaderboard.site import EntryData, ProfileData, SiteData, SuiteData, write_site
+from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.leaderboard.ranking import Leaderboard, make_leaderboard
+from shard_gym.leaderboard.schema import Entry, ReplayRow
+from shard_gym.leaderboard.scorer import Scorer
+from shard_gym.leaderboard.site import site_files, write_site
+from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.submit import EntryInfo, entry_record
+from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
 SUITES = ("dlrm-20x4", "merlin-tiny-x16")
 AGENTS = ("cost-greedy", "lookup-greedy", "random")
 TASKS = 4
-"""Of each suite, so that the tests stay quick."""
+"""Of each suite, which keeps the tests fast."""
 
 
 def first_tasks(name: str) -> TaskSuite:
-    """The first test tasks of a named suite, as a suite of their own."""
+    """The first test tasks of a named suite, as a suite."""
     return TaskSuite(name, load_suite(name).tasks[:TASKS], split="test")
 
 
-def _entry(evaluation: Evaluation, best: np.ndarray, place: int) -> EntryData:
-    return {
-        "id": evaluation.agent,
-        "name": evaluation.agent,
-        "authors": ["The ShardGym authors"],
-        "link": "https://example.org/agent",
-        "licence": "MIT",
-        "agent": "heuristic",
-        "hardware": "one CPU core",
-        "seeds": 1,
-        "mean_cost_ms": evaluation.mean_cost_ms,
-        "interval_ms": list(evaluation.interval_ms),
-        "failures": evaluation.failures,
-        "gap": float((evaluation.costs_ms / best).mean() - 1.0),
-        "improvement_over_next": None if place == len(AGENTS) - 1 else 0.9,
-        "planning_ms": 0.25 * 10**place,  # a time that was taken would differ from run to run
-        "planning_replayed": place != 1,
-        "training_queries": 0,
-        "planning_queries": float(place),
-        "training_data": "",
-        "shard_gym": "0.1.0",
-        "task_costs_ms": evaluation.costs_ms.tolist(),
-        "placements": [result.placement for result in evaluation.tasks],
-    }
+def verified(evaluation: Evaluation) -> VerifiedEntry:
+    """The entry of an evaluation."""
+    folder = EntryFolder(Path(), "simulated", evaluation.suite, evaluation.agent)
+    info = EntryInfo(evaluation.agent, ["Ada Example"], "MIT", "https://example.org/agent", "one CPU core", "0" * 40)
+    record = entry_record(folder, EvaluatedAgent(evaluation.agent, False, (evaluation,)), info)
+    # Measured times would differ between runs of the tests.
+    record["planning"] |= {"seconds": 2.5e-3, "queries": float(AGENTS.index(evaluation.agent))}
+    placements = [[np.array(result.placement) for result in evaluation.tasks]]
+    return VerifiedEntry(folder, Entry.model_validate(record), placements, evaluation.costs_ms[None], "0" * 64)
 
 
-def _suite(name: str, evaluations: list[Evaluation], model: AdditiveCostModel) -> SuiteData:
-    tasks = first_tasks(name)
-    best = np.min([evaluation.costs_ms for evaluation in evaluations], axis=0)
-    bounds = [model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology) for task in tasks]
-    winners = np.argmin([evaluation.costs_ms for evaluation in evaluations], axis=0)
-    placements = [evaluations[winner].tasks[place].placement for place, winner in enumerate(winners)]
+def make_example(evaluations: Sequence[Evaluation]) -> Leaderboard:
+    """The leaderboard of evaluations; the second rank has a declared planning time, the others replayed ones."""
+    suite = first_tasks(evaluations[0].suite)
     ranked = sorted(evaluations, key=lambda evaluation: evaluation.mean_cost_ms)
-    return {
-        "name": name,
-        "track": "simulated",
-        "hardware": "rtx2080ti" if name.startswith("dlrm") else "a100-dgx",
-        "description": f"The first tasks of {name}.",
-        "cost_model": "analytical",
-        "tasks": [
-            {"name": task.name, "best_known_ms": float(best[place]), "lower_bound_ms": bounds[place][0]}
-            for place, task in enumerate(tasks)
-        ],
-        "best": {"effort": "best of three agents", "placements": [placed for placed in placements if placed]},
-        "entries": [_entry(evaluation, best, place) for place, evaluation in enumerate(ranked)],
+    replays = {
+        verified(each).folder.id: ReplayRow(placements="0" * 64, tasks=1, seconds=seconds, machine="one CPU core")
+        for each, seconds in zip(ranked, (0.25e-3, None, 25e-3), strict=True)
+        if seconds is not None
     }
+    leaderboard = make_leaderboard(Scorer(suite), [verified(each) for each in evaluations], replays)
+    assert leaderboard.best is not None
+    return replace(leaderboard, best=replace(leaderboard.best, effort="best of three agents"))
 
 
-def _profile(evaluations: dict[str, list[Evaluation]]) -> ProfileData:
-    taus = np.round(np.geomspace(1.0, 4.0, 61), 4)
-    best = {suite: np.min([each.costs_ms for each in found], axis=0) for suite, found in evaluations.items()}
-    lines = []
-    for place, agent in enumerate(AGENTS):
-        ratios = np.concatenate([found[place].costs_ms / best[suite] for suite, found in evaluations.items()])
-        shares = [float((ratios <= tau).mean()) for tau in taus]
-        middle = float(np.sort(ratios)[1:-1].mean())
-        lines.append(
-            {
-                "id": agent,
-                "name": agent,
-                "tasks": len(ratios),
-                "shares": shares,
-                "iqm": middle,
-                "iqm_interval": [middle - 0.01, middle + 0.01],
-            }
-        )
-    return {"track": "simulated", "hardware": None, "about": "All tasks.", "taus": taus.tolist(), "lines": lines}
+def parsed(files: dict[str, bytes]) -> dict[str, Any]:
+    """The values of the data files by their keys."""
+    values = {}
+    for path, content in files.items():
+        if path.startswith("data/"):
+            match = re.fullmatch(
+                r"\(window\.ShardGymData \?\?= \{\}\)\[(\"[^\"]+\")\] = (.*);\n", content.decode("ascii")
+            )
+            assert match is not None, path
+            key = json.loads(match[1])
+            assert path == f"data/{key}.js"
+            values[key] = json.loads(match[2])
+    return values
 
 
 @dataclass(frozen=True)
-class Boards:
-    """Data of a site, and the evaluations that they stand for: by suite, in the order of AGENTS."""
+class Example:
+    """Leaderboards, the evaluations behind them by suite in the order of AGENTS, and the values of their page."""
 
-    data: SiteData
+    leaderboards: tuple[Leaderboard, ...]
     evaluations: dict[str, list[Evaluation]]
-    load: Callable[[str], TaskSuite]
+    values: dict[str, Any]
 
     def evaluation(self, suite: str, agent: str) -> Evaluation:
         """That of the agent on the suite."""
         return self.evaluations[suite][AGENTS.index(agent)]
 
+    def suite(self, name: str) -> TaskSuite:
+        """The tasks of a suite that were evaluated."""
+        return first_tasks(name)
+
+    def ranking(self, suite: str) -> list[dict[str, Any]]:
+        """The rows of the ranking of a suite."""
+        return list(self.values[f"simulated/{suite}/ranking"])
+
 
 @pytest.fixture(scope="session")
-def boards() -> Boards:
-    model = make_cost_model("analytical")
+def values_of() -> Callable[[Sequence[Leaderboard]], dict[str, Any]]:
+    """Gives the values of the page of leaderboards."""
+    return lambda leaderboards: parsed(site_files(leaderboards))
+
+
+@pytest.fixture(scope="session")
+def example() -> Example:
     evaluations = {
-        name: [evaluate(make_agent(agent, seed=0), first_tasks(name), model) for agent in AGENTS] for name in SUITES
+        name: [evaluate(make_agent(agent, seed=0), first_tasks(name)) for agent in AGENTS] for name in SUITES
     }
-    suites = [_suite(name, found, model) for name, found in evaluations.items()]
-    data: Any = {"suites": suites, "profiles": [_profile(evaluations)]}
-    return Boards(data, evaluations, first_tasks)
+    leaderboards = tuple(make_example(found) for found in evaluations.values())
+    return Example(leaderboards, evaluations, parsed(site_files(leaderboards)))
+
+
+def with_first(
+    leaderboard: Leaderboard, change: Callable[[VerifiedEntry], VerifiedEntry], **scores: Any
+) -> Leaderboard:
+    """The leaderboard with its first entry changed."""
+    first, *others = leaderboard.entries
+    return replace(leaderboard, entries=(replace(first, verified=change(first.verified), **scores), *others))
+
+
+def fail_task(entry: VerifiedEntry) -> VerifiedEntry:
+    """The entry without a placement of the task 1."""
+    (placements,) = entry.placements
+    scores = entry.entry.scores.model_copy(update={"failures": 1})
+    changed = entry.entry.model_copy(update={"scores": scores})
+    return replace(entry, entry=changed, placements=[[placements[0], None, *placements[2:]]])
+
+
+@pytest.fixture(scope="session")
+def measured(example: Example) -> Leaderboard:
+    """A measured leaderboard with a failure and without the numbers that measured costs do not have."""
+    simulated = replace(example.leaderboards[0], track="measured", hardware="NVIDIA H200", best=None)
+    return with_first(simulated, fail_task, gap=None, improvement_over_next=None)
 
 
 CHROMIUM = next(
@@ -143,7 +154,7 @@ QUIET = (
 
 
 class Browser:
-    """One window, and what the tests do with it."""
+    """A browser window, with the actions of the tests."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -154,7 +165,7 @@ class Browser:
         self.logs("browser"), self.logs("performance")
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        # Without motion, for what is under way cannot be clicked.
+        # Without motion, because moving elements cannot be clicked.
         still = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
         features = {**still, **{name.replace("_", "-"): value for name, value in media.items()}}
         given = [{"name": name, "value": value} for name, value in features.items()]
@@ -182,7 +193,7 @@ class Browser:
         return list(self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector))
 
     def order(self) -> list[str]:
-        """The ids of the entries as the ranking stands."""
+        """The ids of the entries in the order of the ranking."""
         return list(self.run("return [...document.querySelectorAll('#table tbody tr')].map(r => r.dataset.entry)"))
 
     def column(self, key: str) -> list[str]:
@@ -190,7 +201,7 @@ class Browser:
         return self.texts(f"#table tbody tr > .{key}")
 
     def pick(self, name: str, value: str) -> None:
-        """Choose in the select with that id, and wait until the panels have been drawn anew."""
+        """Choose in the select with that id, and wait until the panels are redrawn."""
         before = self.all("#panels .panel")
         self.select(name, value)
         self.until(lambda: self.all("#panels .panel") and self.all("#panels .panel") != before)
@@ -209,18 +220,18 @@ class Browser:
         return list(self.driver.get_log(kind))
 
     def complaints(self) -> list[str]:
-        """What stands in the console since the page was opened."""
+        """The messages in the console since the page was opened."""
         return [entry["message"] for entry in self.logs("browser")]
 
     def requests(self) -> list[str]:
-        """The addresses asked for since the page was opened."""
+        """The addresses requested since the page was opened."""
         messages = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
         return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser with an empty profile, ended with the tests."""
+    """A browser with an empty profile, closed after the tests."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="The tests of the page need the package selenium.")
     if not (CHROMIUM and DRIVER):
         pytest.skip("The tests of the page need Chromium and ChromeDriver (Debian: chromium, chromium-driver).")
@@ -235,22 +246,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver.quit()
 
 
-@pytest.fixture(scope="module")
-def site(boards: Boards, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two suites as they are, and a measured one with a failure and missing numbers."""
+@pytest.fixture(scope="session")
+def site(example: Example, measured: Leaderboard, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two simulated leaderboards and a measured one."""
     out = tmp_path_factory.mktemp("site")
-    data = copy.deepcopy(boards.data)
-    measured = copy.deepcopy(data["suites"][0])
-    measured |= {"track": "measured", "hardware": "NVIDIA H200", "best": None}
-    measured["entries"][0] |= {"gap": None, "planning_ms": None, "failures": 1, "improvement_over_next": None}
-    measured["entries"][0]["placements"][1] = None
-    data["suites"].append(measured)
-    write_site(data, out, boards.load)
+    write_site([*example.leaderboards, measured], out)
     return out
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_complained_of_or_asked_elsewhere(request: pytest.FixtureRequest) -> Iterator[None]:
+def _no_errors_and_no_requests_elsewhere(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "browser" in request.fixturenames:
         browser = request.getfixturevalue("browser")

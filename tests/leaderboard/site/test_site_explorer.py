@@ -1,16 +1,18 @@
-"""The page in a browser: placements taken apart, side by side."""
+"""The page in a browser: placements side by side, device by device."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import explain
+from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.site import write_site
 from shard_gym.suites import load_suite
 
@@ -20,12 +22,12 @@ Browser = Any
 Digits = Callable[[str], float]
 
 
-def test_picking_a_task_shows_its_placements(browser: Browser, site: Path, digits: Digits, boards: Any) -> None:
+def test_picking_a_task_shows_its_placements(browser: Browser, site: Path, digits: Digits, example: Any) -> None:
     browser.open(site)
     assert browser.one("#previous").get_property("disabled")
     for task in range(4):
         for panel, agent in zip(browser.texts("#panels .cost strong"), ("cost-greedy", "lookup-greedy"), strict=True):
-            assert digits(panel) == pytest.approx(boards.evaluation("dlrm-20x4", agent).costs_ms[task], rel=5e-4)
+            assert digits(panel) == pytest.approx(example.evaluation("dlrm-20x4", agent).costs_ms[task], rel=5e-4)
         assert browser.chosen("task") == str(task)
         if task < 3:
             before = browser.all("#panels .panel")
@@ -34,15 +36,15 @@ def test_picking_a_task_shows_its_placements(browser: Browser, site: Path, digit
     assert browser.one("#next").get_property("disabled")
     browser.pick("task", "1")
     panel = browser.texts("#panels .cost strong")[0]
-    assert digits(panel) == pytest.approx(boards.evaluation("dlrm-20x4", "cost-greedy").costs_ms[1], rel=5e-4)
+    assert digits(panel) == pytest.approx(example.evaluation("dlrm-20x4", "cost-greedy").costs_ms[1], rel=5e-4)
 
 
 def test_the_best_known_placement_is_compared_like_an_entry(
-    browser: Browser, site: Path, digits: Digits, boards: Any
+    browser: Browser, site: Path, digits: Digits, example: Any
 ) -> None:
     browser.open(site, "#suite=simulated/dlrm-20x4&task=2&left=random")
     browser.pick("right", "best known")
-    best = min(each.costs_ms[2] for each in boards.evaluations["dlrm-20x4"])
+    best = min(each.costs_ms[2] for each in example.evaluations["dlrm-20x4"])
     assert digits(browser.texts("#panels .cost strong")[1]) == pytest.approx(best, rel=5e-4)
     assert browser.texts("#panels h3")[1].endswith("Best known")
     assert browser.texts("#panels .panel > .quiet") == ["Best of three agents."]
@@ -56,11 +58,11 @@ def test_measured_costs_have_no_best_known(browser: Browser, site: Path) -> None
 
 
 def test_phases_memory_and_critical_devices_are_those_of_the_cost_model(
-    browser: Browser, site: Path, digits: Digits, boards: Any
+    browser: Browser, site: Path, digits: Digits, example: Any
 ) -> None:
     browser.open(site, "#suite=simulated/dlrm-20x4&task=3&left=random")
-    task = boards.load("dlrm-20x4")[3]
-    placement = boards.evaluation("dlrm-20x4", "random").tasks[3].placement
+    task = example.suite("dlrm-20x4")[3]
+    placement = example.evaluation("dlrm-20x4", "random").tasks[3].placement
     exact = explain(task, placement, make_cost_model("analytical"))
     rows = browser.run(
         "return [...document.querySelector('#panels .devices').tBodies[0].rows]"
@@ -76,11 +78,11 @@ def test_phases_memory_and_critical_devices_are_those_of_the_cost_model(
 
 
 def test_a_device_lists_its_tables_the_costliest_first(
-    browser: Browser, site: Path, digits: Digits, boards: Any
+    browser: Browser, site: Path, digits: Digits, example: Any
 ) -> None:
     browser.open(site, "#suite=simulated/dlrm-20x4&task=0&left=random")
-    task = boards.load("dlrm-20x4")[0]
-    exact = explain(task, boards.evaluation("dlrm-20x4", "random").tasks[0].placement, make_cost_model("analytical"))
+    task = example.suite("dlrm-20x4")[0]
+    exact = explain(task, example.evaluation("dlrm-20x4", "random").tasks[0].placement, make_cost_model("analytical"))
     panel = "#panels .panel:first-child"
     for device, button in enumerate(browser.all(f"{panel} .device")):
         button.send_keys("\ue007")
@@ -92,15 +94,12 @@ def test_a_device_lists_its_tables_the_costliest_first(
         assert costs == pytest.approx(exact.single_table_ms[exact.tables_on(device)].tolist(), rel=5e-4)
 
 
-def test_of_many_devices_the_chosen_one_is_in_sight(browser: Browser, boards: Any, tmp_path: Path) -> None:
+def test_of_many_devices_the_chosen_one_is_in_sight(browser: Browser, example: Any, tmp_path: Path) -> None:
     suite = load_suite("merlin-medium-x128")
-    data = copy.deepcopy(boards.data)
-    known = suite[0].known_placement.tolist()
-    task = {"name": suite[0].name, "best_known_ms": None, "lower_bound_ms": None}
-    entry = data["suites"][0]["entries"][0] | {"task_costs_ms": [1.0], "placements": [known]}
-    facts = {"name": suite.name, "tasks": [task], "best": None, "entries": [entry]}
-    data["suites"] = [data["suites"][0] | facts]
-    write_site(data, tmp_path)
+    first = example.leaderboards[0].entries[0]
+    verified = replace(first.verified, placements=[[suite[0].known_placement]], costs_ms=np.ones((1, 1)))
+    leaderboard = replace(example.leaderboards[0], scorer=Scorer(suite), best=None)
+    write_site([replace(leaderboard, entries=(replace(first, verified=verified),))], tmp_path)
     browser.open(tmp_path)
     seen = (
         "const row = document.querySelector('#panels [aria-pressed=true]').getBoundingClientRect();"
@@ -113,14 +112,14 @@ def test_of_many_devices_the_chosen_one_is_in_sight(browser: Browser, boards: An
 
 @pytest.mark.parametrize("agents", [["random", "cost-greedy"], ["cost-greedy", "random"]])
 def test_two_entries_stand_side_by_side_on_one_scale(
-    browser: Browser, site: Path, digits: Digits, boards: Any, agents: list[str]
+    browser: Browser, site: Path, digits: Digits, example: Any, agents: list[str]
 ) -> None:
     browser.open(site)
     for side, agent in zip(("left", "right"), agents, strict=True):
         if browser.chosen(side) != agent:
             browser.pick(side, agent)
     assert browser.texts("#panels h3 bdi") == agents
-    costs = [boards.evaluation("dlrm-20x4", agent).costs_ms[0] for agent in agents]
+    costs = [example.evaluation("dlrm-20x4", agent).costs_ms[0] for agent in agents]
     lines = "return [...document.querySelectorAll('.timeline .end')].map(l => l.x1.baseVal.value)"
     starts = "return [...document.querySelectorAll('.timeline .rule')].map(l => l.x1.baseVal.value)"
     zero = min(browser.run(starts))
@@ -150,10 +149,10 @@ def test_a_failed_task_says_so(browser: Browser, site: Path) -> None:
 
 
 def test_a_missing_file_is_said_in_the_page(
-    browser: Browser, boards: Any, tmp_path: Path, request: pytest.FixtureRequest
+    browser: Browser, example: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     request.node.expected_complaint = "ERR_FILE_NOT_FOUND"
-    write_site(boards.data, tmp_path, boards.load)
+    write_site(example.leaderboards, tmp_path)
     (tmp_path / "data/simulated/dlrm-20x4/entries/random.js").unlink()
     browser.open(tmp_path)
     browser.select("left", "random")

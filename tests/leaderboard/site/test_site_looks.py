@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shard_gym.cli import main
+from shard_gym.leaderboard.ranking import RankedEntry
 from shard_gym.leaderboard.site import write_site
+from shard_gym.suites import suite_names
 
 Browser = Any
 """The fixture `browser` of conftest.py."""
 
-Digits = Callable[[str], float]
-
+LEADERBOARDS = Path(__file__).parents[3] / "leaderboards"
 
 SIDEWAYS = "const e = document.documentElement; return e.scrollWidth > e.clientWidth"
 
@@ -110,18 +111,30 @@ HOSTILE = (
 )
 
 
-def test_hostile_names_are_shown_and_nothing_else(browser: Browser, boards: Any, tmp_path: Path) -> None:
-    data = copy.deepcopy(boards.data)
-    fields = ("name", "licence", "agent", "hardware", "training_data", "shard_gym")
-    for entry, name in zip(data["suites"][0]["entries"], HOSTILE, strict=True):
-        entry.update(dict.fromkeys(fields, name), authors=[name], link="javascript:window.broken = 1")
-    data["suites"][0] |= {"description": HOSTILE[0], "hardware": HOSTILE[1]}
-    data["profiles"][0]["lines"][0]["name"] = HOSTILE[0]
-    data["profiles"][0]["about"] = HOSTILE[1]
-    write_site(data, tmp_path, boards.load)
+def with_text(ranked: RankedEntry, text: str) -> RankedEntry:
+    """The entry with `text` in all fields that may hold one."""
+    entry = ranked.verified.entry
+    parts = {
+        "agent": entry.agent.model_copy(update={"name": text}),
+        "hardware": entry.hardware.model_copy(update={"machine": text}),
+        "training": entry.training.model_copy(update={"data": [text]}),
+        "made_with": entry.made_with.model_copy(update={"shard_gym": text}),
+    }
+    link = "javascript:window.broken = 1"
+    changed = entry.model_copy(update={**parts, "name": text, "licence": text, "authors": [text], "link": link})
+    return replace(ranked, verified=replace(ranked.verified, entry=changed))
+
+
+def test_hostile_names_are_shown_and_nothing_else(browser: Browser, example: Any, tmp_path: Path) -> None:
+    leaderboards = [
+        replace(each, hardware=HOSTILE[1], entries=tuple(map(with_text, each.entries, HOSTILE)))
+        for each in example.leaderboards[:1]
+    ]
+    write_site(leaderboards, tmp_path)
     browser.open(tmp_path, width=360)
     assert browser.texts("#table tbody th bdi:first-child")[::2] == list(HOSTILE)
     assert browser.texts("#panels h3 bdi") == list(HOSTILE[:2])
+    assert len(browser.all("#profile .line")) == 3
     assert browser.all("main img, main script, main a[href^='javascript']") == []
     assert browser.run("return window.broken === undefined")
     assert not browser.run(SIDEWAYS)
@@ -145,3 +158,15 @@ def test_the_policy_lets_no_text_become_html_or_script(
     refused = "try { %s; return false; } catch (error) { return error instanceof TypeError; }"
     assert browser.run(refused % attempt)
     request.node.expected_complaint = "blocked"
+
+
+def test_the_page_of_the_repository_shows_every_suite(browser: Browser, tmp_path: Path) -> None:
+    assert main(["leaderboard", "site", "--root", str(LEADERBOARDS), "--out", str(tmp_path)]) == 0
+    browser.open(tmp_path)
+    suites = browser.texts("#suite option")
+    assert suites == [name for name in suite_names() if (LEADERBOARDS / "simulated" / name).is_dir()]
+    for suite in suites:
+        if browser.chosen("suite") != f"simulated/{suite}":
+            browser.pick("suite", f"simulated/{suite}")
+        folders = {folder.name for folder in (LEADERBOARDS / "simulated" / suite).iterdir()}
+        assert set(browser.order()) == folders

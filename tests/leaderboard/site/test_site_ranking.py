@@ -1,9 +1,9 @@
-"""The page in a browser: the ranking, what is chosen, and the charts."""
+"""The page in a browser: the ranking, the selection, and the charts."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ def sorts(browser: Browser) -> dict[str, str]:
     return {str(head.get_attribute("data-key")): str(head.get_attribute("aria-sort")) for head in heads}
 
 
-def test_the_ranking_shows_what_was_evaluated(browser: Browser, site: Path, digits: Digits, boards: Any) -> None:
+def test_the_ranking_shows_what_was_evaluated(browser: Browser, site: Path, digits: Digits, example: Any) -> None:
     browser.open(site)
-    entries = boards.data["suites"][0]["entries"]
+    entries = example.ranking("dlrm-20x4")
     assert browser.order() == [entry["id"] for entry in entries]
     for entry, cost, interval, gap in zip(
         entries, browser.column("cost"), browser.column("interval"), browser.column("gap"), strict=True
@@ -68,21 +68,20 @@ def test_the_keyboard_sorts_and_keeps_its_place(browser: Browser, site: Path, ke
     assert outline == "solid"
 
 
-@pytest.mark.parametrize("name", ["gap", "planning"])
-def test_what_is_missing_stands_last_in_both_orders(browser: Browser, site: Path, name: str) -> None:
+def test_a_missing_number_is_last_in_both_orders(browser: Browser, site: Path) -> None:
     browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4")
     missing = browser.order()[0]
-    button = browser.one(f"#table [data-key='{name}'] button")
+    button = browser.one("#table [data-key='gap'] button")
     for _ in range(2):
         button.click()
         assert browser.order()[-1] == missing
-        assert browser.column(name)[-1] == "\u2013"
+        assert browser.column("gap")[-1] == "\u2013"
 
 
-def test_picking_a_suite_and_a_track(browser: Browser, site: Path, boards: Any) -> None:
+def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any) -> None:
     browser.open(site)
     browser.pick("suite", "simulated/merlin-tiny-x16")
-    assert browser.order() == [entry["id"] for entry in boards.data["suites"][1]["entries"]]
+    assert browser.order() == [entry["id"] for entry in example.ranking("merlin-tiny-x16")]
     assert "suite=simulated/merlin-tiny-x16" in browser.driver.current_url
     browser.pick("track", "measured")
     assert browser.texts("#suite option") == ["dlrm-20x4 on NVIDIA H200"]
@@ -101,9 +100,9 @@ def test_the_address_brings_a_choice_back(browser: Browser, site: Path) -> None:
     assert [browser.chosen(name) for name in ("suite", "task", "left")] == ["simulated/dlrm-20x4", "0", "cost-greedy"]
 
 
-def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digits, boards: Any) -> None:
+def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digits, example: Any) -> None:
     browser.open(site)
-    entries = boards.data["suites"][0]["entries"]
+    entries = example.ranking("dlrm-20x4")
     points = "return [...document.querySelectorAll('#time .shape')].map(s => s.dataset.entry)"
     assert sorted(browser.run(points)) == sorted(entry["id"] for entry in entries)
     assert browser.texts("#time .title")[1].startswith("planning time per task, log scale")
@@ -119,7 +118,7 @@ def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digit
     rows = browser.run(
         "return [...document.querySelectorAll('#profile tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
     )
-    heads, profile = browser.texts("#profile thead th"), boards.data["profiles"][0]
+    heads, profile = browser.texts("#profile thead th"), example.values["index"]["profiles"][0]
     for row, line in zip(rows, profile["lines"], strict=True):
         assert row[0] == line["name"]
         assert row[-1] == str(line["tasks"]) == "5"
@@ -130,13 +129,11 @@ def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digit
         assert len(shown) > 4
 
 
-def test_leaderboards_without_entries_say_so(browser: Browser, boards: Any, tmp_path: Path) -> None:
-    data = copy.deepcopy(boards.data)
-    data["suites"][0]["entries"] = []
-    write_site(data, tmp_path / "one", boards.load)
+def test_leaderboards_without_entries_say_so(browser: Browser, example: Any, tmp_path: Path) -> None:
+    write_site([replace(example.leaderboards[0], entries=())], tmp_path / "one")
     browser.open(tmp_path / "one")
     assert browser.texts("#table") == ["There is no entry for this suite yet."]
     assert not browser.one("#explorer").is_displayed()
-    write_site({"suites": [], "profiles": []}, tmp_path / "none")
+    write_site([], tmp_path / "none")
     browser.open(tmp_path / "none")
     assert browser.texts("#about") == ["There are no leaderboards yet."]

@@ -1,1 +1,0 @@
-(window.ShardGymData ??= {})["simulated/merlin-tiny-x1/entries/dreamshard-search"] = {"task_costs_ms":[1.3827],"placements":[{"cost_ms":1.3827,"phases_ms":[[0.2538,0,0,1.1289]],"critical":[[0],[],[],[0]],"memory_mib":[4554.5],"placement":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}]};

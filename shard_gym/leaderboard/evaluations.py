@@ -1,0 +1,182 @@
+"""Evaluations that become an entry: of agents that run now, or from files; and the measurement of their placements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shard_gym.agents import make_agent
+from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.evaluation import Evaluation, TaskResult, evaluate
+from shard_gym.io.files import read_json
+from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS, format_rows
+from shard_gym.leaderboard.scorer import TRACK_COST_MODELS
+from shard_gym.leaderboard.store import SIMULATED
+from shard_gym.leaderboard.training_data import Options, recorded_training
+from shard_gym.leaderboard.verify import DETERMINISTIC_AGENTS
+from shard_gym.placement import check_placement
+from shard_gym.tasks import TaskSuite
+
+if TYPE_CHECKING:
+    from shard_gym.cost_models.measured.model import MeasuredCostModel
+
+TIMING_DECIMALS = 6
+"""Decimals of a time in ms: nanoseconds, finer than any clock."""
+
+OnSeed = Callable[[int], None]
+"""Called with a seed when all tasks are placed with it."""
+
+OnMeasured = Callable[[int, int], None]
+"""Called with the number of placements measured so far and in total."""
+
+
+@dataclass(frozen=True)
+class EvaluatedAgent:
+    """An agent's evaluations on the test tasks of a suite, and the facts about the agent that an entry declares.
+
+    Attributes:
+        name: of the agent; an agent of ShardGym keeps its name there.
+        uses_chance: whether its placements depend on the seed; it then needs an evaluation for each of five seeds.
+        evaluations: one for each of `seeds`, in their order.
+        options: of the agent.
+        training_data: what it learnt from (see `training_data.py`); empty if it does not learn.
+        training_queries: cost-model evaluations in training, in total; those of the seed with the most.
+        search_budget: placements it may try for one task, under any cost model; 0 if it does not search.
+    """
+
+    name: str
+    uses_chance: bool
+    evaluations: tuple[Evaluation, ...]
+    options: Options = field(default_factory=dict)
+    training_data: Sequence[str] = ()
+    training_queries: int = 0
+    search_budget: int = 0
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds it is evaluated with."""
+        return SEEDS if self.uses_chance else ONE_SEED
+
+
+def evaluate_agent(
+    agents: Sequence[str], suite: str, options: Options, on_seed: OnSeed | None = None
+) -> EvaluatedAgent:
+    """Evaluate an agent on the test tasks of `suite` with every seed that an entry needs.
+
+    Args:
+        agents: a name, or folders of training runs: one, used with all seeds, or one for each seed.
+        suite: name of the suite.
+        options: to make the agent with.
+        on_seed: called after each seed.
+
+    Raises:
+        InvalidOptionError: the agents differ in kind, or their number is wrong; or one cannot be made.
+        UnknownNameError: there is no such agent, or no such suite.
+        InvalidCheckpointError: a folder holds no agent.
+    """
+    recorded = [recorded_training(agent) for agent in agents]
+    names = sorted({training.agent if training else agent for training, agent in zip(recorded, agents, strict=True)})
+    if len(names) != 1 or len(agents) not in (1, len(SEEDS)):
+        raise InvalidOptionError(
+            f"Name one agent, or the folders of {len(SEEDS)} training runs of one agent, one for each seed; "
+            f"got {', '.join(agents)}."
+        )
+    chance = names[0] not in DETERMINISTIC_AGENTS
+    evaluations, budget = [], 0
+    for seed in SEEDS if chance else ONE_SEED:
+        agent = make_agent(agents[seed % len(agents)], cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **options)
+        budget = agent.search_budget
+        evaluations.append(evaluate(agent, suite, TRACK_COST_MODELS[SIMULATED]))
+        if on_seed:
+            on_seed(seed)
+    trainings = [training for training in recorded if training is not None]
+    return EvaluatedAgent(
+        names[0],
+        chance,
+        tuple(evaluations),
+        options={**(trainings[0].options if trainings else {}), **options},
+        training_data=tuple(dict.fromkeys(data for training in trainings for data in training.data)),
+        training_queries=max((training.queries for training in trainings), default=0),
+        search_budget=budget,
+    )
+
+
+def read_evaluations(paths: Sequence[Path], uses_chance: bool, options: Options) -> EvaluatedAgent:
+    """The evaluations of one agent from files, one for each seed in their order.
+
+    Raises:
+        DamagedFileError, InvalidOptionError: see `read_evaluation`; or they are of several agents.
+    """
+    evaluations = tuple(read_evaluation(path) for path in paths)
+    names = sorted({evaluation.agent for evaluation in evaluations})
+    if len(names) != 1:
+        raise InvalidOptionError(f"The evaluations of an entry are of one agent, but these are of {', '.join(names)}.")
+    return EvaluatedAgent(names[0], uses_chance, evaluations, options)
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """An evaluation of one agent, as `shard-gym evaluate --out` or `write_json(path, evaluation.to_json())` writes it.
+
+    Raises:
+        DamagedFileError: it is no such file.
+        InvalidOptionError: it holds several agents.
+    """
+    record = read_json(path)
+    if isinstance(record, list):
+        raise InvalidOptionError(f"{path} holds {len(record)} agents; evaluate one agent and seed for each file.")
+    try:
+        tasks = tuple(TaskResult(**result) for result in record["tasks"])
+        evaluation = Evaluation(**{**record, "interval_ms": tuple(record["interval_ms"]), "tasks": tasks})
+    except (TypeError, KeyError) as error:
+        raise DamagedFileError(f"{path} is no evaluation of one agent: {error}.") from error
+    texts = (evaluation.suite, evaluation.split, evaluation.sha256, evaluation.agent, *(each.task for each in tasks))
+    numbers = [number for each in tasks for number in (each.cost_ms, each.seconds, each.true_cost_queries)]
+    if not tasks or not all(isinstance(text, str) for text in texts) or not all(map(_is_number, numbers)):
+        raise DamagedFileError(f"{path} is no evaluation of one agent: a value has another type.")
+    return evaluation
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_INT
+
+
+def measure(
+    model: MeasuredCostModel,
+    suite: TaskSuite,
+    agent: EvaluatedAgent,
+    on_measured: OnMeasured = lambda done, total: None,
+) -> bytes:
+    """Execute every placement of the evaluations; returns the content of `timings.json`.
+
+    Args:
+        model: executes them.
+        suite: the test tasks.
+        agent: its evaluations are of all tasks in the suite's order.
+        on_measured: called after each placement.
+
+    Raises:
+        InvalidOptionError: an evaluation is not of these tasks; or the layout is `parallel` and there are fewer GPUs
+            than a task has devices.
+        InvalidPlacementError: a placement is not valid.
+        MeasurementError: a placement could not be executed; then there are no timings at all.
+    """
+    names, total = [task.name for task in suite], len(agent.evaluations) * len(suite)
+    for evaluation in agent.evaluations:
+        if [result.task for result in evaluation.tasks] != names:
+            raise InvalidOptionError(
+                f"An evaluation lists {len(evaluation.tasks)} tasks, which are not the {len(names)} test tasks of "
+                f"{suite.name!r} in their order. Evaluate the whole suite."
+            )
+    rows: list[dict[str, Any]] = []
+    for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True):
+        for task, result in zip(suite, evaluation.tasks, strict=True):
+            phases = None
+            if result.placement is not None:
+                placement = check_placement(result.placement, task.tables, task.topology)
+                measurement = model.estimate(placement, task.tables, task.topology)
+                phases = measurement.iterations_ms.round(TIMING_DECIMALS).tolist()
+            rows.append({"task": result.task, "seed": seed, "phases_ms": phases})
+            on_measured(len(rows), total)
+    return format_rows(rows)

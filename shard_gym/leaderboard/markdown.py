@@ -1,0 +1,151 @@
+"""The generated tables of the leaderboards, in `leaderboards/README.md` and the README of the project around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shard_gym.io.files import write_atomically
+from shard_gym.io.markdown import escaped, has_block, table, with_block
+from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
+from shard_gym.leaderboard.store import MEASURED, Finding
+from shard_gym.suites import suite_info
+from shard_gym.text import counted
+
+README = "README.md"
+
+TABLES, TOP = "leaderboards", "leaderboards top"
+"""Names of the generated blocks: all tables in the README of the leaderboards, the top rows in that of the project."""
+
+TOP_ROWS = 5
+
+NO_ENTRIES = "No entries yet."
+
+_ABOUT_RATIOS = (
+    "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
+    "known, and the budget: cost-model evaluations in training (on the suite with the most) + while planning a task"
+)
+
+COLUMNS = (
+    "entry",
+    "mean ms",
+    "95% interval",
+    "gap to best",
+    "beats next",
+    "failed",
+    "plan ms",
+    "replayed ms",
+    "budget",
+    "trained on",
+)
+
+
+def render(root: Path) -> dict[Path, bytes]:
+    """The pages with tables and their content, from the entries under `root`; nothing is written.
+
+    Raises:
+        InvalidOptionError: there is no such folder.
+        DamagedFileError: an entry is not valid, or the README has no generated block.
+    """
+    leaderboards = load_leaderboards(root)
+    pages = {root / README: with_block(root / README, TABLES, all_tables(leaderboards)).encode()}
+    project = root.parent / README
+    if has_block(project, TOP):
+        pages[project] = with_block(project, TOP, top_table(leaderboards)).encode()
+    return pages
+
+
+def write_pages(root: Path) -> list[Path]:
+    """Write the pages and return their paths; see `render` and `write_atomically` for errors."""
+    pages = render(root)
+    for path, content in pages.items():
+        write_atomically(path, content)
+    return list(pages)
+
+
+def outdated(root: Path, pages: Mapping[Path, bytes]) -> list[Finding]:
+    """A finding for each of the rendered pages that is a link or has other content."""
+    return [
+        Finding(
+            Path(os.path.relpath(path, root)).as_posix(),
+            "It is not up to date. Update it with: shard-gym leaderboard render.",
+        )
+        for path, content in pages.items()
+        if path.is_symlink() or path.read_bytes() != content
+    ]
+
+
+def all_tables(leaderboards: Sequence[Leaderboard]) -> str:
+    """The table of the competitors across suites, and then one table for each leaderboard."""
+    if not leaderboards:
+        return NO_ENTRIES
+    parts = [_leaderboard_table(each) for each in leaderboards]
+    suites, ranked = competitors(leaderboards)
+    if len(suites) > 1 and ranked:
+        about = (
+            f"Entries on all {counted(len(suites), 'suite')} of the simulated track that have entries, "
+            f"{counted(ranked[0].tasks, 'task')}: {_ABOUT_RATIOS}."
+        )
+        parts.insert(0, f"### All suites\n\n{about}\n\n{_competitors_table(ranked)}")
+    return "\n\n".join(parts)
+
+
+def top_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The table of the first competitors across suites."""
+    suites, ranked = competitors(leaderboards)
+    if not ranked:
+        return NO_ENTRIES
+    first = ranked[:TOP_ROWS]
+    about = (
+        f"The first {len(first)} of the {counted(len(ranked), 'competitor')} with an entry on all "
+        f"{counted(len(suites), 'suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
+    )
+    return f"{about}\n\n{_competitors_table(first)}"
+
+
+def _competitors_table(ranked: Sequence[Competitor]) -> str:
+    header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
+    rows = [
+        (
+            escaped(each.name),
+            f"{each.iqm:.4f}",
+            f"{each.interval[0]:.4f} to {each.interval[1]:.4f}",
+            *(f"{100 * each.share_within(limit):.0f}%" for limit in (1.01, 1.05, 1.2)),
+            f"{each.training_queries:,} + {each.planning_queries:,.0f}",
+        )
+        for each in ranked
+    ]
+    return table(header, rows)
+
+
+def _leaderboard_table(leaderboard: Leaderboard) -> str:
+    """The title, the description and the table of one leaderboard."""
+    suite = leaderboard.suite
+    title = f"{suite}, measured on {escaped(leaderboard.hardware)}" if leaderboard.track == MEASURED else suite
+    about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
+    return f"### {title}\n\n{about}\n\n{table(COLUMNS, map(_row, leaderboard.entries))}"
+
+
+def _row(ranked: RankedEntry) -> tuple[str, ...]:
+    entry = ranked.verified.entry
+    name = escaped(entry.name)
+    low, high = ranked.interval_ms
+    over = ranked.improvement_over_next
+    return (
+        f"[{name}]({entry.link})" if entry.link else name,
+        _ms(ranked.mean_cost_ms),
+        f"{_ms(low)} to {_ms(high)}" if low < high else "",
+        "" if ranked.gap is None else f"{100 * ranked.gap:+.2f}%",
+        "" if over is None else f"{over:.2f}",
+        str(entry.scores.failures),
+        _ms(1e3 * entry.planning.seconds),
+        "" if ranked.replayed_seconds is None else _ms(1e3 * ranked.replayed_seconds),
+        f"{entry.training.queries:,} + {entry.planning.queries:,.0f}",
+        escaped(", ".join(entry.training.data)),
+    )
+
+
+def _ms(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"

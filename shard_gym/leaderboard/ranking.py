@@ -1,0 +1,307 @@
+"""Leaderboards: the entries of a suite by rank, best known placements that entries improve, competitors across suites.
+
+A leaderboard holds entries that may be compared: one track, one suite, and in the measured track one GPU and layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import DamagedFileError
+from shard_gym.io.files import read_json
+from shard_gym.leaderboard import statistics
+from shard_gym.leaderboard.replay import Replays, read_replays
+from shard_gym.leaderboard.schema import SEQUENTIAL
+from shard_gym.leaderboard.scorer import Scorer, load_scorer
+from shard_gym.leaderboard.store import SIMULATED
+from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
+from shard_gym.placement import Placement
+from shard_gym.suites import load_suite, suite_info, suite_names
+from shard_gym.suites.best_known import best_known, best_known_effort, best_known_path, write_best_known
+from shard_gym.text import counted, slug
+
+IMPROVED_BY = "improved by entries of the leaderboards: "
+"""Begins the part of a suite's sentence about the search effort that names the entries."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankedEntry:
+    """An entry and its scores on its leaderboard.
+
+    Attributes:
+        verified: the entry.
+        mean_cost_ms: mean over seeds and tasks, failures charged with the penalty.
+        interval_ms: 95% interval of that mean.
+        gap: mean of cost / best known cost, less 1; None without best known costs.
+        improvement_over_next: probability that it costs less than the entry of the next rank; None for the last.
+        replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
+    """
+
+    verified: VerifiedEntry
+    mean_cost_ms: float
+    interval_ms: tuple[float, float]
+    gap: float | None
+    improvement_over_next: float | None
+    replayed_seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class BestPlacements:
+    """The best placements known of a suite's N tasks, entries of its leaderboard included.
+
+    Attributes:
+        costs_ms: (N,) float64.
+        placements: N of them.
+        effort: how they were found, in words.
+    """
+
+    costs_ms: FloatArray
+    placements: tuple[Placement, ...]
+    effort: str
+
+
+@dataclass(frozen=True, eq=False)
+class Leaderboard:
+    """Entries that are ranked together.
+
+    Attributes:
+        track: of all of them.
+        hardware: in the measured track the GPU that was measured; else the hardware that the tasks are placed on.
+        scorer: of the suite.
+        best: the best placements known; None if a task has none, and in the measured track.
+        entries: by rank, the best first.
+    """
+
+    track: str
+    hardware: str
+    scorer: Scorer
+    best: BestPlacements | None
+    entries: tuple[RankedEntry, ...]
+
+    @property
+    def suite(self) -> str:
+        """Name of the suite."""
+        return self.scorer.suite.name
+
+
+def load_leaderboards(root: Path) -> list[Leaderboard]:
+    """The leaderboards of the entries under `root`, all verified.
+
+    Raises:
+        InvalidOptionError: there is no such folder.
+        DamagedFileError: an entry is not valid; the message has the first finding.
+    """
+    entries, findings = verify_all(root)
+    replays, wrong = read_replays(root, entries)
+    findings += wrong
+    if findings:
+        raise DamagedFileError(
+            f"{counted(len(findings), 'finding')}, the first: {findings[0]} "
+            "All of them: shard-gym leaderboard verify --all."
+        )
+    return rank_entries(entries, replays)
+
+
+def rank_entries(entries: Iterable[VerifiedEntry], replays: Replays = MappingProxyType({})) -> list[Leaderboard]:
+    """The leaderboards of these entries: the simulated ones first, in the order of the suites."""
+    groups: dict[tuple[str, str, str], list[VerifiedEntry]] = {}
+    for each in entries:
+        groups.setdefault((each.folder.track, slug(_measured_hardware(each)), each.folder.suite), []).append(each)
+    order = {name: number for number, name in enumerate(suite_names())}
+    keys = sorted(groups, key=lambda key: (key[0] != SIMULATED, key[1], order[key[2]]))
+    return [make_leaderboard(load_scorer(key[2], key[0]), groups[key], replays) for key in keys]
+
+
+def _measured_hardware(each: VerifiedEntry) -> str:
+    """The GPU, and the layout if it is not parallel; empty in the simulated track."""
+    hardware = each.entry.hardware
+    return (hardware.gpu or "") + (f" ({SEQUENTIAL})" if hardware.layout == SEQUENTIAL else "")
+
+
+def make_leaderboard(
+    scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays = MappingProxyType({})
+) -> Leaderboard:
+    """The leaderboard of entries of one suite and track, at least one, measured on the same hardware if at all."""
+    best = _best_placements(scorer, entries) if scorer.track == SIMULATED else None
+    ordered = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.folder.slug))
+    ranked = []
+    for each, after in zip(ordered, [*ordered[1:], None], strict=True):
+        over = None if after is None else statistics.probability_of_improvement(each.costs_ms, after.costs_ms)
+        ranked.append(
+            RankedEntry(
+                each,
+                mean_cost_ms=float(each.costs_ms.mean()),
+                interval_ms=statistics.mean_interval(each.costs_ms),
+                gap=None if best is None else statistics.gap(each.costs_ms, best.costs_ms),
+                improvement_over_next=over,
+                replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
+            )
+        )
+    hardware = _measured_hardware(entries[0]) or suite_info(scorer.suite.name).hardware
+    return Leaderboard(scorer.track, hardware, scorer, best, tuple(ranked))
+
+
+def _best_placements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestPlacements | None:
+    """None if a task has neither a best known placement nor a placement in an entry."""
+    known = best_known(scorer.suite, scorer.model)
+    better = {each.task: each for each in _improvements(scorer, entries)}
+    names = [task.name for task in scorer.suite]
+    if not all(name in known or name in better for name in names):
+        return None
+    best = [better[name] if name in better else known[name] for name in names]
+    return BestPlacements(
+        np.array([each.cost_ms for each in best]),
+        tuple(each.placement for each in best),
+        best_known_effort(scorer.suite.name) if known else "",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Improvement:
+    """A placement in an entry that is better than the best known one.
+
+    Attributes:
+        entry: id of the entry.
+        task: name of the task.
+        cost_ms: cost of the placement.
+        placement: (T,) int64.
+    """
+
+    entry: str
+    task: str
+    cost_ms: float
+    placement: Placement
+
+
+def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, list[Improvement]]:
+    """By suite: the best placement of each task for which an entry of the simulated track improves the best known."""
+    groups: dict[str, list[VerifiedEntry]] = {}
+    for each in entries:
+        if each.folder.track == SIMULATED:
+            groups.setdefault(each.folder.suite, []).append(each)
+    found = {suite: _improvements(load_scorer(suite, SIMULATED), members) for suite, members in groups.items()}
+    return {suite: better for suite, better in found.items() if better}
+
+
+def _improvements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> list[Improvement]:
+    """`improvements` of one suite."""
+    known = {name: best.cost_ms for name, best in best_known(scorer.suite, scorer.model).items()}
+    found = []
+    for number, task in enumerate(scorer.suite):
+        candidates = [
+            Improvement(each.folder.id, task.name, float(costs[number]), placement)
+            for each in entries
+            for costs, row in zip(each.costs_ms, each.placements, strict=True)
+            if (placement := row[number]) is not None
+        ]
+        best = min(candidates, key=lambda candidate: candidate.cost_ms, default=None)
+        if best is not None and best.cost_ms < known.get(task.name, math.inf) * (1 - TOLERANCE):
+            found.append(best)
+    return found
+
+
+def update_best_known(suite: str, better: Sequence[Improvement]) -> Path:
+    """Write the file of the best known placements of `suite` with the improvements; other tasks keep theirs.
+
+    Every placement is checked and costed again; see `write_best_known` for errors.
+    """
+    model = load_scorer(suite, SIMULATED).model
+    new = {each.task: each.placement for each in better}
+    placements: dict[str, Placement] = {}
+    splits = []
+    for split in (load_suite(suite, name) for name in suite_info(suite).tasks):
+        known = {name: best.placement for name, best in best_known(split, model).items()}
+        found = known | {task.name: new[task.name] for task in split if task.name in new}
+        splits += [split] if found else []
+        placements |= found
+    return write_best_known(splits, placements, model, _effort(suite, model.fingerprint, better))
+
+
+def _effort(suite: str, cost_model: str, better: Sequence[Improvement]) -> str:
+    """The sentence about the search effort so far, with all entries that improved a placement."""
+    path = best_known_path(suite)
+    record = read_json(path) if path.exists() else {}
+    search, _, entries = (record["how"] if record.get("cost_model") == cost_model else "").partition(IMPROVED_BY)
+    names = sorted({*filter(None, entries.split(", ")), *(each.entry for each in better)})
+    return f"{search.removesuffix('; ')}{'; ' if search else ''}{IMPROVED_BY}{', '.join(names)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Competitor:
+    """The entries with one folder name, agent and authors on several suites of the simulated track.
+
+    Attributes:
+        slug: name of the folders.
+        name: of the entry on the first of the suites.
+        tasks: number of tasks of all suites.
+        iqm: interquartile mean over tasks and seeds of cost / best known cost.
+        interval: 95% interval of it.
+        ratios: (M,) cost / best known cost of every task and seed.
+        training_queries: cost-model evaluations in training, on the suite with the most.
+        planning_queries: cost-model evaluations while planning a task, mean over the tasks.
+    """
+
+    slug: str
+    name: str
+    tasks: int
+    iqm: float
+    interval: tuple[float, float]
+    ratios: FloatArray
+    training_queries: int
+    planning_queries: float
+
+    def share_within(self, ratio: float) -> float:
+        """Share of its placements that cost at most `ratio` times the best known."""
+        return float(statistics.performance_profile(self.ratios, np.array([ratio]))[0])
+
+
+def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], list[Competitor]]:
+    """All suites with simulated entries, and the competitors with an entry on every one, the best IQM first.
+
+    Ranking requires all suites, to prevent cherry-picking.
+    """
+    compared = [
+        leaderboard for leaderboard in leaderboards if leaderboard.track == SIMULATED and leaderboard.best is not None
+    ]
+    found: dict[tuple[str, ...], list[tuple[Leaderboard, RankedEntry]]] = {}
+    for leaderboard in compared:
+        for ranked in leaderboard.entries:
+            entry = ranked.verified.entry
+            # The folder name alone does not identify a competitor: others may use it on another suite.
+            key = (ranked.verified.folder.slug, entry.agent.name, *sorted(entry.authors))
+            found.setdefault(key, []).append((leaderboard, ranked))
+    complete = [_competitor(key[0], rows) for key, rows in found.items() if len(rows) == len(compared)]
+    suites = tuple(leaderboard.suite for leaderboard in compared)
+    return suites, sorted(complete, key=lambda each: (each.iqm, each.slug))
+
+
+def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> Competitor:
+    ratios = [
+        ranked.verified.costs_ms / leaderboard.best.costs_ms
+        for leaderboard, ranked in rows
+        if leaderboard.best is not None
+    ]
+    pooled = np.concatenate([each.ravel() for each in ratios])
+    entries = [ranked.verified.entry for _, ranked in rows]
+    return Competitor(
+        slug=slug,
+        name=entries[0].name,
+        tasks=sum(each.shape[1] for each in ratios),
+        iqm=float(statistics.interquartile_mean(pooled[None])[0]),
+        interval=statistics.interquartile_mean_interval(ratios),
+        ratios=pooled,
+        training_queries=max(entry.training.queries for entry in entries),
+        planning_queries=float(
+            np.average(
+                [entry.planning.queries for entry in entries],
+                weights=[len(leaderboard.scorer.suite) for leaderboard, _ in rows],
+            )
+        ),
+    )

@@ -1,0 +1,241 @@
+"""The web page of the leaderboards: a folder of static files that works from a disk and from any web server.
+
+`static/` holds the files that are the same for all entries, and the folder `data` of a built page the numbers, as
+scripts. Equal leaderboards give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.errors import UnwritablePathError
+from shard_gym.explain import critical_devices
+from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
+from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, Scorer
+from shard_gym.leaderboard.statistics import TAUS, performance_profile
+from shard_gym.leaderboard.store import MIB, SIMULATED
+from shard_gym.placement import Placement, memory_used, placement_to_json
+from shard_gym.suites import suite_info
+from shard_gym.text import counted, slug
+
+STATIC = Path(__file__).parent / "static"
+
+DATA = "data"
+
+COST_DIGITS = 5
+"""Significant digits of costs; the page shows four."""
+
+SCORE_DIGITS = 9
+"""Significant digits of scores. The tables round them again, and both must show the same last digit."""
+
+TABLE_DIGITS = 4
+"""Significant digits of the numbers of single tables, which are most of what a page loads."""
+
+
+def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
+    """Write the page into the folder `out` and return the paths of its files, sorted.
+
+    Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
+    removed, are deleted afterwards; nothing else in `out` is touched.
+
+    Raises:
+        UnwritablePathError: the folder cannot be written to.
+    """
+    files = site_files(leaderboards)
+    for name, content in files.items():
+        write_atomically(out / name, content)
+    for path in sorted((out / DATA).rglob("*.js")):
+        if path.relative_to(out).as_posix() not in files:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise UnwritablePathError(f"{path} is out of date and cannot be removed: {error.strerror}.") from error
+    return [out / name for name in files]
+
+
+def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
+    """The content of each file of the page by its path, sorted; nothing is written."""
+    files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
+    for key, value in _values(leaderboards):
+        files[f"{DATA}/{key}.js"] = _script(key, value)
+    return dict(sorted(files.items()))
+
+
+def _script(key: str, value: Any) -> bytes:
+    """A script that stores `value` under `key`. A page opened from a disk may load scripts, but may not fetch JSON.
+
+    The text is ASCII, with all other characters escaped, and `value` is a literal that runs no code.
+    """
+    literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n".encode("ascii")
+
+
+def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
+    """The values of the page by their keys: one index, and the data of each leaderboard.
+
+    Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
+    """
+    entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
+    yield (
+        "index",
+        {
+            "competitors": sorted(entries),
+            "suites": [_summary(each) for each in leaderboards],
+            "profiles": _profiles(leaderboards),
+        },
+    )
+    for each in leaderboards:
+        key, tasks = leaderboard_key(each), range(len(each.scorer.suite))
+        yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
+        yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
+        if each.best is not None:
+            yield f"{key}/best", _placement_sheets(each.scorer, each.best.costs_ms, each.best.placements)
+        for ranked in each.entries:
+            costs, placements = ranked.verified.costs_ms.mean(axis=0), ranked.verified.placements[0]
+            yield f"{key}/entries/{ranked.verified.folder.slug}", _placement_sheets(each.scorer, costs, placements)
+
+
+def leaderboard_key(leaderboard: Leaderboard) -> str:
+    """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/nvidia-h200/dlrm-20x4"."""
+    hardware = () if leaderboard.track == SIMULATED else (slug(leaderboard.hardware),)
+    return "/".join((leaderboard.track, *hardware, leaderboard.suite))
+
+
+def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
+    """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
+    suite = leaderboard.scorer.suite
+    tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
+    return {
+        "key": leaderboard_key(leaderboard),
+        "name": suite.name,
+        "track": leaderboard.track,
+        "hardware": leaderboard.hardware,
+        "description": suite_info(suite.name).description,
+        "cost_model": TRACK_COST_MODELS[SIMULATED],
+        "tasks": len(suite),
+        "tables": [min(tables), max(tables)],
+        "devices": [min(devices), max(devices)],
+        "entries": len(leaderboard.entries),
+        "best_effort": leaderboard.best.effort if leaderboard.best else None,
+    }
+
+
+def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
+    """The performance profile of the simulated track; measured costs have no best known costs to compare with."""
+    suites, ranked = competitors(leaderboards)
+    if not ranked:
+        return []
+    about = (
+        f"{counted(ranked[0].tasks, 'test task')} of {counted(len(suites), 'suite')}; competitors with an entry on "
+        "every one of them."
+    )
+    lines = [
+        {
+            "id": each.slug,
+            "name": each.name,
+            "tasks": each.tasks,
+            "shares": _numbers(performance_profile(each.ratios)),
+            "iqm": _number(each.iqm),
+            "iqm_interval": [_number(end) for end in each.interval],
+        }
+        for each in ranked
+    ]
+    return [{"track": SIMULATED, "hardware": None, "about": about, "taus": TAUS.tolist(), "lines": lines}]
+
+
+def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
+    """An entry's row of the ranking."""
+    verified, replayed = ranked.verified, ranked.replayed_seconds
+    entry = verified.entry
+    return {
+        "id": verified.folder.slug,
+        "name": entry.name,
+        "authors": list(entry.authors),
+        "link": entry.link,
+        "licence": entry.licence,
+        "agent": entry.agent.name,
+        "hardware": entry.hardware.machine,
+        "seeds": len(entry.seeds),
+        "failures": entry.scores.failures,
+        "planning_replayed": replayed is not None,
+        "training_queries": entry.training.queries,
+        "training_data": ", ".join(entry.training.data),
+        "shard_gym": entry.made_with.shard_gym,
+        "mean_cost_ms": _number(ranked.mean_cost_ms),
+        "gap": _number(ranked.gap),
+        "improvement_over_next": _number(ranked.improvement_over_next),
+        "planning_ms": _number(1e3 * (entry.planning.seconds if replayed is None else replayed)),
+        "planning_queries": _number(entry.planning.queries),
+        "interval_ms": [_number(end) for end in ranked.interval_ms],
+    }
+
+
+def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
+    """A task as the page shows it, without any placement: lists of T tables or D devices, memory in MiB.
+
+    Device d is on host d // devices_per_host; `costs_ms` are those of each table alone on a device.
+    """
+    scorer, best = leaderboard.scorer, leaderboard.best
+    bound = scorer.lower_bound(number) if leaderboard.track == SIMULATED else None
+    task = scorer.suite[number]
+    tables, topology = task.tables, task.topology
+    return {
+        "name": task.name,
+        "devices_per_host": topology.devices_per_host,
+        "caps_mib": _numbers(topology.memory_cap_bytes / MIB),
+        "best_known_ms": None if best is None else _number(best.costs_ms[number], COST_DIGITS),
+        "lower_bound_ms": _number(bound, COST_DIGITS),
+        "tables": list(tables.names),
+        "costs_ms": _numbers(scorer.model.single_table_costs(scorer.loads(number)[0], topology), TABLE_DIGITS),
+        "memory_mib": _numbers(tables.memory_bytes / MIB, TABLE_DIGITS),
+        "dims": tables.embedding_dim.tolist(),
+        "rows": tables.num_embeddings.tolist(),
+        "pooling": _numbers(tables.pooling_factor, TABLE_DIGITS),
+    }
+
+
+def _placement_sheets(
+    scorer: Scorer, costs_ms: ArrayLike, placements: Sequence[Placement | None]
+) -> dict[str, list[Any]]:
+    """The costs of all tasks, and a sheet of each placement; None where there is no placement."""
+    sheets = [
+        None if placement is None else _placement_sheet(scorer, number, placement)
+        for number, placement in enumerate(placements)
+    ]
+    return {"task_costs_ms": _numbers(costs_ms), "placements": sheets}
+
+
+def _placement_sheet(scorer: Scorer, number: int, placement: Placement) -> dict[str, Any]:
+    """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model."""
+    task, (loads, cluster) = scorer.suite[number], scorer.loads(number)
+    phases, cost = scorer.model.costs(scorer.model.reduce(loads, placement, task.num_devices), cluster)
+    return {
+        "cost_ms": _number(cost, COST_DIGITS),
+        "phases_ms": [_numbers(device) for device in phases],
+        "critical": [np.flatnonzero(phase).tolist() for phase in critical_devices(phases).T],
+        "memory_mib": _numbers(memory_used(placement, task.tables, task.num_devices) / MIB),
+        "placement": placement_to_json(placement),
+    }
+
+
+def significant(values: ArrayLike, digits: int = COST_DIGITS) -> NDArray[np.float64]:
+    """`values` rounded to `digits` significant digits, as the nearest float64 to that decimal number."""
+    given = np.asarray(values, np.float64)
+    return np.array([float(f"{value:.{digits}g}") for value in given.ravel()]).reshape(given.shape)
+
+
+def _numbers(values: ArrayLike, digits: int = COST_DIGITS) -> list[float]:
+    """(K,) rounded numbers; whole ones have no ".0", which makes the files smaller."""
+    return [int(value) if value.is_integer() else value for value in significant(values, digits).tolist()]
+
+
+def _number(value: ArrayLike | None, digits: int = SCORE_DIGITS) -> float | None:
+    """One rounded number; None stays None."""
+    return None if value is None else _numbers([float(np.asarray(value))], digits)[0]

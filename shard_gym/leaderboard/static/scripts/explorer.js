@@ -1,0 +1,259 @@
+"use strict";
+// Two placements of one task side by side, on one scale.
+(() => {
+  const { el, svg, spoken, quoted, scroller, redrawn, format, PHASES, LETTERS, timeline, mark } = window.ShardGym;
+
+  const hostOf = (task, device) => Math.floor(device / task.devices_per_host);
+
+  /** The device that most phases wait for; of equals the one busy for longest. */
+  function busiest(placement) {
+    const weight = placement.phases_ms.map((phases, device) => [
+      placement.critical.filter((devices) => devices.length < placement.phases_ms.length && devices.includes(device))
+        .length,
+      phases.reduce((sum, ms) => sum + ms, 0),
+    ]);
+    return weight.reduce(
+      (best, each, device) =>
+        each[0] > weight[best][0] || (each[0] === weight[best][0] && each[1] > weight[best][1]) ? device : best,
+      0,
+    );
+  }
+
+  const versus = (cost, other) => (other ? ` (${format.percent(cost / other - 1)})` : "");
+
+  function taskFacts(task) {
+    const devices = task.caps_mib.length;
+    const hosts = Math.ceil(devices / task.devices_per_host);
+    const facts = [
+      ["Tables", format.count(task.tables.length)],
+      ["Devices", `${devices}${hosts > 1 ? ` in ${hosts} hosts` : ""}`],
+      ["Memory cap of a device", format.memory(Math.min(...task.caps_mib))],
+      ["Best known", `${format.ms(task.best_known_ms)} ms`],
+      ["Lower bound", `${format.ms(task.lower_bound_ms)} ms`],
+    ].filter(([, value]) => !value.startsWith(format.NONE));
+    return [
+      el(
+        "dl",
+        { class: "facts" },
+        facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))),
+      ),
+      legend(),
+    ];
+  }
+
+  function legend() {
+    const swatch = (style) =>
+      svg(
+        "svg",
+        { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
+        svg("rect", { class: style, x: 1, y: 1, width: 12, height: 12 }),
+      );
+    const items = PHASES.map((words, phase) => [`work p${phase}`, `${LETTERS[phase]} ${words}`]);
+    const critical = svg(
+      "svg",
+      { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
+      svg("rect", { class: "critical", x: 1, y: 1, width: 12, height: 12 }),
+      svg("path", { class: "dot", d: "M9 4l-4 3l4 3z" }),
+    );
+    return el(
+      "ul",
+      { class: "legend" },
+      [...items, ["waiting", "waiting"], ["memory", "memory used"]].map(([style, words]) =>
+        el("li", {}, swatch(style), words),
+      ),
+      el("li", {}, critical, "slowest device of its phase"),
+    );
+  }
+
+  /** Draw both panels. `sides`: two of { entry, look, sheet, cost }; `suite` and `task` are shared. */
+  function draw(place, suite, task, sides) {
+    const most = Math.max(...sides.map((side) => side.sheet?.cost_ms ?? 0));
+    const panels = sides.map((side, index) => panel(suite, task, side, most, index ? "Right" : "Left"));
+    place.replaceChildren(...panels.map(({ node }) => node));
+    for (const { finish } of panels) finish?.(); // parts that need their width
+  }
+
+  /** Scroll a list, and nothing around it, until the height `top` in it is in its middle. */
+  const reveal = (list, top) => {
+    list.scrollTop = top - list.clientHeight / 2;
+  };
+
+  /** What the placement costs and, where that is something else, what the entry scores on the task. */
+  function costFacts(suite, task, { entry, sheet, cost }) {
+    const shown = el("strong", {}, `${format.ms(sheet.cost_ms)} ms`);
+    const seeds = `mean over ${format.range([entry.seeds, entry.seeds], "seed")}`;
+    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(cost)} ms measured, ${seeds}`];
+    return [
+      shown,
+      versus(sheet.cost_ms, task.best_known_ms),
+      entry.seeds > 1 ? `; ${format.ms(cost)} ms ${seeds}` : null,
+    ];
+  }
+
+  function panel(suite, task, side, most, where) {
+    const { entry, sheet } = side;
+    const title = el("h3", {}, mark(side.look), spoken(`${where}: `), quoted(entry.name));
+    if (!sheet) {
+      const charged = `The first seed has no valid placement of this task. Mean over seeds: ${format.ms(side.cost)} ms.`;
+      return { node: el("div", { class: "panel" }, title, el("p", { class: "notice" }, charged)) };
+    }
+    const facts = costFacts(suite, task, side);
+    const canvas = el("div");
+    const label = `Phases of each device, ${entry.name}: ${summary(sheet)}. The table below holds the numbers.`;
+    const tall = sheet.phases_ms.length > 24;
+    const picture = tall ? scroller(`Devices of ${entry.name}; scrolls down`, "tall", canvas) : canvas;
+    const listing = el("div");
+    const first = busiest(sheet);
+    const devices = deviceTable(task, entry, sheet, (device) => {
+      listing.replaceChildren(...tablesOn(task, entry, sheet, device));
+      if (tall) reveal(picture, timeline.topOf(device));
+    });
+    const finish = () => {
+      redrawn(canvas, (width) => timeline.draw(width, { placement: sheet, caps: task.caps_mib, most, label }));
+      devices.choose(first);
+      if (tall) reveal(devices.node, devices.rowOf(first).offsetTop);
+    };
+    return {
+      node: el(
+        "div",
+        { class: "panel" },
+        title,
+        entry.note ? el("p", { class: "quiet" }, quoted(`${entry.note[0].toUpperCase()}${entry.note.slice(1)}.`)) : null,
+        el("p", { class: "cost" }, facts),
+        picture,
+        devices.node,
+        listing,
+      ),
+      finish,
+    };
+  }
+
+  const summary = (sheet) =>
+    timeline
+      .spansOf(sheet)
+      .map((span, phase) => {
+        const devices = sheet.critical[phase];
+        const who = devices.length > 3 ? `${devices.length} devices` : `device ${devices.join(" and ")}`;
+        return `${PHASES[phase]} ${format.short(span)} ms${devices.length ? `, slowest ${who}` : ""}`;
+      })
+      .join("; ");
+
+  // Devices: one is chosen, and its tables are listed below.
+
+  /** The table as a node, and how to choose a device in it; `chosen(device)` is called when one is. */
+  function deviceTable(task, entry, sheet, chosen) {
+    const buttons = sheet.phases_ms.map((_, device) => {
+      const button = el(
+        "button",
+        { type: "button", class: "device", "aria-pressed": "false" },
+        spoken("Tables of device "),
+        String(device),
+      );
+      button.addEventListener("click", () => choose(device));
+      return button;
+    });
+    function choose(device) {
+      buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === device)));
+      chosen(device);
+    }
+    const rows = sheet.phases_ms.map((phases, device) =>
+      el(
+        "tr",
+        {},
+        el(
+          "th",
+          { scope: "row" },
+          buttons[device],
+          hostOf(task, task.caps_mib.length - 1) ? el("small", {}, ` host ${hostOf(task, device)}`) : null,
+        ),
+        phases.map((ms, phase) => timeCell(ms, sheet.critical[phase].includes(device))),
+        el("td", { class: "number" }, format.memory(sheet.memory_mib[device])),
+        el("td", { class: "number" }, format.share(sheet.memory_mib[device] / task.caps_mib[device])),
+        el("td", { class: "number" }, sheet.placement.filter((each) => each === device).length),
+      ),
+    );
+    const heads = ["Device", ...PHASES, "Memory", "of cap", "Tables"];
+    const node = scroller(
+      `Phases and memory, ${entry.name}; scrolls`,
+      `wide ${rows.length > 24 ? "tall" : ""}`,
+      el(
+        "table",
+        { class: "devices" },
+        el("caption", {}, "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists its tables."),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            heads.map((words, index) => el("th", { scope: "col", class: index ? "number" : null }, words)),
+          ),
+        ),
+        el("tbody", {}, rows),
+      ),
+    );
+    return { node, choose, rowOf: (device) => rows[device] };
+  }
+
+  const timeCell = (ms, critical) =>
+    critical
+      ? el(
+          "td",
+          { class: "number slowest" },
+          format.ms(ms),
+          el("span", { "aria-hidden": true }, " \u25c0"),
+          spoken(" slowest"),
+        )
+      : el("td", { class: "number" }, format.ms(ms));
+
+  function tablesOn(task, entry, sheet, device) {
+    const tables = task.tables
+      .map((_, table) => table)
+      .filter((table) => sheet.placement[table] === device)
+      .sort((one, other) => task.costs_ms[other] - task.costs_ms[one] || one - other);
+    const title = `Tables on device ${device}, costliest first`;
+    if (!tables.length) return [el("h4", {}, title), el("p", { class: "quiet" }, "None.")];
+    const columns = [
+      ["Cost alone, ms", (table) => format.ms(task.costs_ms[table])],
+      ["Memory", (table) => format.memory(task.memory_mib[table])],
+      ["Dim", (table) => task.dims[table]],
+      ["Rows", (table) => format.count(task.rows[table])],
+      ["Lookups per sample", (table) => format.short(task.pooling[table])],
+    ];
+    return [
+      el("h4", {}, title),
+      scroller(
+        `${title}, ${entry.name}; scrolls`,
+        "wide tall",
+        el(
+          "table",
+          {},
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              el("th", { scope: "col" }, "Table"),
+              columns.map(([words]) => el("th", { scope: "col", class: "number" }, words)),
+            ),
+          ),
+          el(
+            "tbody",
+            {},
+            tables.map((table) =>
+              el(
+                "tr",
+                {},
+                el("th", { scope: "row" }, quoted(task.tables[table])),
+                columns.map(([, value]) => el("td", { class: "number" }, value(table))),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ];
+  }
+
+  Object.assign(window.ShardGym, { explorer: { draw, taskFacts } });
+})();

@@ -1,0 +1,366 @@
+"""Ways to cheat with an entry, to mislead its readers, or to break the verifier. Each is refused at its place."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.leaderboard import verify
+from shard_gym.leaderboard.store import Finding
+from shard_gym.leaderboard.verify import verify_all
+
+Change = Callable[[Any], object]
+
+ROWS = "placements.json"
+TOML = "entry.toml"
+TASK3 = "dlrm-20x4/test/3"
+ROW3 = f"{ROWS}, task {TASK3}, seed 0"
+NO_TASK = "Suite 'dlrm-20x4' has no such test task"
+NAME, LINK = "The random agent", "https://example.org/code"
+HUGE = "f" * 20_000
+
+
+def toml(old: str, new: str) -> Change:
+    return lambda entry: entry.toml(old, new)
+
+
+def toml_pattern(pattern: str, new: str) -> Change:
+    return lambda entry: entry.text(lambda text: re.sub(pattern, new, text))
+
+
+def learns_from(data: str) -> Change:
+    return toml_pattern(r"learns = false((?s:.*))data = \[\]", rf'learns = true\1data = ["{data}"]')
+
+
+def rows(change: Callable[[list[dict[str, Any]]], object]) -> Change:
+    return lambda entry: entry.rows(change)
+
+
+def set_row(**values: Any) -> Change:
+    return rows(lambda rows: rows[3].update(values))
+
+
+def copy_row(**values: Any) -> Change:
+    return rows(lambda rows: rows.append({**rows[3], **values}))
+
+
+def set_device(value: Any) -> Change:
+    return rows(lambda rows: rows[3]["placement"].__setitem__(7, value))
+
+
+def device_text(literal: str) -> Change:
+    """A number that Python's writer does not write."""
+
+    def change(entry: Any) -> None:
+        set_device(777)(entry)
+        entry.text(lambda text: text.replace("777", literal), ROWS)
+
+    return change
+
+
+def content(data: bytes, file: str = ROWS) -> Change:
+    return lambda entry: (entry.path / file).write_bytes(data)
+
+
+def add_file(name: str) -> Change:
+    return lambda entry: (entry.path / name).write_text("x")
+
+
+def repeat_seed(rows: list[dict[str, Any]]) -> None:
+    """The best of five runs submitted five times."""
+    for number, row in enumerate(rows):
+        row["placement"] = rows[number % 50]["placement"]
+
+
+def renumber_devices(rows: list[dict[str, Any]]) -> None:
+    """One run submitted as two, with other numbers for the devices."""
+    for number, row in enumerate(rows[:50]):
+        rows[50 + number]["placement"] = [(device + 1) % 4 for device in row["placement"]]
+
+
+def only_best_seed(entry: Any) -> None:
+    """One run of a random agent, declared deterministic."""
+    entry.toml("seeds = [0, 1, 2, 3, 4]", "seeds = [0]")
+    entry.toml("uses_chance = true", "uses_chance = false")
+    entry.rows(lambda rows: rows.__delitem__(slice(50, None)))
+
+
+ONE_GPU = '[hardware]\ngpu = "H"\nlayout = "parallel"'
+
+# In entry.toml: the text that is replaced, its replacement, and the finding.
+DECLARED: dict[str, tuple[str, str, str]] = {
+    # Seeds
+    "fewer seeds": (
+        "seeds = [0, 1, 2, 3, 4]",
+        "seeds = [0, 1]",
+        r"seeds are \[0, 1\], but an agent that uses chance has exactly the seeds \[0, 1, 2, 3, 4\]",
+    ),
+    "chosen seeds": ("seeds = [0, 1, 2, 3, 4]", "seeds = [3, 17, 40, 41, 99]", r"seeds are \[3, 17, 40, 41, 99\]"),
+    "a seed among the options": ("options = {}", "options = {seed = 7}", "agent.options must not hold 'seed'"),
+    # Scores, tracks and budgets
+    "an edited count of failures": ("failures = 0", "failures = 2", "scores.failures is 2, but 0 placements are null"),
+    "an own cost model": (
+        'name = "analytical"',
+        'name = "mine"',
+        "cost_model.name is 'mine', but in simulated/dlrm-20x4 it must be 'analytical'",
+    ),
+    "a GPU in the simulated track": (
+        "[hardware]",
+        '[hardware]\ngpu = "NVIDIA H200"',
+        "hardware.gpu and hardware.layout are required in the measured track and refused elsewhere",
+    ),
+    "negative budgets": ("search_budget = 0", "search_budget = -1", "planning.search_budget is refused"),
+    "training queries without learning": (
+        "data = []\nqueries = 0",
+        "data = []\nqueries = 5",
+        "training.queries must be 0",
+    ),
+    "training data not declared": ("learns = false", "learns = true", "agent.learns and training.data differ"),
+    "an agent that learns and does not say so": (
+        'name = "random"',
+        'name = "ppo"',
+        "agent.learns is false, but ShardGym's agent 'ppo' learns",
+    ),
+    # Types, keys and schema
+    "an unknown key": ("schema = 1", "schema = 1\nverified = true", "The key 'verified' is not known"),
+    "an unknown key in a section": ("[scores]", "[scores]\nrank = 1", "The key 'scores.rank' is not known"),
+    "a missing key": ('licence = "MIT"\n', "", "The key 'licence' is missing"),
+    "a doubled key": (
+        'licence = "MIT"',
+        'licence = "MIT"\nlicence = "GPL"',
+        "It is not readable TOML: .*overwrite",
+    ),
+    "a date for a text": ('licence = "MIT"', "licence = 2026-01-01", "licence is refused: .*string"),
+    "a date for a number": (
+        "search_budget = 0",
+        "search_budget = 2026-01-01T00:00:00",
+        "planning.search_budget is refused",
+    ),
+    "a text for a number": ("failures = 0", 'failures = "0"', "scores.failures is refused"),
+    "a truth value for a count": ("failures = 0", "failures = false", "scores.failures is refused"),
+    "a future schema": ("schema = 1", "schema = 2", "It has schema 2, but this version reads 1"),
+    "an integer without end": ("search_budget = 0", f"search_budget = 0x{HUGE}", ".*search_budget is refused"),
+    "a schema without end": ("schema = 1", f"schema = 0x{HUGE}", "It has schema a int too large to show"),
+    "keys in keys in keys": ("options = {}", f"options{'.x' * 3_000} = 1", ".*agent.options.x"),
+    "a bomb of brackets": (
+        "options = {}",
+        "options = {x = " + "[" * 9_000 + "]" * 9_000 + "}",
+        "It is not readable TOML",
+    ),
+    # Names and links
+    "a link that runs code": (LINK, "javascript:alert(1)", "link is refused: it must be an https:// address"),
+    "a link that leaves its cell": (LINK, "https://e.org/x)|<b>", "link is refused"),
+    "a name with reversed text": (NAME, "The \u202emodnar agent", "name is refused: it must be printable text"),
+    "a name of two lines": (NAME, "The\\nagent", "name is refused: it must be printable"),
+    "an endless name": (NAME, "x" * 500, "name is refused: .*120"),
+    "a Cyrillic letter": (NAME, "The r\u0430ndom agent", "name is refused: it must be made of Latin"),
+    "an invisible letter": (NAME, "The random agent\u3164", "name is refused: it must be made of Latin"),
+    "a blank of braille": (NAME, "\u2800", "name is refused"),
+    "a tower of accents": (NAME, "Z" + "\u0301\u0302" * 40, "name is refused"),
+    "an option with a line break": ("options = {}", 'options = {"x\\n::stop-commands::" = 1}', ".*options.x"),
+}
+
+# In placements.json, about the task 3 and the seed 0: the change and the finding.
+PLACED: dict[str, tuple[Change, str]] = {
+    "a missing task": (rows(lambda rows: rows.pop(3)), "The task is missing for this seed"),
+    "a doubled task": (copy_row(), "The task occurs twice for this seed"),
+    "no rows": (rows(lambda rows: rows.clear()), "The task is missing"),
+    "more than the memory": (set_row(placement=[0] * 20), "Device 0 is given 20 tables that need .* its cap is"),
+    "too short": (rows(lambda rows: rows[3]["placement"].pop()), r"A placement of 20 tables needs shape \(20,\)"),
+    "too long": (rows(lambda rows: rows[3]["placement"].append(0)), r".* got \(21,\)"),
+    "empty": (set_row(placement=[]), r".* got \(0,\)"),
+    "a device too many": (set_device(4), "Table 7 .* the devices are 0 to 3"),
+    "a negative device": (set_device(-1), "Table 7 .* is on device -1"),
+    "a float": (set_device(1.5), "rows.3.placement.7 is refused: .*integer"),
+    "a whole float": (set_device(1.0), "rows.3.placement.7 is refused: .*integer"),
+    "a truth value": (set_device(True), "rows.3.placement.7 is refused: .*integer"),
+    "a text": (set_device("1"), "rows.3.placement.7 is refused: .*integer"),
+    "a null in a placement": (set_device(None), "rows.3.placement.7 is refused"),
+    "a nested list": (set_device([1]), "rows.3.placement.7 is refused"),
+    "a huge integer": (device_text("9" * 40), "rows.3.placement.7 is refused"),
+    "an unknown key in a row": (set_row(cost_ms=1.0), "The key 'rows.3.cost_ms' is not known"),
+}
+
+# Anywhere: the change and the finding with its file.
+CHANGED: dict[str, tuple[Change, str]] = {
+    "an extra task": (copy_row(task="dlrm-20x4/test/50"), f"{ROWS}, task dlrm-20x4/test/50, seed 0: {NO_TASK}"),
+    "a training task": (set_row(task="dlrm-20x4/train/3"), f"{ROWS}, task dlrm-20x4/train/3, seed 0: {NO_TASK}"),
+    "a task with a line break": (copy_row(task="x\n1 entry"), rf"{ROWS}, task 'x\\n1 entry', seed 0: {NO_TASK}"),
+    "fewer seeds than declared": (
+        rows(lambda rows: rows.__delitem__(slice(200, None))),
+        f"{ROWS}, task {TASK3}, seed 4: The task is missing",
+    ),
+    "more seeds": (copy_row(seed=5), rf"{ROWS}, task {TASK3}, seed 5: The seed is none of \[0, 1, 2, 3, 4\]"),
+    "the best of five runs five times": (
+        rows(repeat_seed),
+        f"{ROWS}, seed 1: The placements of seed 1 are those of seed 0 on every task",
+    ),
+    "a copied run with other device numbers": (
+        rows(renumber_devices),
+        f"{ROWS}, seed 1: The placements of seed 1 are those",
+    ),
+    "the best run called deterministic": (
+        only_best_seed,
+        f"{TOML}: agent.uses_chance is false, but ShardGym's agent 'random' does use chance",
+    ),
+    "an edited score": (
+        toml_pattern("mean_cost_ms = .*", "mean_cost_ms = 6.5"),
+        f"{TOML}: scores.mean_cost_ms is 6.5, but the placements cost 9",
+    ),
+    "a score of NaN": (
+        toml_pattern("mean_cost_ms = .*", "mean_cost_ms = nan"),
+        f"{TOML}: scores.mean_cost_ms is refused: .* it is nan",
+    ),
+    "a hard task left out as a failure": (
+        set_row(placement=None),
+        f"{TOML}: scores.failures is 0, but 1 placements are null",
+    ),
+    "another suite's hash": (
+        toml_pattern(r'(dlrm-20x4"\nsha256 = ")....', r"\1dead"),
+        f"{TOML}: suite.sha256 is dead.* but here it is 8ae7",
+    ),
+    "another cost model's hash": (
+        toml_pattern(r'(analytical"\nsha256 = ")....', r"\1dead"),
+        f"{TOML}: cost_model.sha256 is dead",
+    ),
+    "another track declared": (
+        lambda entry: (entry.toml("simulated", "measured"), entry.toml("[hardware]", ONE_GPU)),
+        f"{TOML}: track is 'measured', but in simulated/dlrm-20x4 it must be 'simulated'",
+    ),
+    "planning queries not declared": (
+        toml_pattern(r"(\[planning\])\nqueries = .*", r"\1"),
+        f"{TOML}: The key 'planning.queries' is missing",
+    ),
+    "training on the test split": (
+        learns_from("dlrm-20x4/test"),
+        rf"{TOML}: training.data names 'dlrm-20x4/test', which holds \d+ tables of the test tasks of dlrm-20x4",
+    ),
+    "training on another suite's test tables": (
+        learns_from("mixdim-4/test"),
+        f"{TOML}: training.data names 'mixdim-4/test', which holds",
+    ),
+    "training on the whole pool": (
+        learns_from("pool/dlrm-2021"),
+        f"{TOML}: training.data names 'pool/dlrm-2021', which holds",
+    ),
+    "training data that do not exist": (
+        learns_from("secret"),
+        f"{TOML}: training.data names 'secret'. Training data are named",
+    ),
+    "an agent that does not learn and says so": (
+        learns_from("other: logs"),
+        f"{TOML}: agent.learns is true, but ShardGym's agent 'random' does not",
+    ),
+    # Files
+    "NaN": (device_text("NaN"), f"{ROWS}: It is not readable JSON: the number NaN is not allowed"),
+    "infinity": (device_text("1e999"), f"{ROWS}: It is not readable JSON: the number 1e999 is too large"),
+    "an integer too long to read": (device_text("9" * 5000), f"{ROWS}: It is not readable JSON"),
+    "a doubled key": (
+        lambda entry: entry.text(lambda text: text.replace('"seed":0,', '"seed":0,"seed":1,', 1), ROWS),
+        f"{ROWS}: It is not readable JSON: the key 'seed'",
+    ),
+    "a future schema": (
+        lambda entry: entry.text(lambda text: text.replace('"schema":1', '"schema":7', 1), ROWS),
+        f"{ROWS}: It has schema 7",
+    ),
+    "a row that is no object": (rows(lambda rows: rows.append(5)), rf"{ROWS}: rows.250 is refused"),
+    "a list for an object": (content(b"[]"), f"{ROWS}: It must be an object"),
+    "placements that are not UTF-8": (content(b'{"schema":1,"rows":["\xff"]}'), f"{ROWS}: It is not readable JSON"),
+    "a pickle": (content(pickle.dumps({"schema": 1, "rows": []})), f"{ROWS}: It is not readable JSON"),
+    "a bomb of brackets": (content(b"[" * 500_000 + b"]" * 500_000), f"{ROWS}: It is not readable JSON"),
+    "not UTF-8": (
+        lambda entry: content((entry.path / TOML).read_bytes() + b"\n# \xff\xfe", TOML)(entry),
+        f"{TOML}: It is not readable TOML: .*utf-8",
+    ),
+    "an oversized file": (content(b"#" * 32_769, TOML), f"{TOML}: It has 32,769 bytes; the limit is 32,768"),
+    "a missing file": (lambda entry: (entry.path / ROWS).unlink(), f"{ROWS}: The file is missing"),
+    "a missing description": (lambda entry: (entry.path / TOML).unlink(), f"{TOML}: The file is missing"),
+    "a hidden file": (add_file(".hidden"), ".hidden: An entry holds entry.toml, placements.json and nothing"),
+    "a program": (add_file("setup.py"), "setup.py: An entry holds"),
+    "a folder inside": (lambda entry: (entry.path / "more").mkdir(), "more: An entry holds"),
+    "an executable file": (lambda entry: (entry.path / ROWS).chmod(0o755), f"{ROWS}: It is executable"),
+    "a pipe": (
+        lambda entry: ((entry.path / ROWS).unlink(), os.mkfifo(entry.path / ROWS)),
+        f"{ROWS}: It is no regular file",
+    ),
+    "a folder for a file": (
+        lambda entry: ((entry.path / ROWS).unlink(), (entry.path / ROWS).mkdir()),
+        f"{ROWS}: It ",
+    ),
+}
+
+REFUSED: list[Any] = [
+    *(
+        pytest.param(toml(old, new), f"{TOML}: {finding}", id=f"{TOML}: {name}")
+        for name, (old, new, finding) in DECLARED.items()
+    ),
+    *(pytest.param(change, f"{ROW3}: {finding}", id=f"{ROWS}: {name}") for name, (change, finding) in PLACED.items()),
+    *(pytest.param(change, finding, id=name) for name, (change, finding) in CHANGED.items()),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), REFUSED)
+def test_a_hostile_entry_is_refused_at_its_place(random_entry, change: Change, expected: str) -> None:
+    assert random_entry.findings() == []
+    change(random_entry)
+    found = random_entry.findings()
+    assert any(re.match(f"simulated/dlrm-20x4/random/{expected}", each, re.DOTALL) for each in found), found
+    assert not any("\n" in each for each in found)
+
+
+def test_letters_with_accents_are_letters(random_entry) -> None:
+    random_entry.toml("The random agent", "Größe zuerst, naïve")
+    assert random_entry.findings() == []
+
+
+def test_a_million_mistakes_are_a_short_list(random_entry) -> None:
+    random_entry.rows(lambda rows: [row.update(placement=["x"] * 20) for row in rows])
+    found = random_entry.findings()
+    assert len(found) == 201
+    assert found[-1].endswith("There are 50 more findings.")
+
+
+def test_everything_wrong_is_listed_not_only_the_first(random_entry) -> None:
+    random_entry.toml("failures = 0", "failures = 0\nrank = 1")
+    random_entry.rows(lambda rows: (rows[3].update(placement=[0] * 20), rows.pop(60)))
+    add_file("extra")(random_entry)
+    text = "\n".join(random_entry.findings())
+    for each in ("The key 'scores.rank'", f"task {TASK3}, seed 0: Device 0", "test/10, seed 1: The task is missing"):
+        assert each in text, text
+    assert "random/extra: An entry holds" in text
+
+
+def test_equal_seeds_are_allowed_on_suites_of_few_tasks(random_entry, monkeypatch) -> None:
+    random_entry.rows(repeat_seed)
+    monkeypatch.setattr(verify, "MANY_TASKS", 51)
+    assert not any("are those of seed" in each for each in random_entry.findings())
+
+
+def test_a_copy_of_another_entry_is_refused(root: Path, random_entry) -> None:
+    copy = random_entry.path.with_name("my-own")
+    shutil.copytree(random_entry.path, copy)
+    path = copy / TOML
+    path.write_text(path.read_text().replace("The random agent", "My own").replace('name = "random"', 'name = "own"'))
+    (finding,) = verify_all(root)[1]
+    assert str(finding) == (
+        "simulated/dlrm-20x4/random/placements.json: The placements are those of simulated/dlrm-20x4/my-own, on every "
+        "task and for every seed. An entry needs placements of its own."
+    )
+
+
+@pytest.mark.parametrize("name", ["The random agent", "THE RANDOM AGENT", "The Random-Agent", "Therandom agent"])
+def test_two_names_that_look_alike_are_refused(root: Path, greedy_entry, name: str) -> None:
+    greedy_entry.toml("The size-greedy agent", name)
+    (finding,) = verify_all(root)[1]
+    assert f"The name {name!r} is that of simulated/dlrm-20x4/random, 'The random agent'." in str(finding)
+
+
+def test_findings_stay_on_their_line() -> None:
+    assert "\n" not in str(Finding("a\n::stop-commands::x", "It is.", "t\r\n1 entry is valid."))

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shard_gym.errors import DamagedFileError
+from shard_gym.io.markdown import END, begin
+from shard_gym.leaderboard.markdown import TABLES, TOP, outdated, render, write_pages
+
+PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
+
+
+@pytest.fixture
+def page(root: Path) -> Path:
+    (root / "README.md").write_text(PAGE)
+    return root / "README.md"
+
+
+def findings_of(root: Path) -> list[str]:
+    return [finding.file for finding in outdated(root, render(root))]
+
+
+def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
+    assert findings_of(root) == ["README.md"]
+    assert write_pages(root) == [page]
+    text = page.read_text()
+    assert text.startswith(f"# Mine\n\nbefore\n{begin(TABLES)}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert "### dlrm-20x4\n" in text
+    assert "### dlrm-20x4, measured on NVIDIA H200\n" in text
+    assert re.findall(r"\[The (\S+) agent\]", text) == ["random", "size-greedy"]
+    assert findings_of(root) == []
+    write_pages(root)
+    assert page.read_text() == text
+    page.write_text(text.replace("| 0 |", "| 9 |", 1))
+    assert findings_of(root) == ["README.md"]
+
+
+@pytest.mark.parametrize("level", ["leaderboards", "project"])
+def test_a_link_is_no_generated_page(root: Path, page: Path, tmp_path: Path, level: str) -> None:
+    project = root.parent / "README.md"
+    project.write_text(f"{begin(TOP)}\n{END}\n")
+    write_pages(root)
+    linked = {"leaderboards": page, "project": project}[level]
+    linked.rename(tmp_path / "elsewhere.md")
+    linked.symlink_to(tmp_path / "elsewhere.md")
+    if level == "leaderboards":
+        with pytest.raises(DamagedFileError, match="It is a link"):
+            findings_of(root)
+    else:
+        assert findings_of(root) == ["../README.md"]
+
+
+def test_an_entry_cannot_write_markdown_or_html(root: Path, page: Path, random_entry) -> None:
+    random_entry.toml("The random agent", "<script>|[x](y) **b** `c` &lt; $x$")
+    write_pages(root)
+    (line,) = (line for line in page.read_text().splitlines() if "script" in line)
+    assert re.sub(r"\\.", "", line).count("|") == 11
+    assert r"\<script\>\|\[x\](y) \*\*b\*\* \`c\` &amp;lt; \$x\$" in line
+
+
+def test_the_first_competitors_are_in_the_readme_of_the_project_if_it_has_a_block(
+    root: Path, page: Path, add_entry
+) -> None:
+    add_entry(root, "size-greedy", "mlperf-x8")
+    project = root.parent / "README.md"
+    project.write_text("# The project\n")
+    assert write_pages(root) == [page]
+    assert project.read_text() == "# The project\n"
+    project.write_text(f"# The project\n{begin(TOP)}\nold\n{END}\nafter\n")
+    assert project in write_pages(root)
+    text = project.read_text()
+    assert "The first 1 of the 1 competitor with an entry on all 2 suites (51 tasks)" in text
+    assert "| The size-greedy agent |" in text
+    assert text.endswith(f"{END}\nafter\n")
+    project.write_text(text.replace("size", "best"))
+    assert findings_of(root) == ["../README.md"]
+
+
+@pytest.mark.parametrize("text", ["", "no lines", f"{begin(TABLES)}\nno end\n"])
+def test_a_page_without_the_block_is_not_changed(root: Path, text: str) -> None:
+    (root / "README.md").write_text(text)
+    with pytest.raises(DamagedFileError, match="has no generated block"):
+        write_pages(root)
+    assert (root / "README.md").read_text() == text
+
+
+def test_an_empty_folder_has_no_entries_yet(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(PAGE)
+    write_pages(tmp_path)
+    assert "No entries yet." in (tmp_path / "README.md").read_text()

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import DamagedFileError
+from shard_gym.leaderboard import ranking, statistics
+from shard_gym.leaderboard.ranking import (
+    IMPROVED_BY,
+    competitors,
+    improvements,
+    load_leaderboards,
+    update_best_known,
+)
+from shard_gym.leaderboard.verify import verify_all
+from shard_gym.suites import best_known as best_known_module
+from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known, best_known_costs
+
+SUITE = "dlrm-20x4"
+
+
+def test_leaderboards_rank_by_mean_cost_and_separate_tracks(made: Path) -> None:
+    simulated, measured = load_leaderboards(made)
+    assert (simulated.track, simulated.hardware) == ("simulated", "rtx2080ti-pcie")
+    assert (measured.track, measured.hardware) == ("measured", "NVIDIA H200")
+    first, second = simulated.entries
+    assert first.mean_cost_ms < second.mean_cost_ms
+    costs = [each.verified.costs_ms for each in simulated.entries]
+    assert first.improvement_over_next == statistics.probability_of_improvement(*costs)
+    assert second.improvement_over_next is None
+    assert measured.best is None
+    assert measured.entries[0].gap is None
+
+
+def test_the_gap_is_against_the_best_known(made: Path) -> None:
+    leaderboard = load_leaderboards(made)[0]
+    known = best_known_costs(load_suite(SUITE), make_cost_model("analytical"))
+    assert leaderboard.best is not None
+    assert leaderboard.best.costs_ms.tolist() == list(known.values())
+    assert "local search with" in leaderboard.best.effort
+    task = load_suite(SUITE)[0]
+    cost = make_cost_model("analytical").estimate(leaderboard.best.placements[0], task.tables, task.topology).total_ms
+    assert cost == pytest.approx(leaderboard.best.costs_ms[0], rel=1e-12)
+    entry = leaderboard.entries[0]
+    assert entry.gap == pytest.approx(float((entry.verified.costs_ms / list(known.values())).mean()) - 1)
+
+
+def test_an_entry_better_than_the_best_known_gives_no_negative_gap(made: Path, monkeypatch) -> None:
+    monkeypatch.setattr(ranking, "best_known", lambda suite, model: {})
+    leaderboard = load_leaderboards(made)[0]
+    lowest = np.min([ranked.verified.costs_ms.min(axis=0) for ranked in leaderboard.entries], axis=0)
+    assert leaderboard.best is not None
+    assert leaderboard.best.costs_ms.tolist() == lowest.tolist()
+    assert all(ranked.gap is not None and ranked.gap >= 0 for ranked in leaderboard.entries)
+
+
+def test_each_gpu_and_layout_has_a_leaderboard_of_its_own(root: Path, add_measured) -> None:
+    add_measured(root, "NVIDIA A100", slug="other-gpu")
+    add_measured(root, "Nvidia H200", slug="same-gpu", scale=2.0)
+    add_measured(root, layout="sequential", slug="one-gpu")
+    measured = [each for each in load_leaderboards(root) if each.track == "measured"]
+    assert [(each.hardware, [ranked.verified.folder.slug for ranked in each.entries]) for each in measured] == [
+        ("NVIDIA A100", ["other-gpu"]),
+        ("NVIDIA H200", ["measured-greedy", "same-gpu"]),
+        ("NVIDIA H200 (sequential)", ["one-gpu"]),
+    ]
+
+
+def test_an_invalid_folder_gives_no_leaderboards(root: Path, random_entry) -> None:
+    random_entry.rows(lambda rows: rows.pop(3))
+    with pytest.raises(DamagedFileError, match=r"1 finding, the first: .*task dlrm-20x4/test/3, seed 0"):
+        load_leaderboards(root)
+
+
+# Competitors across suites
+
+
+def test_competitors_have_an_entry_on_every_suite(root: Path, add_entry) -> None:
+    add_entry(root, "size-greedy", "mlperf-x8")
+    suites, ranked = competitors(load_leaderboards(root))
+    assert suites == ("dlrm-20x4", "mlperf-x8")
+    (only,) = ranked
+    assert (only.slug, only.tasks, only.ratios.shape) == ("size-greedy", 51, (51,))
+    assert only.interval[0] <= only.iqm <= only.interval[1]
+    assert only.share_within(1e9) == 1.0
+    assert (only.training_queries, only.planning_queries) == (0, 0.0)
+
+
+def test_a_folder_name_used_by_others_does_not_join_their_entries(root: Path, add_entry) -> None:
+    add_entry(root, "size-greedy", "mlperf-x8", authors=["Mallory"])
+    add_entry(root, "dim-greedy", "mlperf-x8", slug="random")
+    assert competitors(load_leaderboards(root))[1] == []
+
+
+def test_the_budget_of_a_competitor_covers_all_suites(root: Path, add_entry) -> None:
+    for suite, queries in ((SUITE, 7), ("mlperf-x8", 9)):
+        training = {"training_data": ["other: logs"], "training_queries": queries}
+        add_entry(root, "cost-greedy", suite, as_agent="mine", **training)
+    add_entry(root, "size-greedy", "mlperf-x8")
+    leaderboards = load_leaderboards(root)
+    (greedy,) = (each for each in competitors(leaderboards)[1] if each.slug == "cost-greedy")
+    queries = {
+        each.suite: ranked.verified.entry.planning.queries
+        for each in leaderboards
+        for ranked in each.entries
+        if ranked.verified.folder.slug == "cost-greedy"
+    }
+    assert greedy.training_queries == 9
+    assert greedy.planning_queries == pytest.approx((50 * queries[SUITE] + queries["mlperf-x8"]) / 51)
+
+
+# Improvements of the best known placements
+
+
+@pytest.fixture
+def known_file(tmp_path: Path, monkeypatch) -> Path:
+    """A copy of the file of best known placements, which may be changed."""
+    folder = tmp_path / "best_known"
+    folder.mkdir()
+    shutil.copy(best_known_module.BEST_KNOWN / f"{SUITE}.json", folder)
+    monkeypatch.setattr(best_known_module, "BEST_KNOWN", folder)
+    return folder / f"{SUITE}.json"
+
+
+def worsen(path: Path, tasks: list[str]) -> None:
+    """Replace the best known placements of some tasks by worse ones, those that ship with the tasks."""
+    suite, model = load_suite(SUITE), make_cost_model("analytical")
+    record = json.loads(path.read_text())
+    for name in tasks:
+        task = suite.task(name)
+        known = task.known_placement
+        assert known is not None
+        cost = 1e3 * model.estimate(known, task.tables, task.topology).total_ms
+        record["splits"]["test"][name] = {"cost_ms": cost, "placement": known.tolist()}
+    path.write_text(json.dumps(record))
+
+
+def test_heuristics_improve_no_best_known_placement(made: Path) -> None:
+    assert improvements(verify_all(made)[0]) == {}
+
+
+def test_improvements_are_found_and_written(made: Path, known_file: Path) -> None:
+    before = known_file.read_bytes()
+    names = [f"{SUITE}/test/3", f"{SUITE}/test/40"]
+    worsen(known_file, names)
+    entries, _ = verify_all(made)
+    found = improvements(entries)
+    assert list(found) == [SUITE]
+    assert [each.task for each in found[SUITE]] == names
+    lowest = min(each.costs_ms[:, 3].min() for each in entries if each.folder.track == "simulated")
+    assert found[SUITE][0].cost_ms == lowest
+    assert update_best_known(SUITE, found[SUITE]) == known_file
+    best = best_known(load_suite(SUITE), make_cost_model("analytical"))
+    assert best[names[0]].cost_ms == pytest.approx(lowest, rel=1e-12)
+    assert np.array_equal(best[names[0]].placement, found[SUITE][0].placement)
+    # The other tasks and the words about the search effort are unchanged.
+    record, old = json.loads(known_file.read_text()), json.loads(before)
+    others = {name: entry for name, entry in old["splits"]["test"].items() if name not in names}
+    assert others.items() <= record["splits"]["test"].items()
+    assert record["how"].startswith(f"{old['how']}; {IMPROVED_BY}simulated/{SUITE}/")
+    assert improvements(entries) == {}
+
+
+def test_entries_of_earlier_improvements_stay_named(made: Path, known_file: Path) -> None:
+    entries, _ = verify_all(made)
+    for name in (f"{SUITE}/test/3", f"{SUITE}/test/4", f"{SUITE}/test/5"):
+        worsen(known_file, [name])
+        update_best_known(SUITE, improvements(entries)[SUITE])
+    parts = json.loads(known_file.read_text())["how"].split(IMPROVED_BY)
+    assert len(parts) == 2
+    assert parts[1].split(", ") == sorted(set(parts[1].split(", ")))
+
+
+def test_a_suite_without_best_known_placements_starts_with_an_entry(made: Path, known_file: Path) -> None:
+    known_file.unlink()
+    found = improvements(verify_all(made)[0])[SUITE]
+    assert len(found) == 50
+    update_best_known(SUITE, found)
+    assert json.loads(known_file.read_text())["how"].startswith(IMPROVED_BY)
