@@ -24,7 +24,7 @@ from shard_gym.io.files import read_json, write_atomically
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
 from shard_gym.pools.reuse import reuse_statistics
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables, Workload, split_columns
 from shard_gym.topology import Topology
 
 MEASUREMENTS = Path(__file__).with_name("measurements.json")
@@ -141,7 +141,7 @@ def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
     As in the suites, a table of a pool that exceeds a device's memory is halved by columns until it fits.
     """
     if "pool" in spec:
-        return _split_by_columns(load_pool(spec["pool"]).tables, topology)
+        return split_columns(load_pool(spec["pool"]).tables, int(topology.memory_cap_bytes.min()))[0]
     if "criteo_divided_by" in spec:
         divided = set(sorted(CRITEO_ROWS)[-5:])
         rows = np.array([n // spec["criteo_divided_by"] if n in divided else n for n in CRITEO_ROWS])
@@ -159,15 +159,6 @@ def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
         reuse_histogram=statistics.reuse_histogram,
         access_histogram=statistics.access_histogram,
         workload=Workload(spec["batch_size"], spec["weight_dtype"], spec["optimizer"]),
-    )
-
-
-def _split_by_columns(tables: Tables, topology: Topology) -> Tables:
-    parts = np.ones(len(tables), np.int64)
-    while (too_large := tables.memory_bytes // parts > topology.memory_cap_bytes.min()).any():
-        parts[too_large] *= 2
-    return tables.select(np.repeat(np.arange(len(tables)), parts)).with_dims(
-        np.repeat(tables.embedding_dim // parts, parts)
     )
 
 

@@ -258,6 +258,19 @@ class Tables:
         return replace(self, workload=workload)
 
 
+def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
+    """`tables` with every table above `max_bytes` split into 2, 4, 8, ... equal column shards, each a table of its own.
+
+    Returns:
+        The shards, and for each the position of its table, int64.
+    """
+    shards = np.ones(len(tables), np.int64)
+    while (too_large := tables.memory_bytes // shards > max_bytes).any():
+        shards[too_large] *= 2
+    positions = np.repeat(np.arange(len(tables)), shards)
+    return tables.select(positions).with_dims((tables.embedding_dim // shards)[positions]), positions
+
+
 _ARRAYS = (
     "num_embeddings",
     "embedding_dim",

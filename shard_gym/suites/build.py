@@ -1,4 +1,4 @@
-"""Makes the files of the named suites: `python -m shard_gym.suites.build` writes them all, always the same bytes.
+"""Builds the files of the named suites: `python -m shard_gym.suites.build` always writes the same bytes.
 
 Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
 """
@@ -14,22 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.files import sha256_of, write_atomically, write_json
+from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
-from shard_gym.suites.load import DATA, INDEX, SCHEMA, SPLITS
-from shard_gym.tables import Tables
+from shard_gym.suites.load import DATA, SCHEMA, SPLITS
+from shard_gym.tables import Tables, split_columns
 from shard_gym.tasks import Task, TaskSampler, capped_task
 
 TASKS_PER_SPLIT = 50
 NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
+MEMORY_SLACK = 1.5
+"""Memory cap of a device, in multiples of the fullest device when tables are packed by memory; see `capped_task`."""
 
-# A task as drawn, and the tables of the pool that its tables are.
-Drawn = tuple[Task, NDArray[np.int64]]
+SampledTask = tuple[Task, NDArray[np.int64]]
+"""A task, and the positions of its tables in the pool."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one suite is made: where its tables come from, what trains on what, and how each split is drawn."""
+    """How to build one suite: `make_tasks(recipe, tables of the pool, split)` returns the tasks of a split."""
 
     name: str
     description: str
@@ -37,23 +39,22 @@ class Recipe:
     hardware: str
     weight_dtype: str
     optimizer: str
-    draw: Callable[[Recipe, Tables, str], list[Drawn]]
+    make_tasks: Callable[[Recipe, Tables, str], list[SampledTask]]
     num_tables: tuple[int, int] = (0, 0)
     num_devices: tuple[int, int] = (0, 0)
     embedding_dims: tuple[int, ...] = ()
-    memory_slack: float = 1.5
     splits: tuple[str, ...] = SPLITS
     version: int = 1
 
 
 def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
-    """The tables of a pool in each split; the same for every suite, so that no agent meets a test table early."""
+    """The tables of a pool in each split, the same for all suites: no agent is trained on a test table of any suite."""
     shuffled = _generator(f"{pool_name}/halves").permutation(size)
     return {"train": np.sort(shuffled[: size // 2]), "test": np.sort(shuffled[size // 2 :])}
 
 
-def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
-    """Random tasks from the half of the pool that belongs to `split`."""
+def sampled_tasks(recipe: Recipe, pool: Tables, split: str) -> list[SampledTask]:
+    """Random tasks from the tables of the pool that belong to `split`."""
     half = halves(recipe.pool, len(pool))[split]
     sampler = TaskSampler(
         pool.select(half),
@@ -61,7 +62,7 @@ def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
         recipe.num_devices,
         recipe.hardware,
         recipe.embedding_dims,
-        recipe.memory_slack,
+        MEMORY_SLACK,
     )
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
@@ -69,19 +70,10 @@ def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
-def draw_whole_model(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
-    """One task with all tables of the pool; a table that no device could hold is halved by columns until it fits."""
-    device_bytes = hardware_profile(recipe.hardware).device.memory_bytes
-    indices, dims = [], []
-    for table in range(len(pool)):
-        parts = 1
-        while pool.memory_bytes[table] // parts > device_bytes:
-            parts *= 2
-        indices += [table] * parts
-        dims += [int(pool.embedding_dim[table]) // parts] * parts
-    chosen = np.array(indices)
-    tables = pool.select(chosen).with_dims(dims)
-    return [(capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, recipe.memory_slack), chosen)]
+def whole_model_task(recipe: Recipe, pool: Tables, split: str) -> list[SampledTask]:
+    """One task with all tables of the pool; tables that are larger than a device are split into column shards."""
+    tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
+    return [(capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions)]
 
 
 def build(recipe: Recipe) -> dict[str, Any]:
@@ -101,7 +93,7 @@ def build(recipe: Recipe) -> dict[str, Any]:
         "splits": {
             split: [
                 _entry(f"{recipe.name}/{split}/{number}", task, chosen)
-                for number, (task, chosen) in enumerate(recipe.draw(recipe, tables, split))
+                for number, (task, chosen) in enumerate(recipe.make_tasks(recipe, tables, split))
             ]
             for split in recipe.splits
         },
@@ -122,7 +114,7 @@ def _entry(name: str, task: Task, chosen: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _generator(purpose: str) -> np.random.Generator:
-    """A generator of its own for each purpose, so that a new suite changes no other."""
+    """A separate generator for each purpose, so that a new suite does not change the others."""
     return np.random.default_rng([ord(character) for character in purpose])
 
 
@@ -134,7 +126,7 @@ def _dlrm(tables: int, devices: int) -> Recipe:
         hardware="rtx2080ti-pcie",
         weight_dtype="fp16",
         optimizer="sgd",
-        draw=draw_sampled,
+        make_tasks=sampled_tasks,
         num_tables=(tables, tables),
         num_devices=(devices, devices),
         embedding_dims=(16,),
@@ -149,7 +141,7 @@ def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="sgd",
-        draw=draw_sampled,
+        make_tasks=sampled_tasks,
         num_tables=tables,
         num_devices=(devices, devices),
         embedding_dims=NEUROSHARD_DIMS,
@@ -164,7 +156,7 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        draw=draw_whole_model,
+        make_tasks=whole_model_task,
         num_devices=(devices, devices),
         splits=("test",),
     )
@@ -191,7 +183,7 @@ RECIPES: tuple[Recipe, ...] = (
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        draw=draw_sampled,
+        make_tasks=sampled_tasks,
         num_tables=(10, 200),
         num_devices=(2, 16),
         embedding_dims=NEUROSHARD_DIMS,
@@ -211,13 +203,13 @@ RECIPES: tuple[Recipe, ...] = (
 
 
 def main() -> None:
-    """Write every suite and the index of their checksums."""
+    """Write all suites and the index of their SHA-256."""
     index = {}
     for recipe in RECIPES:
         data = (json.dumps(build(recipe), separators=(",", ":"), allow_nan=False) + "\n").encode()
         write_atomically(DATA / f"{recipe.name}.json", data)
         index[recipe.name] = sha256_of(data)
-    write_json(INDEX, index)
+    write_json(DATA / INDEX, index)
 
 
 if __name__ == "__main__":

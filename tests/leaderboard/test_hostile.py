@@ -191,7 +191,7 @@ CHEATS: dict[str, tuple[Spoil, str]] = {
     ),
     "a doubled key in JSON": (
         lambda e: e.text(lambda t: t.replace('"seed":0,', '"seed":0,"seed":1,', 1)),
-        f"{ROWS}: It is not readable JSON: the key 'seed' stands twice",
+        f"{ROWS}: It is not readable JSON: the key 'seed' occurs twice",
     ),
     "a doubled key in TOML": (
         toml('licence = "MIT"', 'licence = "MIT"\nlicence = "GPL"'),

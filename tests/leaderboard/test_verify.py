@@ -88,7 +88,6 @@ def suites_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         shutil.copy(load.DATA / name, data / name)
     forget = (load._load.cache_clear, scorer_of.cache_clear)
     monkeypatch.setattr(load, "DATA", data)
-    monkeypatch.setattr(load, "INDEX", data / "index.json")
     for each in forget:
         each()
     yield data

@@ -72,7 +72,7 @@ def test_plain_file_is_measured(path: Path, lookups: tuple[Any, Any, Any]) -> No
     pool = import_meta(path, "mine")
     check_against_brute_force(pool, lookups)
     assert pool.name == "mine"
-    assert pool.law is None
+    assert pool.popularity is None
     assert not pool.dims_known
     assert (pool.tables.embedding_dim == 16).all()
     assert pool.tables.workload.batch_size == BATCH
@@ -135,7 +135,7 @@ def test_progress_is_reported(path: Path) -> None:
 
 
 def test_large_packed_file_is_unpacked_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shard_gym.pools.meta_file._PIECE", 1000)
+    monkeypatch.setattr("shard_gym.pools.meta_file._CHUNK_BYTES", 1000)
     lookups = batch_of((5_000, 20.0))
     torch.save(lookups, tmp_path / "lookups.pt")
     calls: list[int] = []
@@ -269,13 +269,3 @@ def test_torch_is_asked_for_when_it_is_missing(path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[torch\]"):
         import_meta(path, "mine")
-
-
-def test_terminal_progress_is_silent_without_a_terminal(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from shard_gym.pools.progress import terminal_progress
-
-    with terminal_progress("Counting") as progress:
-        import_meta(path, "mine", progress=progress)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.strip() == ""

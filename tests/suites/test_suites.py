@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.files import parse_json, read_json, sha256_of
+from shard_gym.io.files import INDEX, parse_json, read_json, sha256_of
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.pools import load_pool
 from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
-from shard_gym.suites.load import DATA, INDEX
+from shard_gym.suites.load import DATA
 from shard_gym.tasks import Task, TaskSuite
 
 NAMES = suite_names()
@@ -62,7 +62,12 @@ def test_it_loads_and_says_what_it_is(name: str) -> None:
     assert isinstance(info, SuiteInfo)
     for split, suite in parts.items():
         assert (suite.name, suite.split, suite.version) == (name, split, info.version)
-        assert suite.sha256 == info.sha256 == read_json(INDEX)[name] == sha256_of((DATA / f"{name}.json").read_bytes())
+        assert (
+            suite.sha256
+            == info.sha256
+            == read_json(DATA / INDEX)[name]
+            == sha256_of((DATA / f"{name}.json").read_bytes())
+        )
         assert len(suite) == info.tasks[split]
         assert suite.description == info.description != ""
         assert [task.name for task in suite] == [f"{name}/{split}/{number}" for number in range(len(suite))]
