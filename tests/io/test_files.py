@@ -51,13 +51,13 @@ class Broken(Exception):
 @pytest.mark.parametrize(
     ("call", "fault", "raised"),
     [
-        *((call, Broken(), "") for call in ("write", "fsync", "chmod", "replace")),
-        ("replace", KeyboardInterrupt(), ""),
+        *((call, Broken(), None) for call in ("write", "fsync", "chmod", "replace")),
+        ("replace", KeyboardInterrupt(), None),
         ("fsync", OSError(28, "No space left on device"), r"results\.json cannot be written: No space left on device"),
     ],
 )
 def test_a_fault_at_any_point_leaves_the_old_file_and_nothing_else(
-    file: Path, call: str, fault: BaseException, raised: str, monkeypatch: pytest.MonkeyPatch
+    file: Path, call: str, fault: BaseException, raised: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise fault

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.files import INDEX, parse_json, read_json, sha256_of
+from shard_gym.io.files import read_index, read_json
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.pools import load_pool
 from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
@@ -33,10 +32,6 @@ def splits(name: str) -> dict[str, TaskSuite]:
 
 def tasks_of(name: str) -> list[Task]:
     return [task for suite in splits(name).values() for task in suite]
-
-
-def record(name: str) -> dict[str, Any]:
-    return parse_json((DATA / f"{name}.json").read_bytes(), name)
 
 
 def test_the_suites_are_those_of_the_papers_and_models() -> None:
@@ -62,12 +57,7 @@ def test_it_loads_and_says_what_it_is(name: str) -> None:
     assert isinstance(info, SuiteInfo)
     for split, suite in parts.items():
         assert (suite.name, suite.split, suite.version) == (name, split, info.version)
-        assert (
-            suite.sha256
-            == info.sha256
-            == read_json(DATA / INDEX)[name]
-            == sha256_of((DATA / f"{name}.json").read_bytes())
-        )
+        assert suite.sha256 == info.sha256 == read_index(DATA)[name]
         assert len(suite) == info.tasks[split]
         assert suite.description == info.description != ""
         assert [task.name for task in suite] == [f"{name}/{split}/{number}" for number in range(len(suite))]
@@ -168,7 +158,7 @@ def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
     seen: dict[str, dict[str, set[int]]] = {}
     for name in SAMPLED:
         pool = seen.setdefault(suite_info(name).pool, {split: set() for split in SPLITS})
-        for split, tasks in record(name)["splits"].items():
+        for split, tasks in read_json(DATA / f"{name}.json")["splits"].items():
             pool[split].update(index for task in tasks for index in task["tables"])
     assert set(seen) == {"dlrm-2021", "dlrm-2022"}
     for pool_name, used in seen.items():
