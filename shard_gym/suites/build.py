@@ -6,7 +6,6 @@ Run it only to add a suite or to raise a version: published files are data, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,10 @@ SampledTask = tuple[Task, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build one suite: `make_tasks(recipe, tables of the pool, split)` returns the tasks of a split."""
+    """How to build one suite: random tasks of a pool's tables, or (without `num_tables`) one task with all of them.
+
+    `num_tables` and `num_devices` are the smallest and largest T and D.
+    """
 
     name: str
     description: str
@@ -39,11 +41,9 @@ class Recipe:
     hardware: str
     weight_dtype: str
     optimizer: str
-    make_tasks: Callable[[Recipe, Tables, str], list[SampledTask]]
-    num_tables: tuple[int, int] = (0, 0)
-    num_devices: tuple[int, int] = (0, 0)
+    num_devices: tuple[int, int]
+    num_tables: tuple[int, int] | None = None
     embedding_dims: tuple[int, ...] = ()
-    splits: tuple[str, ...] = SPLITS
     version: int = 1
 
 
@@ -53,12 +53,11 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
     return {"train": np.sort(shuffled[: size // 2]), "test": np.sort(shuffled[size // 2 :])}
 
 
-def sampled_tasks(recipe: Recipe, pool: Tables, split: str) -> list[SampledTask]:
+def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
-    half = halves(recipe.pool, len(pool))[split]
     sampler = TaskSampler(
-        pool.select(half),
-        recipe.num_tables,
+        pool.select(halves(recipe.pool, len(pool))[split]),
+        num_tables,
         recipe.num_devices,
         recipe.hardware,
         recipe.embedding_dims,
@@ -70,16 +69,20 @@ def sampled_tasks(recipe: Recipe, pool: Tables, split: str) -> list[SampledTask]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
-def whole_model_task(recipe: Recipe, pool: Tables, split: str) -> list[SampledTask]:
+def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
     """One task with all tables of the pool; tables that are larger than a device are split into column shards."""
     tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
-    return [(capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions)]
+    return capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions
 
 
 def build(recipe: Recipe) -> dict[str, Any]:
     """The JSON record of one suite."""
     pool = load_pool(recipe.pool)
     tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
+    if recipe.num_tables is None:
+        tasks = {"test": [whole_model_task(recipe, tables)]}
+    else:
+        tasks = {split: sampled_tasks(recipe, recipe.num_tables, tables, split) for split in SPLITS}
     return {
         "schema": SCHEMA,
         "name": recipe.name,
@@ -92,20 +95,20 @@ def build(recipe: Recipe) -> dict[str, Any]:
         "optimizer": recipe.optimizer,
         "splits": {
             split: [
-                _entry(f"{recipe.name}/{split}/{number}", task, chosen)
-                for number, (task, chosen) in enumerate(recipe.make_tasks(recipe, tables, split))
+                _entry(f"{recipe.name}/{split}/{number}", task, positions)
+                for number, (task, positions) in enumerate(members)
             ]
-            for split in recipe.splits
+            for split, members in tasks.items()
         },
     }
 
 
-def _entry(name: str, task: Task, chosen: NDArray[np.int64]) -> dict[str, Any]:
+def _entry(name: str, task: Task, positions: NDArray[np.int64]) -> dict[str, Any]:
     dims = sorted(set(task.tables.embedding_dim.tolist()))
     assert task.known_placement is not None  # capped_task gives every task one
     return {
         "name": name,
-        "tables": chosen.tolist(),
+        "tables": positions.tolist(),
         "embedding_dim": dims[0] if len(dims) == 1 else task.tables.embedding_dim.tolist(),
         "num_devices": task.num_devices,
         "memory_cap_bytes": int(task.topology.memory_cap_bytes[0]),
@@ -126,7 +129,6 @@ def _dlrm(tables: int, devices: int) -> Recipe:
         hardware="rtx2080ti-pcie",
         weight_dtype="fp16",
         optimizer="sgd",
-        make_tasks=sampled_tasks,
         num_tables=(tables, tables),
         num_devices=(devices, devices),
         embedding_dims=(16,),
@@ -141,7 +143,6 @@ def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="sgd",
-        make_tasks=sampled_tasks,
         num_tables=tables,
         num_devices=(devices, devices),
         embedding_dims=NEUROSHARD_DIMS,
@@ -156,9 +157,7 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        make_tasks=whole_model_task,
         num_devices=(devices, devices),
-        splits=("test",),
     )
 
 
@@ -183,7 +182,6 @@ RECIPES: tuple[Recipe, ...] = (
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        make_tasks=sampled_tasks,
         num_tables=(10, 200),
         num_devices=(2, 16),
         embedding_dims=NEUROSHARD_DIMS,
