@@ -175,7 +175,7 @@ class Tables:
             wanted = (lookups > 0).astype(np.float64)
             self._refuse(
                 np.abs(total - wanted) > _SHARE_TOLERANCE,
-                lambda i, n=name, t=total, w=wanted: f"has a {n} that sums to {t[i]:.4f} instead of {w[i]:.0f}",
+                lambda i, n=name, t=total, w=wanted: f"has an invalid {n}: it sums to {t[i]:.4f} instead of {w[i]:.0f}",
             )
 
     def _refuse(self, bad: NDArray[np.bool_], reason: Any) -> None:

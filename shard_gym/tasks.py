@@ -304,7 +304,7 @@ def capped_task(
         raise InvalidTaskError(
             f"No placement was found for task {name!r}: {len(tables)} tables with "
             f"{format_bytes(tables.memory_bytes.sum())} on {num_devices} x {hardware.device.name} with "
-            f"{format_bytes(hardware.device.memory_bytes)} each. Add devices or draw fewer tables."
+            f"{format_bytes(hardware.device.memory_bytes)} each. Add devices or sample fewer tables."
         )
     cap = min(-(-int(memory_slack * packed) // MIB) * MIB, hardware.device.memory_bytes)
     return Task(name, tables, hardware.topology(num_devices, memory_cap_bytes=cap), known)

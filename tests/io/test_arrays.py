@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save
 
 from shard_gym.errors import InvalidCheckpointError, MissingExtraError
-from shard_gym.io.arrays import SCHEMA, load_arrays, require_arrays, save_arrays, under
+from shard_gym.io.arrays import SCHEMA, load_arrays, require_arrays, save_arrays
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b.c": np.array(3.0)}
 ABOUT = {"agent": "rnn", "sizes": [1, 2], "nested": {"ä": None}}
@@ -33,14 +33,6 @@ def path(tmp_path: Path) -> Path:
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-
-
-def test_what_is_saved_is_loaded(path: Path) -> None:
-    save_arrays(path, "agent", ARRAYS, ABOUT)
-    arrays, about = load_arrays(path, "agent")
-    assert about == ABOUT
-    assert arrays.keys() == ARRAYS.keys()
-    assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
 
 
 @settings(max_examples=40)
@@ -136,10 +128,6 @@ def test_arrays_that_do_not_fit_are_named(changes: dict[str, Any], says: str) ->
     given_arrays = {name: array for name, array in {**ARRAYS, **changes}.items() if array is not None}
     with pytest.raises(InvalidCheckpointError, match=says):
         require_arrays("The file", given_arrays, ARRAYS)
-
-
-def test_a_prefix_selects_arrays_and_falls_away() -> None:
-    assert list(under("b.", ARRAYS)) == ["c"]
 
 
 def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
