@@ -78,7 +78,7 @@ def test_totals_are_exact_beyond_what_floats_hold(tables: Tables) -> None:
     assert int(float(caps.sum())) != caps.sum(), "this number would survive a float, and the test shows nothing"
     Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps))
     with pytest.raises(InvalidTaskError, match="Add devices"):
-        Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps - np.array([0, 0, 0, 0, 1])))
+        Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps - np.array([1, 0, 0, 0, 0])))
 
 
 def test_a_known_placement_is_checked_and_kept_read_only(tables: Tables) -> None:
