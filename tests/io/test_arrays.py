@@ -74,9 +74,9 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "foreign, no header": (save(ARRAYS), "not written by ShardGym"),
     "foreign, another header": (save(ARRAYS, {"format": "pt"}), "not written by ShardGym"),
     "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
-    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "not of the form 'shard-gym-weights/1'"),
-    "another schema": (save(ARRAYS, header(schema="shard-gym-weights/2")), "may come from another version"),
-    "about is a list": (save(ARRAYS, header(about=[])), "not of the form"),
+    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "does not have the schema 'shard-gym-weights/1'"),
+    "another schema": (save(ARRAYS, header(schema="shard-gym-weights/2")), "may be from another version"),
+    "about is a list": (save(ARRAYS, header(about=[])), "'about' are list, not a dict"),
     "another kind": (save(ARRAYS, header(kind="training")), "holds 'training', not 'agent'"),
     "NaN": (save({"w": np.array([1.0, np.nan])}, header()), "'w' holds NaN or infinity. Train it again."),
     "infinity": (save({"w": np.array([np.inf], np.float16)}, header()), "'w' holds NaN or infinity"),
@@ -109,7 +109,7 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
             archive.writestr("data.pkl", pickle.dumps(Bomb(trap)))
     else:
         torch.save(Bomb(trap), path, _use_new_zipfile_serialization=form == "torch.save")
-    with pytest.raises(InvalidCheckpointError, match=r"Files of pickle \(.pt, .pkl, .zip\) are not read"):
+    with pytest.raises(InvalidCheckpointError, match=r"Pickle files \(.pt, .pkl, .zip\) are not read"):
         load_arrays(path, "agent")
     assert not trap.exists()
 
