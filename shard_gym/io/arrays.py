@@ -42,8 +42,9 @@ def save_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], about
     except ImportError as error:
         raise missing_extra("safetensors", "torch", "Writing weights") from error
     header = json.dumps({"schema": SCHEMA, "kind": kind, "about": dict(about)}, allow_nan=False)
-    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray is never 0-d
-    write_atomically(path, save(whole, {_KEY: header}))
+    # np.ascontiguousarray would turn arrays of shape () into shape (1,).
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    write_atomically(path, save(contiguous, {_KEY: header}))
 
 
 def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:

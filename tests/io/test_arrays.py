@@ -78,8 +78,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "another schema": (save(ARRAYS, header(schema="shard-gym-weights/2")), "may be from another version"),
     "about is a list": (save(ARRAYS, header(about=[])), "'about' are list, not a dict"),
     "another kind": (save(ARRAYS, header(kind="training")), "holds 'training', not 'agent'"),
-    "NaN": (save({"w": np.array([1.0, np.nan])}, header()), "'w' holds NaN or infinity. Train it again."),
-    "infinity": (save({"w": np.array([np.inf], np.float16)}, header()), "'w' holds NaN or infinity"),
+    "NaN": (save({"w": np.array([1.0, np.nan])}, header()), "'w' in .* holds NaN or infinity. Train it again."),
+    "infinity": (save({"w": np.array([np.inf], np.float16)}, header()), "'w' in .* holds NaN or infinity"),
 }
 
 
