@@ -1,4 +1,4 @@
-"""Cost models: tables and a placement in, the ms of each phase on each device out.
+"""Cost models: from tables and a placement to the ms of each phase on each device.
 
 This folder is imported as `shard_gym.cost_models`; `shard_gym/cost_models` is a symbolic link to it.
 """
@@ -15,18 +15,18 @@ from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
 COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
-"""The one table of cost models by name; add yours with `COST_MODELS["name"] = factory`."""
+"""The registry of cost models; add one with `COST_MODELS["name"] = factory`."""
 
 
 def make_cost_model(model: str | Path | AdditiveCostModel) -> AdditiveCostModel:
-    """The cost model named `model`, the trained one in the file `model`, or `model` itself when it is one already.
+    """The cost model of that name, in that file, or `model` itself if it is a cost model.
 
     Args:
-        model: one of `COST_MODELS`; the path of a file of a neural cost model (a text that ends in .safetensors, or a
-            Path), for which the package safetensors is needed, but not torch; or a cost model.
+        model: a name in `COST_MODELS`; the path of a neural cost model (a Path, or a text that ends in .safetensors),
+            which needs the package safetensors, but not torch; or a cost model.
 
     Raises:
-        UnknownNameError: there is no model of that name; the message lists those there are.
+        UnknownNameError: no model has that name; the message lists the known names.
         InvalidOptionError: `model` is none of these.
         InvalidCheckpointError: there is no such file, or it holds no cost model that this version can read.
         MissingExtraError: safetensors is not installed.
@@ -38,7 +38,7 @@ def make_cost_model(model: str | Path | AdditiveCostModel) -> AdditiveCostModel:
 
         return load_cost_model(model)
     if not isinstance(model, str):
-        wanted = f"the name of one, {sorted(COST_MODELS)}, the path of a file *{SUFFIX}, or an AdditiveCostModel"
+        wanted = f"one of the names {sorted(COST_MODELS)}, the path of a file *{SUFFIX}, or an AdditiveCostModel"
         raise wrong_kind("cost_model", model, wanted)
     if model not in COST_MODELS:
         raise unknown_name("cost model", model, COST_MODELS, f"{', '.join(sorted(COST_MODELS))}; or a file *{SUFFIX}")

@@ -1,4 +1,4 @@
-"""How long an all-to-all of pooled outputs takes: for any number of topologies as arrays, for one on plain numbers."""
+"""The time of an all-to-all of pooled outputs: on arrays for any number of topologies, on floats for one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from shard_gym.topology import Cluster
 
 
 def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms each device spends in an all-to-all of pooled outputs.
+    """(..., D) ms of each device in an all-to-all of pooled outputs.
 
-    Device d holds output_bytes[d] for the whole batch, one D-th of it for every device. It lasts as long as the larger
-    of what it sends and what it receives ("max of max", ml_perf_model analysis/memory_bw_utils.py), on the slower of
-    its two links, plus the latency. Nobody waits where there is nothing to send or no one to send to.
+    Device d holds output_bytes[d] for the whole batch and sends one D-th of it to every device. Its time is that of the
+    larger of sending and receiving ("max of max", ml_perf_model analysis/memory_bw_utils.py) on the slower of its two
+    links, plus the latency; it is 0 if no device has outputs, or for a single device.
 
     Args:
-        output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 where there is no device.
+        output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Bytes are whole numbers, so these sums are exact: the order of the devices cannot change a bit of the result.
+    # Bytes are integers, so these sums are exact and do not depend on the order of the devices.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = _column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
@@ -36,10 +36,10 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:
-    """`all_to_all_ms` of one topology on plain numbers, bit for bit (tests/cost_models/test_all_to_all.py).
+    """`all_to_all_ms` of one topology on floats, bit for bit (tests/cost_models/test_all_to_all.py).
 
     Args:
-        output_bytes: D, as there.
+        output_bytes: D numbers, see `all_to_all_ms`.
         cluster: the topology; leading shape (1,).
     """
     total = sum(output_bytes)
@@ -55,7 +55,7 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
         ]
     from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
     inter, others = cluster.inter_bytes_per_ms.item(), [devices - 1.0 - peers for peers in num_peers]
-    # The largest quotient has the bits of the quotient of the largest.
+    # The maximum of the quotients has the same bits as the quotient of the maximum.
     return [
         max(sent * peers / intra, near / intra, sent * far / inter, (total - sent - near) / inter) / devices + latency
         if there
@@ -65,12 +65,12 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
 
 
 def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:
-    """(..., D), the bytes of the other devices of each device's host; `host_peers` is symmetric."""
+    """(..., D) bytes of the other devices on each device's host; `host_peers` is symmetric."""
     if host_peers.ndim == 2:
-        return output_bytes @ host_peers  # one product for all, where one topology serves all
+        return output_bytes @ host_peers  # one topology for all, so one product
     return np.asarray((host_peers @ output_bytes[..., None])[..., 0])
 
 
 def _column(numbers: FloatArray | np.float64) -> FloatArray:
-    """(...) numbers as (..., 1), to go with an axis of devices."""
+    """(...) numbers as (..., 1), to broadcast over the devices."""
     return np.asarray(numbers)[..., None]

@@ -1,16 +1,15 @@
-"""A roofline of FBGEMM's table-batched embedding and of the all-to-all around it, in additive-load form.
+"""A roofline model of FBGEMM's table-batched embedding and its all-to-alls, in additive-load form.
 
 Forward, per device: the slowest of three limits, plus a fixed cost of the fused op.
-- DRAM: indices (8 B) and offsets (8 B) read, rows the cache misses read, pooled FP32 outputs written
+- DRAM: indices (8 B) and offsets (8 B) read, rows read on cache misses, pooled FP32 outputs written
   (pytorch/FBGEMM, bench/tbe counts rows and outputs; Lin et al., HiPC 2022, add indices, offsets and the cache).
-- L2: every row read passes it.
+- L2: every row read passes through it.
 - Lanes: a lookup occupies a group of 8, 16 or 32 threads, chosen for the widest table of the whole fused op
-  (FBGEMM forward template), so a wide table makes narrow ones in its op idle lanes.
-Backward, per device (FBGEMM exact backward template): a sort of the indices; after it the slowest of gradient rows
-through the L2, one read-modify-write of every distinct row at random with its optimizer state, and lanes; and a fixed
-cost.
+  (FBGEMM forward template), so lookups of narrow tables in its op leave lanes idle.
+Backward, per device (FBGEMM exact backward template): a sort of the indices, then the slowest of gradient rows through
+the L2, a random read-modify-write of every distinct row with its optimizer state, and lanes, plus a fixed cost.
 All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host
-and across hosts, plus a latency. Gradients come back the same way.
+and across hosts, plus a latency. The gradients are sent back in the same time.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ SORT_EFFICIENCY = 0.57
 
 FORWARD_KERNELS = 2
 BACKWARD_KERNELS = 12
-"""Kernels of one fused op: bounds check and lookup; sort, run lengths, long runs, two update kernels and so on."""
+"""Kernels of one fused op: bounds check and lookup; sort, run lengths, long runs, two update kernels and others."""
 
 RANDOM_UPDATE_EFFICIENCY = 0.55
-"""Share of the DRAM bandwidth that reading and writing rows at random reaches: 446 to 466 of 817 GB/s on a V100
-(ml_perf_model, backward SGD rows of its notebook)."""
+"""Share of the DRAM bandwidth for random reads and writes of rows: 446 to 466 of 817 GB/s on a V100 (ml_perf_model,
+backward SGD rows of its notebook)."""
 
 CYCLES_PER_WARP_ROW = 26.0
-"""SM cycles a warp needs for one row: 16 x 131072 x 10 lookups at D=16 in 0.59 ms (pytorch/torchrec pull request 2365)
+"""SM cycles of a warp for one row: 16 x 131072 x 10 lookups at D=16 in 0.59 ms (pytorch/torchrec pull request 2365)
 is 26 cycles if its unnamed GPU is an H100; the same constant then gives 1.2 ms at D=64 (1.29 measured)."""
 
 FULL_WARP_DIM = 128
 """32 threads of four elements each."""
 
-# The loads. Sums first, then maxima.
+# The columns of the loads: first sums, then maxima.
 (
     FORWARD_DRAM_MS,
     FORWARD_L2_MS,
@@ -84,22 +83,21 @@ FULL_WARP_DIM = 128
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
-    """(T,) share of a warp that FBGEMM gives a lookup of each width: 8, 16 or 32 of 32 threads."""
+    """(T,) share of a warp that FBGEMM assigns to a lookup, by embedding dim: 8, 16 or 32 of 32 threads."""
     return np.select([embedding_dim <= 32, embedding_dim <= 64], [0.25, 0.5], 1.0)
 
 
 def fixed_ms(device: DeviceSpec, kernels: int) -> float:
-    """Ms a fused op costs before its first byte counts.
+    """Ms of a fused op without any bytes: its kernel launches and the ramp of the bandwidth.
 
-    The launches, and the ramp of the bandwidth: n bytes at the rate peak * n / (n + n_half) take (n + n_half) / peak.
-    With n_half = 11 MB this meets the fitted A100 curve of ml_perf_model (364/865/1200/1329 GB/s at 2^22/24/26/28
-    bytes) within 6%.
+    The ramp: n bytes at the rate peak * n / (n + n_half) take (n + n_half) / peak. With n_half = 11 MB this matches
+    the fitted A100 curve of ml_perf_model (364/865/1200/1329 GB/s at 2^22/24/26/28 bytes) within 6%.
     """
     return kernels * device.kernel_launch_us * 1e-3 + device.ramp_bytes / (device.dram_gb_per_s * 1e6)
 
 
 class AnalyticalCostModel(AdditiveCostModel):
-    """The roofline described at the top of this file. It never decreases when a table joins a device."""
+    """The roofline model described at the top of this file; costs never decrease when a table is added to a device."""
 
     name = "analytical"
     version = 1
@@ -140,7 +138,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     def _backward_dram_bytes(
         tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
     ) -> FloatArray:
-        """Gradients and row updates; the updates are weighted by how far random access stays behind a plain copy."""
+        """Gradients and row updates; the updates are divided by the efficiency of random access."""
         lookups = tables.lookups_per_batch
         bags = tables.workload.batch_size * tables.num_features
         gradient = to_sectors(OUTPUT_BYTES * tables.embedding_dim)
@@ -151,7 +149,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         return gradients + updates
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """(..., 4) ms from (..., 10) device loads; the all-to-alls are 0."""
+        """(..., 4) ms from (..., 10) device loads, with all-to-alls of 0."""
         lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
         forward = np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS])
         backward = np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS])
@@ -161,13 +159,13 @@ class AnalyticalCostModel(AdditiveCostModel):
         return phases
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """The two all-to-alls, which take equally long."""
+        """Write the two all-to-alls, which take the same time."""
         phases[..., FORWARD_COMM] = all_to_all_ms(shared[..., 0], cluster)
         phases[..., BACKWARD_COMM] = phases[..., FORWARD_COMM]
 
     @property
     def plain_costs(self) -> PlainCosts:
-        """What the two methods above and `iteration_cost` say; the same bits (tests/envs/placement/test_plain.py)."""
+        """The two methods above and `iteration_cost` on floats, bit for bit (tests/envs/placement/test_plain.py)."""
         return self._plain_costs
 
     @staticmethod
@@ -184,30 +182,26 @@ class AnalyticalCostModel(AdditiveCostModel):
         return max(forward) + exchanged + exchanged + max(backward)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """Bounds in ms. Above: all tables on one device. Below: the sums spread evenly, the narrowest lanes for all."""
+        """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
         return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
 
     def _upper_bound(self, loads: FloatArray, topology: Topology) -> float:
         size = topology.num_devices
-        crowded = np.zeros((size, size, self.num_loads))
-        crowded[np.arange(size), np.arange(size)] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
-        return float(self.device_costs(crowded, topology.cluster()).max(axis=(0, 1)).sum())
+        all_on_one = np.zeros((size, size, self.num_loads))
+        all_on_one[np.arange(size), np.arange(size)] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
+        return float(self.device_costs(all_on_one, topology.cluster()).max(axis=(0, 1)).sum())
 
     def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
         size, split = topology.num_devices, self.num_sum_loads
         even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
-        biggest = np.concatenate([np.zeros((1, self.num_loads)), loads])
-        alone = np.zeros((len(biggest), size, self.num_loads))
-        alone[:, 0] = biggest
-        cluster = topology.cluster()
-        spread = self.device_costs(np.broadcast_to(even, (size, self.num_loads)), cluster)[0]
-        single = self.device_costs(alone, cluster).max(axis=(0, 1))
-        compute = np.maximum(spread, single)[COMPUTE].sum()
+        even_split = self.device_costs(np.broadcast_to(even, (size, self.num_loads)), topology.cluster())[0]
+        costliest_table = self.single_table_phases(loads, topology).max(axis=0)
+        compute = np.maximum(even_split, costliest_table)[COMPUTE].sum()
         return float(compute + 2 * self._least_all_to_all(loads[:, OUTPUT_BYTES_SENT].sum(), topology))
 
     @staticmethod
     def _least_all_to_all(total_bytes: float, topology: Topology) -> float:
-        """Ms no split of the bytes undercuts: a device sends x_d in x_d a_d, and max x_d a_d >= sum x_d / sum 1/a_d."""
+        """Lower bound in ms for any split of the bytes: with x_d on device d, max x_d a_d >= sum x_d / sum 1/a_d."""
         cluster = topology.cluster()
         if topology.num_devices == 1:
             return 0.0

@@ -1,13 +1,12 @@
-"""The card of the analytical cost model: every public measurement it can be held against, and how far off it is.
+"""The card of the analytical cost model: its predictions beside all published measurements, from measurements.json.
 
-The measurements stand in measurements.json. `python -m shard_gym.cost_models.card` predicts each and writes the tables
-into docs/cost-model.md, so that no prediction is ever typed by hand.
+`python -m shard_gym.cost_models.card` writes the card into docs/cost-model.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,20 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.errors import DamagedFileError, NoPlacementFoundError
+from shard_gym.cost_models.base import BACKWARD, FORWARD, AdditiveCostModel
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import read_json, write_atomically
+from shard_gym.io.markdown import table, with_block
 from shard_gym.placement import Placement
-from shard_gym.pools import load_pool
-from shard_gym.pools.reuse import reuse_statistics
-from shard_gym.tables import Tables, Workload
+from shard_gym.pools import RowPopularity, load_pool
+from shard_gym.pools.reuse import expected_tables
+from shard_gym.tables import Tables, Workload, split_columns
 from shard_gym.topology import Topology
 
 MEASUREMENTS = Path(__file__).with_name("measurements.json")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cost-model.md"
-BEGIN, END = "<!-- generated: card -->", "<!-- end -->"
+BLOCK = "card"
 
 CRITEO_ROWS = (
     *(45833188, 36746, 17245, 7413, 20243, 3, 7114, 1441, 62, 29275261, 1572176, 345138, 10),
@@ -40,15 +40,15 @@ CRITEO_ROWS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measurement and what the model says.
+    """One measurement and the prediction of the model.
 
     Attributes:
         label: the setting, within its group.
-        measured: as published and turned into ms (or a ratio of times); a text where it cannot be compared.
-        predicted: by the model, in the same unit; None where it cannot be compared.
-        unit: "ms", or nothing for a ratio of times.
-        sets: the constant that was set from this row, or nothing.
-        not_comparable: why there is no prediction, or nothing.
+        measured: the published value in ms, or a ratio of times; a text if it is not comparable.
+        predicted: the prediction in the same unit; None if it is not comparable.
+        unit: "ms", or "" for a ratio of times.
+        sets: the constant that was set from this row, or "".
+        not_comparable: the reason for no prediction, or "".
     """
 
     label: str
@@ -60,13 +60,13 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured; NaN where there is no prediction."""
+        """Predicted / measured; NaN without a prediction."""
         return math.nan if self.predicted is None else self.predicted / float(self.measured)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Comparisons with one source and one setting; `quantity` is "iteration" where whole iterations were measured."""
+    """Comparisons with the same source and setting; `quantity` is "iteration" if whole iterations were measured."""
 
     title: str
     source: str
@@ -76,33 +76,29 @@ class Group:
 
 
 def compare(model: AdditiveCostModel) -> tuple[Group, ...]:
-    """Every measurement beside the prediction of `model`, in the order of measurements.json."""
+    """Every measurement with the prediction of `model`, in the order of measurements.json."""
     groups = []
     for group in read_json(MEASUREMENTS)["groups"]:
-        rows = tuple(_compare(_merged(group, row), model) for row in group["rows"])
+        rows = tuple(_compare(group, row, model) for row in group["rows"])
         groups.append(Group(group["title"], group["source"], group["setting"], group.get("quantity", ""), rows))
     return tuple(groups)
 
 
-def _merged(group: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with what its group says for all rows."""
-    return {**group, **row, "tables": {**group.get("tables", {}), **row.get("tables", {})}}
-
-
-def _compare(row: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
-    label = row["label"]
+def _compare(group: Mapping[str, Any], own: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
+    """The comparison of one row; a row overrides the settings of its group."""
+    row = {**group, **own, "tables": {**group.get("tables", {}), **own.get("tables", {})}}
     if "not_comparable" in row:
-        return Comparison(label, row["measured"], None, not_comparable=row["not_comparable"])
+        return Comparison(row["label"], row["measured"], None, not_comparable=row["not_comparable"])
     unit = "" if row["quantity"] == "unfused/fused" else "ms"
-    return Comparison(label, _measured(row), _predicted(row, model), unit, row.get("sets", ""))
+    return Comparison(row["label"], _measured(row), _predicted(row, model), unit, row.get("sets", ""))
 
 
 def _measured(row: Mapping[str, Any]) -> float:
-    """Ms, or a ratio; rates are turned into ms by the bytes their source counts."""
+    """Ms, or a ratio; bandwidths are converted to ms with the number of bytes that their source counts."""
     if "gb_per_s" not in row:
         return float(row["measured"])
-    own_part = 1.0 / row["num_devices"] if row["quantity"] == "all-to-all" else 0.0  # bus bandwidth leaves it out
-    return float(row["num_bytes"] * (1.0 - own_part) / (row["gb_per_s"] * 1e6))
+    own_share = 1.0 / row["num_devices"] if row["quantity"] == "all-to-all" else 0.0  # not in the bus bandwidth
+    return float(row["num_bytes"] * (1.0 - own_share) / (row["gb_per_s"] * 1e6))
 
 
 def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
@@ -121,11 +117,12 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
     if quantity == "unfused/fused":
         alone = model.single_table_phases(model.table_loads(tables, topology), topology)
         return float(alone.sum() / fused.sum())
-    return float({"forward": fused[0], "backward": fused[3], "forward+backward": fused[0] + fused[3]}[quantity])
+    forward, backward = fused[FORWARD], fused[BACKWARD]
+    return float({"forward": forward, "backward": backward, "forward+backward": forward + backward}[quantity])
 
 
 def topology_of(row: Mapping[str, Any]) -> Topology:
-    """The topology of a measurement: a named profile, with the numbers of device and links that the row changes."""
+    """The topology of a measurement: a named profile, with the row's own numbers for the device and the links."""
     profile = hardware_profile(row["hardware"])
     profile = replace(
         profile,
@@ -136,138 +133,106 @@ def topology_of(row: Mapping[str, Any]) -> Topology:
 
 
 def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
-    """The tables of a measurement: a shipped pool, or tables whose rows are read by a Zipf law (uniform if s = 0).
+    """The tables of a measurement: a shipped pool, or tables with a Zipf-Mandelbrot row popularity (default uniform).
 
-    As in the suites, a table of a pool that exceeds a device's memory is halved by columns until it fits.
+    As in the suites, a table of a pool that exceeds a device's memory is split into column shards.
     """
     if "pool" in spec:
-        return _split_by_columns(load_pool(spec["pool"]).tables, topology)
+        return split_columns(load_pool(spec["pool"]).tables, int(topology.memory_cap_bytes.min()))[0]
     if "criteo_divided_by" in spec:
         divided = set(sorted(CRITEO_ROWS)[-5:])
         rows = np.array([n // spec["criteo_divided_by"] if n in divided else n for n in CRITEO_ROWS])
     else:
         rows = np.full(spec["num_tables"], spec["num_embeddings"])
-    lookups = np.full(len(rows), float(spec["pooling_factor"] * spec["batch_size"]))
-    statistics = reuse_statistics(
-        rows, lookups, np.full(len(rows), spec.get("q", 0.0)), np.full(len(rows), spec.get("s", 0.0))
-    )
-    return Tables(
+    return expected_tables(
         num_embeddings=rows,
         embedding_dim=np.full(len(rows), spec["embedding_dim"]),
-        pooling_factor=np.full(len(rows), spec["pooling_factor"]),
-        distinct_rows=statistics.distinct_rows,
-        reuse_histogram=statistics.reuse_histogram,
-        access_histogram=statistics.access_histogram,
+        pooling_factor=np.full(len(rows), float(spec["pooling_factor"])),
+        popularity=RowPopularity(np.full(len(rows), spec.get("q", 0.0)), np.full(len(rows), spec.get("s", 0.0))),
         workload=Workload(spec["batch_size"], spec["weight_dtype"], spec["optimizer"]),
     )
 
 
-def _split_by_columns(tables: Tables, topology: Topology) -> Tables:
-    parts = np.ones(len(tables), np.int64)
-    while (too_large := tables.memory_bytes // parts > topology.memory_cap_bytes.min()).any():
-        parts[too_large] *= 2
-    return tables.select(np.repeat(np.arange(len(tables)), parts)).with_dims(
-        np.repeat(tables.embedding_dim // parts, parts)
-    )
-
-
 def longest_first(tables: Tables, topology: Topology, model: AdditiveCostModel) -> Placement:
-    """(T,) int64: the costliest table first, each to the device with the least cost so far that has room for it.
+    """(T,) int64: the costliest table first, each to the device with the least cost so far that has memory for it.
 
-    Costs are those of each table alone, so this is a plain placement and not the best one.
+    The costs are single-table costs, so this is a simple placement and not the best one.
 
     Raises:
-        NoPlacementFoundError: a table finds no device with room.
+        NoPlacementFoundError: no device has memory for a table.
     """
     costs = model.single_table_costs(model.table_loads(tables, topology), topology)
     busy = np.zeros(topology.num_devices)
     free = topology.memory_cap_bytes.copy()
     placement = np.empty(len(tables), np.int64)
-    for table in np.argsort(-costs, kind="stable"):
-        needed = tables.memory_bytes[table]
+    for position in np.argsort(-costs, kind="stable"):
+        needed = tables.memory_bytes[position]
         if needed > free.max():
             raise NoPlacementFoundError(
-                f"Table {table} ({tables.names[table]}) needs {needed} bytes, and no device has them left."
+                f"Table {position} ({tables.names[position]}) needs {needed} bytes, and no device has them left."
             )
         device = int(np.where(free >= needed, busy, np.inf).argmin())
-        placement[table] = device
-        busy[device] += costs[table]
+        placement[position] = device
+        busy[device] += costs[position]
         free[device] -= needed
     return placement
 
 
 def render(groups: Sequence[Group], model: AdditiveCostModel) -> str:
-    """The card as Markdown."""
-    return "\n".join([f"Model: `{model.fingerprint}`.", "", *_summary(groups), *_tables(groups)])
-
-
-def _summary(groups: Sequence[Group]) -> Iterator[str]:
-    """A line for each group that can be compared, then one for the rows that set a constant and one for the others."""
+    """The card as Markdown: a summary, then a table for each group."""
     rows = [row for group in groups for row in group.rows]
-    yield f"{len(rows)} rows; {sum(row.predicted is None for row in rows)} of them cannot be compared."
-    yield ""
-    yield "| group | rows | within 10 % | within a factor of 2 | predicted / measured: geometric mean | range |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    single = [row for group in groups if group.quantity != "iteration" for row in group.rows]
-    for group in groups:
-        yield from _summary_line(group.title, group.rows, is_share=group.quantity == "iteration")
-    yield from _summary_line(
-        "**all but whole iterations, rows that set no constant**", [r for r in single if not r.sets]
+    not_comparable = sum(row.predicted is None for row in rows)
+    return "\n\n".join(
+        [
+            f"Model: `{model.fingerprint}`.",
+            f"{len(rows)} rows; {not_comparable} of them cannot be compared.",
+            _summary(groups),
+            *(text for group in groups for text in _group_texts(group)),
+        ]
     )
-    yield from _summary_line("**rows that set a constant**", [r for r in single if r.sets])
-    yield ""
 
 
-def _summary_line(what: str, rows: Sequence[Comparison], *, is_share: bool = False) -> Iterator[str]:
+def _summary(groups: Sequence[Group]) -> str:
+    """A row for each group with predictions, one for the rows that set a constant, and one for the others."""
+    header = ("group", "rows", "within 10 %", "within a factor of 2", "predicted / measured: geometric mean", "range")
+    kernels = [row for group in groups if group.quantity != "iteration" for row in group.rows]
+    rows = [_summary_row(group.title, group.rows, is_share=group.quantity == "iteration") for group in groups]
+    others = [row for row in kernels if not row.sets]
+    rows.append(_summary_row("**all but whole iterations, rows that set no constant**", others))
+    rows.append(_summary_row("**rows that set a constant**", [row for row in kernels if row.sets]))
+    return table(header, filter(None, rows))
+
+
+def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = False) -> list[str]:
+    """The cells of a row of the summary; none if no row has a prediction."""
     ratios: NDArray[np.float64] = np.array([row.ratio for row in rows if row.predicted is not None])
     if not ratios.size:
-        return
-    off = np.exp(np.abs(np.log(ratios)))
-    within = ["-" if is_share else str(int((off <= factor).sum())) for factor in (1.1, 2.0)]
-    mean = float(np.exp(np.log(ratios).mean()))
-    spread = f"{ratios.min():.2f} to {ratios.max():.2f}"
-    yield f"| {what} | {len(ratios)} | {' | '.join(within)} | {mean:.2f}{' (share)' if is_share else ''} | {spread} |"
+        return []
+    factors = np.exp(np.abs(np.log(ratios)))
+    within = ["-" if is_share else str(int((factors <= limit).sum())) for limit in (1.1, 2.0)]
+    mean = f"{np.exp(np.log(ratios).mean()):.2f}{' (share)' if is_share else ''}"
+    return [title, str(len(ratios)), *within, mean, f"{ratios.min():.2f} to {ratios.max():.2f}"]
 
 
-def _tables(groups: Sequence[Group]) -> Iterator[str]:
-    for group in groups:
-        last = "share of the iteration" if group.quantity == "iteration" else "predicted / measured"
-        yield f"### {group.title}"
-        yield ""
-        yield f"{group.setting} Source: {group.source}."
-        yield ""
-        yield f"| setting | measured | predicted | {last} | note |"
-        yield "|---|--:|--:|--:|---|"
-        for row in group.rows:
-            yield _line(row)
-        yield ""
+def _group_texts(group: Group) -> tuple[str, str, str]:
+    """Heading, setting and table of a group."""
+    ratio = "share of the iteration" if group.quantity == "iteration" else "predicted / measured"
+    header = ("setting", "measured", "predicted", ratio, "note")
+    setting = f"{group.setting} Source: {group.source}."
+    return f"### {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
 
 
-def _line(row: Comparison) -> str:
+def _cells(row: Comparison) -> tuple[str, ...]:
     if row.predicted is None:
-        return f"| {row.label} | {row.measured} | - | - | not comparable: {row.not_comparable} |"
+        return row.label, str(row.measured), "-", "-", f"not comparable: {row.not_comparable}"
     measured, predicted = (f"{value:.3g} {row.unit}".strip() for value in (row.measured, row.predicted))
-    note = f"sets `{row.sets}`" if row.sets else ""
-    return f"| {row.label} | {measured} | {predicted} | {row.ratio:.2f} | {note} |"
-
-
-def page_with_card(page: str, card: str) -> str:
-    """`page` with the text between the two markers replaced by `card`.
-
-    Raises:
-        DamagedFileError: the markers are not there, each once and in order.
-    """
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise DamagedFileError(f"{PAGE} must hold {BEGIN} and after it {END}, each once.")
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    return f"{before}{BEGIN}\n{card}\n{END}{after}"
+    return row.label, measured, predicted, f"{row.ratio:.2f}", f"sets `{row.sets}`" if row.sets else ""
 
 
 def main() -> None:
     """Write the card into docs/cost-model.md."""
     model = AnalyticalCostModel()
-    page = page_with_card(PAGE.read_text(encoding="utf-8"), render(compare(model), model))
-    write_atomically(PAGE, page.encode())
+    write_atomically(PAGE, with_block(PAGE, BLOCK, render(compare(model), model)).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`CountedCostModel`: another model, with its questions counted."""
+"""`CountedCostModel`: a wrapper that counts the evaluations of a cost model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from shard_gym.topology import Cluster, Topology
 
 
 class CountedCostModel(AdditiveCostModel):
-    """Another model, with every placement it is asked to cost counted in `queries`."""
+    """A wrapper around a cost model that counts the evaluated placements.
+
+    Attributes:
+        model: the wrapped model, which computes all costs.
+        queries: number of placements whose cost was evaluated.
+    """
 
     def __init__(self, model: AdditiveCostModel) -> None:
         self.model = model
@@ -25,40 +30,40 @@ class CountedCostModel(AdditiveCostModel):
 
     @property
     def fingerprint(self) -> str:
-        """That of the counted model."""
+        """See the wrapped model."""
         return self.model.fingerprint
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """See the counted model."""
+        """See the wrapped model."""
         return self.model.table_loads(tables, topology)
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """See the counted model."""
+        """See the wrapped model."""
         return self.model.device_phases(loads)
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """See the counted model; counts one query for each placement in the leading shape."""
+        """See the wrapped model; counts one evaluation for each placement in the leading shape."""
         self.queries += math.prod(phases.shape[:-2])
         self.model.fill_communication(phases, shared, cluster)
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """See the counted model."""
+        """See the wrapped model."""
         return self.model.iteration_cost(phases, shared, cluster)
 
     @property
     def plain_costs(self) -> PlainCosts | None:
-        """Those of the counted model; each call counts one query."""
+        """See the wrapped model; counts one evaluation for each call."""
         costs = self.model.plain_costs
-        return None if costs is None else partial(self._counted, costs)
+        return None if costs is None else partial(self._counted_costs, costs)
 
-    def _counted(self, costs: PlainCosts, *changed: Any) -> float:
+    def _counted_costs(self, costs: PlainCosts, *arguments: Any) -> float:
         self.queries += 1
-        return costs(*changed)
+        return costs(*arguments)
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """See the counted model."""
+        """See the wrapped model."""
         return self.model.penalty_ms(tables, topology)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See the counted model."""
+        """See the wrapped model."""
         return self.model.cost_bounds(loads, topology)

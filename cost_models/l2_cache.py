@@ -1,4 +1,4 @@
-"""How many row reads the L2 cache serves, from a table's reuse histogram."""
+"""Hits of the L2 cache, from the reuse histograms of tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shard_gym.tables import BIN_UPPER_EDGES, Tables
 from shard_gym.topology import DeviceSpec
 
 SECTOR_BYTES = 32
-"""GPU memory moves in sectors of 32 bytes (Lin et al., ml_perf_model analysis/inference.py, rounds each row to it)."""
+"""The unit of transfers from GPU memory (Lin et al., ml_perf_model analysis/inference.py, rounds each row to it)."""
 
 USABLE_L2 = 0.9
 """Share of the L2 that rows can hold (Lin et al., same file)."""
@@ -24,9 +24,9 @@ def to_sectors(num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def l2_bytes_per_table(tables: Tables, device: DeviceSpec) -> NDArray[np.float64]:
-    """(T,) bytes of L2 a table has to itself while the fused op works on it.
+    """(T,) bytes of the L2 that a table can use while the fused op processes it.
 
-    FBGEMM walks table after table, so with a large batch one table has the cache alone; with a small one
+    FBGEMM processes table after table, so with a large batch one table has the whole cache; with a small one
     ceil(warps in flight / bags of a table) tables share it (Lin et al., ml_perf_model analysis/inference.py).
     """
     bags = tables.workload.batch_size * tables.num_features
@@ -35,11 +35,10 @@ def l2_bytes_per_table(tables: Tables, device: DeviceSpec) -> NDArray[np.float64
 
 
 def l2_hits(tables: Tables, device: DeviceSpec) -> NDArray[np.float64]:
-    """(T,) float64, row reads per batch that the L2 serves.
+    """(T,) float64, row reads per batch that hit the L2.
 
-    The rows are ranked by the reuse bin they fall into; the hottest stay resident as far as the L2 reaches, each costs
-    one cold miss, and all other reads go to DRAM. Lin et al. do the same with a uniform table; the 17 bins stand in for
-    their uniform law, so a skewed table hits more.
+    The rows are ranked by their reuse bin. The hottest rows that fit the L2 stay in it after one cold miss each; all
+    other reads go to DRAM. Lin et al. assume uniform reads; with the 17 bins instead, a skewed table has more hits.
     """
     accesses = tables.lookups_per_batch[:, None] * tables.access_histogram
     rows = np.maximum(tables.distinct_rows[:, None] * tables.reuse_histogram, accesses / BIN_UPPER_EDGES)

@@ -1,6 +1,6 @@
-"""Every error ShardGym raises on purpose.
+"""All errors that ShardGym raises on purpose, and the messages that several modules share.
 
-Each class names one kind of failure; each message is a sentence that names the thing, the value and the way out.
+Each class is one kind of failure; each message is a sentence that names the thing, the value and the way out.
 """
 
 from __future__ import annotations
@@ -12,99 +12,98 @@ import numpy as np
 
 
 class ShardGymError(Exception):
-    """Base of all errors ShardGym raises on purpose."""
+    """Base class of all errors that ShardGym raises on purpose."""
 
 
 class InvalidTablesError(ShardGymError, ValueError):
-    """Raised when the description of the tables is not usable (NaN, wrong shape, impossible value)."""
+    """The description of the tables is invalid: NaN, a wrong shape, or an impossible value."""
 
 
 class InvalidTopologyError(ShardGymError, ValueError):
-    """Raised when a device or a topology is described with impossible numbers."""
+    """The description of a device or a topology holds impossible numbers."""
 
 
 class InvalidTaskError(ShardGymError, ValueError):
-    """Raised when a task cannot be solved or is not consistent in itself."""
+    """A task cannot be solved, or its parts do not match."""
 
 
 class TableTooLargeError(InvalidTaskError):
-    """Raised when a table does not fit an empty device of the topology."""
+    """A table does not fit an empty device of the topology."""
 
 
 class InvalidPlacementError(ShardGymError, ValueError):
-    """Raised when a placement does not have one legal device for every table."""
+    """A placement does not have one existing device for every table."""
 
 
 class MemoryExceededError(InvalidPlacementError):
-    """Raised when a placement puts more bytes on a device than its memory cap allows."""
+    """A placement exceeds the memory cap of a device."""
 
 
 class NoPlacementFoundError(ShardGymError):
-    """Raised by an agent that finds no valid placement of a task; an evaluation counts it as a failure."""
+    """An agent found no valid placement of a task; an evaluation counts it as a failure."""
 
 
 class InvalidActionError(ShardGymError, ValueError):
-    """Raised when an action lies outside the action space (an illegal one inside it ends the episode instead)."""
+    """An action is outside the action space; an illegal action inside it ends the episode instead."""
 
 
 class InvalidOptionError(ShardGymError, ValueError):
-    """Raised when an argument or a reset option has a value that means nothing."""
+    """An argument or a reset option has an invalid value."""
 
 
 class InvalidCostError(ShardGymError, ValueError):
-    """Raised when a cost model says that something costs NaN or infinitely many ms."""
+    """A cost model returned NaN or infinity."""
 
 
 class UnknownNameError(ShardGymError, ValueError):
-    """Raised when a name is not in one of the registries; the message lists what is."""
+    """A name is not registered; the message lists the known names."""
 
 
 class DamagedFileError(ShardGymError, ValueError):
-    """Raised when a file's content is not what its checksum, its schema or its format promises."""
+    """The content of a file does not match its checksum, schema or format."""
 
 
 class InvalidCheckpointError(ShardGymError, ValueError):
-    """Raised when a file of weights is missing, damaged, pickled, of another program, or not for what loads it."""
+    """A file of weights is missing, damaged, pickled, from another program, or of another kind."""
 
 
 class TrainingDivergedError(ShardGymError):
-    """Raised when training made a weight NaN or infinite; the state of the iteration before stays on the disk."""
+    """Training made a weight NaN or infinite; the state of the iteration before is on the disk."""
 
 
 class RunsFailedError(ShardGymError):
-    """Raised at the end when runs ended with an error; the records of all others are written."""
+    """Some runs of an experiment failed; the records of the others are written."""
 
 
 class MeasurementError(ShardGymError):
-    """Raised when a placement could not be measured; the next measurement starts with new workers."""
+    """A placement could not be measured; the next measurement starts new workers."""
 
 
 class WorkerDiedError(MeasurementError):
-    """Raised when a worker process ended by itself or was killed during a measurement."""
+    """A worker process ended or was killed during a measurement."""
 
 
 class MeasurementTimeoutError(MeasurementError, TimeoutError):
-    """Raised when a measurement takes longer than it may: a collective is stuck, or there is too much to do."""
+    """A measurement exceeded its time limit: a collective is stuck, or there is too much work."""
 
 
 class DeviceMemoryError(MeasurementError):
-    """Raised when a device has not enough memory for its tables, their lookups or the exchanged outputs."""
+    """A device has too little memory for its tables, their lookups or the exchanged outputs."""
 
 
 class UnwritablePathError(ShardGymError, OSError):
-    """Raised when a file cannot be written where it was asked for."""
+    """A file cannot be written to the requested path."""
 
 
 class MissingExtraError(ShardGymError, ImportError):
-    """Raised when an optional dependency is needed and not installed."""
+    """An optional dependency is needed but not installed."""
 
 
-# The errors above take one message, so that they survive the way back from another process. Messages of one form are
-# made below.
+# The errors take a single message, so that they can be pickled and raised again in another process.
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], listing: str = "") -> UnknownNameError:
-    """The error for a `name` that is not one of `known`; `listing` stands for a list that would be too long."""
+    """The error for a `name` that is not one of `known`; `listing` replaces a list of names that is too long."""
     known = sorted(known)
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -112,7 +111,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listing: str = "
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The error for an optional `package` that is not installed, and the `extra` that brings it."""
+    """The error for a `package` that is not installed; `extra` is the extra of shard-gym that contains it."""
     return MissingExtraError(
         f"{purpose} needs the package {package!r}, which is not installed. "
         f"Install it with: pip install 'shard-gym[{extra}]'."
@@ -120,24 +119,24 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 
 
 def wrong_kind(argument: str, given: object, wanted: str, way_out: str = "") -> InvalidOptionError:
-    """The error for an argument that is not the kind of object it must be.
+    """The error for an argument of the wrong type.
 
     Args:
         argument: its name.
-        given: what was given; a class in place of an object is recognised.
+        given: its value; for a class, the message says to pass an instance.
         wanted: what it must be.
         way_out: a sentence about what to pass instead, if `wanted` does not say it.
     """
-    said = f"{argument} must be {wanted}, not {short_repr(given)}."
+    message = f"{argument} must be {wanted}, not {short_repr(given)}."
     if isinstance(given, type):
-        said = f"{argument} must be {wanted}, not a class; pass an instance: {given.__name__}()."
-    return InvalidOptionError(f"{said} {way_out}".rstrip())
+        message = f"{argument} must be {wanted}, not a class; pass an instance: {given.__name__}()."
+    return InvalidOptionError(f"{message} {way_out}".rstrip())
 
 
 def short_repr(value: object, limit: int = 80) -> str:
-    """`repr(value)` for a message: on one line, cut after `limit` characters, NumPy's numbers as plain ones."""
+    """`repr(value)` for a message: one line of at most `limit` characters, NumPy scalars as Python numbers."""
     try:
         text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
-    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in a list in a list ...
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
         text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,37 +1,37 @@
-"""What a placement is: its check, its memory use, its other forms. Independent of any environment or mask."""
+"""Placements: check, memory use, and conversion to plans and JSON, independent of environments and masks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 Placement = NDArray[np.int64]
-"""(T,) int64: entry t is the device of table t."""
+"""(T,) int64: the device of each table."""
 
 
 def memory_used(placement: Placement, tables: Tables, num_devices: int) -> NDArray[np.int64]:
     """(D,) int64, bytes of weights and optimizer state on each device under a valid `placement`."""
     used = np.zeros(num_devices, np.int64)
-    np.add.at(used, placement, tables.memory_bytes)  # bincount would go through float64 and lose bytes
+    np.add.at(used, placement, tables.memory_bytes)  # bincount would lose bytes, because it sums in float64
     return used
 
 
 def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) -> Placement:
     """`placement` as a checked (T,) int64 array.
 
-    Everything is recomputed from the tables and the topology; no mask and no environment is asked.
+    The memory use is computed from the tables and the topology alone, without the mask of an environment.
 
     Raises:
-        InvalidPlacementError: wrong length, not integers, or a device that does not exist.
-        MemoryExceededError: a device is given more bytes than its cap; names device, bytes needed and the cap.
+        InvalidPlacementError: the length is wrong, or an entry is not an integer or not a device.
+        MemoryExceededError: the tables of a device need more bytes than its memory cap.
     """
     try:
         given = np.asarray(placement)
@@ -64,39 +64,24 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
 
 
 def to_plan(placement: Placement, num_devices: int) -> list[list[int]]:
-    """The tables of each device, ascending: the placement as D lists."""
+    """The placement as D lists: the tables of each device, ascending."""
     return [np.flatnonzero(placement == device).tolist() for device in range(num_devices)]
 
 
-def from_plan(plan: Sequence[Sequence[int]]) -> Placement:
-    """The placement that `plan` (the tables of each device) describes.
-
-    Raises:
-        InvalidPlacementError: the tables named are not 0 to T-1, each once.
-    """
-    named = [table for device_tables in plan for table in device_tables]
-    if sorted(named) != list(range(len(named))):
-        raise InvalidPlacementError(f"A plan names each table from 0 to T-1 once; this one names {sorted(named)}.")
-    placement = np.empty(len(named), np.int64)
-    for device, device_tables in enumerate(plan):
-        placement[list(device_tables)] = device
-    return placement
-
-
 def placement_to_json(placement: Placement) -> list[int]:
-    """The placement as a JSON value: a list of T integers."""
+    """The placement as a list of T integers."""
     return [int(device) for device in placement]
 
 
 def placement_from_json(value: Any, tables: Tables, topology: Topology) -> Placement:
-    """The checked placement in a JSON value; see `check_placement` for errors.
+    """The checked placement in a JSON value.
 
     Raises:
-        InvalidPlacementError: also when `value` is not a list of integers.
+        InvalidPlacementError: `value` is not a list of integers; also the errors of `check_placement`.
     """
-    if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+    if not isinstance(value, list) or not all(map(is_integer, value)):
         raise InvalidPlacementError("A placement in JSON is a list of integers, one device for each table.")
     beyond = next((v for v in value if not -(2**63) <= v < 2**63), None)
     if beyond is not None:
-        raise InvalidPlacementError(f"A placement names devices from 0 on, not {short_repr(beyond)}.")
+        raise InvalidPlacementError(f"Devices are numbered from 0, and {short_repr(beyond)} is none.")
     return check_placement(np.asarray(value, np.int64), tables, topology)

@@ -12,7 +12,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def cpu_model() -> str:
-    """The CPU's name: the first model name in /proc/cpuinfo, or what the platform says."""
+    """The name of the CPU: the first model name in /proc/cpuinfo, or that of the `platform` module."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -25,14 +25,14 @@ def cpu_model() -> str:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may run on; all of the machine's where the system does not tell."""
+    """Number of CPUs that this process may use; all CPUs where the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def physical_memory() -> int:
-    """Bytes of memory in the machine; 0 where the system does not tell."""
+    """Bytes of memory of the machine; 0 where it is unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
@@ -41,7 +41,7 @@ def physical_memory() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread, because the project's networks are too small to gain from a second one. Needs torch."""
+    """Run torch on one thread; the project's networks are too small to gain from more. Needs torch."""
     import torch
 
     threads = torch.get_num_threads()

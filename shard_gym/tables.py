@@ -1,4 +1,4 @@
-"""Embedding tables as a struct of arrays: sizes, lookup statistics, features and memory."""
+"""Embedding tables as a struct of arrays: sizes, lookup statistics, features and memory use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
 
 NUM_BINS = 17
-"""Reuse bins: a row's accesses in one batch fall into (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
+"""Bins of the number of reads of a row in one batch: (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
 
 BIN_UPPER_EDGES: NDArray[np.float64] = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
 
@@ -25,21 +26,39 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 """DreamShard's 21 table features (daochenzha/dreamshard, dreamshard/utils.py), in its order."""
 
+FEATURE_MEAN = (4.0875, 19.28, 3.23, 0.127)
+FEATURE_STD = (1.0, 3.36, 1.46, 0.233)
+"""Mean and std of log2(1 + x) of the first four features, table_size in GiB: rounded numbers of the pool `dlrm-2021` at
+dim 16 in FP16 (its dims are constant, so their std is set to 1). One scale serves all pools and tasks, so that equal
+tables have equal features everywhere and a task of equal tables yields no NaN."""
+
 WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
 OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 """State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
+
+_LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
+    "num_embeddings": (np.int64, 1, MAX_ROWS),
+    "embedding_dim": (np.int64, 4, MAX_DIM),
+    "num_features": (np.int64, 1, 4096),
+    "pooling_factor": (np.float64, 0, 1e6),
+    "distinct_rows": (np.float64, 0, MAX_ROWS),
+    "reuse_histogram": (np.float64, 0, 1),
+    "access_histogram": (np.float64, 0, 1),
+}
+"""Dtype, smallest and largest value of each array of `Tables`."""
+
 _SHARE_TOLERANCE = 5e-3
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How the tables are trained; one workload holds for all tables of a task.
+    """The training settings of tables; all tables of a task share one workload.
 
     Attributes:
-        batch_size: samples per iteration over all devices (the global batch).
+        batch_size: samples per iteration on all devices together (the global batch).
         weight_dtype: "fp16" or "fp32".
         optimizer: "sgd" or "rowwise_adagrad"; both are fused into FBGEMM's backward.
     """
@@ -49,8 +68,7 @@ class Workload:
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.batch_size, (int, np.integer)) and not isinstance(self.batch_size, bool)
-        if not whole or self.batch_size < 1:
+        if not is_integer(self.batch_size) or self.batch_size < 1:
             raise InvalidTablesError(f"batch_size must be an integer of at least 1, not {self.batch_size!r}.")
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
             if getattr(self, name) not in list(known):
@@ -67,22 +85,6 @@ class Workload:
         return OPTIMIZER_BYTES_PER_ROW[self.optimizer]
 
 
-@dataclass(frozen=True)
-class FeatureScale:
-    """Mean and std of log2(1 + x) for embedding_dim, num_embeddings, pooling_factor and table_size (in GiB).
-
-    One scale serves every pool and every task, so that equal tables have equal features everywhere and a task of
-    equal tables yields no NaN.
-    """
-
-    mean: tuple[float, float, float, float]
-    std: tuple[float, float, float, float]
-
-
-REFERENCE_SCALE = FeatureScale(mean=(4.0875, 19.28, 3.23, 0.127), std=(1.0, 3.36, 1.46, 0.233))
-"""Of the pool `dlrm-2021` at dim 16 in FP16, rounded (the dims are constant there, so their std is set to 1)."""
-
-
 @dataclass(frozen=True, eq=False)
 class Tables:
     """T embedding tables and their lookup statistics in one batch of `workload.batch_size` samples.
@@ -92,15 +94,15 @@ class Tables:
         embedding_dim: (T,) int64, columns; a multiple of 4 (FBGEMM asserts this for training).
         pooling_factor: (T,) float64, mean lookups per sample, summed over the features that read the table.
         distinct_rows: (T,) float64, expected number of distinct rows read in one batch.
-        reuse_histogram: (T, 17) float64, share of those distinct rows whose number of accesses falls in each bin.
-        access_histogram: (T, 17) float64, share of the accesses that fall on the rows of each bin.
+        reuse_histogram: (T, 17) float64, shares of those distinct rows by number of reads (see `NUM_BINS`).
+        access_histogram: (T, 17) float64, shares of the lookups by the same bins.
         workload: batch size, weight dtype and optimizer.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
-        names: T names, used in messages and plans (default "table_0", "table_1", ...). Two tables may share a name, as
-            the column shards of one table do, or a table that `select` takes twice.
+        names: T names, used in messages and plans (default "table_0", "table_1", ...). Tables may share a name, as the
+            column shards of a table do.
 
     Raises:
-        InvalidTablesError: an array has a wrong shape, holds NaN, or holds an impossible value.
+        InvalidTablesError: an array has a wrong shape or holds NaN or an impossible value.
     """
 
     num_embeddings: NDArray[np.int64]
@@ -124,32 +126,28 @@ class Tables:
         object.__setattr__(self, "names", _names(self.names, count))
         if _as_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
-        self._freeze("num_embeddings", np.int64, (count,), low=1, high=MAX_ROWS)
-        self._freeze("embedding_dim", np.int64, (count,), low=4, high=MAX_DIM)
-        self._freeze("num_features", np.int64, (count,), low=1, high=4096)
-        self._freeze("pooling_factor", np.float64, (count,), low=0.0, high=1e6)
-        self._freeze("distinct_rows", np.float64, (count,), low=0.0, high=float(MAX_ROWS))
-        self._freeze("reuse_histogram", np.float64, (count, NUM_BINS), low=0.0, high=1.0)
-        self._freeze("access_histogram", np.float64, (count, NUM_BINS), low=0.0, high=1.0)
-        self._check_meaning()
+        for name, (dtype, low, high) in _LIMITS.items():
+            shape = (count, NUM_BINS) if name.endswith("histogram") else (count,)
+            self._convert(name, dtype, shape, low, high)
+        self._check_consistency()
 
-    def _freeze(self, name: str, dtype: type[Any], shape: tuple[int, ...], *, low: float, high: float) -> None:
-        """Convert one array to its dtype without loss, check it, and make it read-only."""
+    def _convert(self, name: str, dtype: type[Any], shape: tuple[int, ...], low: float, high: float) -> None:
+        """Replace one array by a checked, read-only copy of its dtype."""
         given = _as_array(name, getattr(self, name))
         try:
-            if given.dtype.kind in "USb":  # texts and truth values, which NumPy would take for numbers
+            if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
                 raise TypeError
             raw = given.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidTablesError(f"{name} must be numbers, not {short_repr(given.tolist())}.") from error
         if raw.shape != shape:
             raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
-        fits = (raw >= low) & (raw <= high)  # False for NaN too
+        valid = (raw >= low) & (raw <= high)  # False for NaN too
         if dtype is np.int64:
-            fits &= raw == np.floor(raw)
-        if not fits.all():
-            where = tuple(int(i) for i in np.argwhere(~fits)[0])
-            kind, most = ("an integer", str(int(high))) if dtype is np.int64 else ("a number", f"{high:g}")
+            valid &= raw == np.floor(raw)
+        if not valid.all():
+            where = tuple(int(i) for i in np.argwhere(~valid)[0])
+            kind, most = ("an integer", str(high)) if dtype is np.int64 else ("a number", f"{high:g}")
             raise InvalidTablesError(
                 f"{name} of table {where[0]} ({self.names[where[0]]}) is {short_repr(given[where])}; "
                 f"it must be {kind} from {low:g} to {most}."
@@ -158,8 +156,8 @@ class Tables:
         array.setflags(write=False)
         object.__setattr__(self, name, array)
 
-    def _check_meaning(self) -> None:
-        """Checks that need more than one array."""
+    def _check_consistency(self) -> None:
+        """Checks that need several arrays."""
         self._refuse(
             self.embedding_dim % 4 != 0,
             lambda i: f"has embedding_dim {self.embedding_dim[i]}, which is not a multiple of 4 as FBGEMM needs",
@@ -177,13 +175,14 @@ class Tables:
             wanted = (lookups > 0).astype(np.float64)
             self._refuse(
                 np.abs(total - wanted) > _SHARE_TOLERANCE,
-                lambda i, n=name, t=total, w=wanted: f"has a {n} that sums to {t[i]:.4f} instead of {w[i]:.0f}",
+                lambda i, n=name, t=total, w=wanted: f"has an invalid {n}: it sums to {t[i]:.4f} instead of {w[i]:.0f}",
             )
 
-    def _refuse(self, bad: NDArray[np.bool_], says: Any) -> None:
+    def _refuse(self, bad: NDArray[np.bool_], reason: Any) -> None:
+        """Raise if a table is `bad`; `reason` makes the message from its index."""
         if bad.any():
             index = int(np.argmax(bad))
-            raise InvalidTablesError(f"Table {index} ({self.names[index]}) {says(index)}.")
+            raise InvalidTablesError(f"Table {index} ({self.names[index]}) {reason(index)}.")
 
     def __len__(self) -> int:
         return len(self.num_embeddings)
@@ -193,7 +192,7 @@ class Tables:
 
     @property
     def lookups_per_batch(self) -> NDArray[np.float64]:
-        """(T,) float64, expected row reads of one batch: batch_size * pooling_factor."""
+        """(T,) float64, expected lookups of one batch: batch_size * pooling_factor."""
         return self.pooling_factor * self.workload.batch_size
 
     @property
@@ -203,15 +202,15 @@ class Tables:
 
     @property
     def memory_bytes(self) -> NDArray[np.int64]:
-        """(T,) int64, bytes a table takes on its device: weights and optimizer state."""
+        """(T,) int64, bytes of a table on its device: weights and optimizer state."""
         return self.num_embeddings * (self.row_bytes + self.workload.optimizer_bytes_per_row)
 
-    def features(self, scale: FeatureScale = REFERENCE_SCALE) -> NDArray[np.float32]:
+    def features(self) -> NDArray[np.float32]:
         """(T, 21) float32, DreamShard's features in the order of `FEATURE_NAMES`.
 
-        The first four are (log2(1 + x) - mean) / std with the constants of `scale`, table_size counted in GiB; the
-        17 reuse bins are shares and stay as they are. DreamShard standardises the raw values within a task, which
-        divides by zero for equal tables and forgets the absolute scale; both are avoided here.
+        The first four are (log2(1 + x) - FEATURE_MEAN) / FEATURE_STD, with table_size in GiB; the 17 reuse bins are
+        shares and stay as they are. DreamShard standardises the raw values within a task, which divides by zero for
+        equal tables and loses the absolute scale.
         """
         sizes = np.stack(
             [
@@ -222,14 +221,14 @@ class Tables:
             ],
             axis=1,
         )
-        scaled = (np.log2(1.0 + sizes) - np.asarray(scale.mean)) / np.asarray(scale.std)
+        scaled = (np.log2(1.0 + sizes) - np.asarray(FEATURE_MEAN)) / np.asarray(FEATURE_STD)
         return np.concatenate([scaled, self.reuse_histogram], axis=1).astype(np.float32)
 
     def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Tables:
-        """The tables at `indices`, in that order; an index may come twice.
+        """The tables at `indices`, in that order; indices may repeat.
 
         Raises:
-            InvalidTablesError: an index does not name a table.
+            InvalidTablesError: an index is out of range.
         """
         chosen = _as_array("Table indices", indices)
         if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
@@ -239,17 +238,17 @@ class Tables:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
         return replace(
             self,
-            **{name: getattr(self, name)[chosen] for name in _ARRAYS},
+            **{name: getattr(self, name)[chosen] for name in _LIMITS},
             names=tuple(self.names[i] for i in chosen),
         )
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
-        """The same tables with other widths: one for all, or one each ((T,) ints)."""
+        """The same tables with other embedding dims: one for all, or (T,) ints."""
         dims = _as_array("embedding_dim", embedding_dim)
         return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
-        """The same tables with another weight dtype or optimizer. The batch size stays: the statistics belong to it."""
+        """The same tables with another weight dtype or optimizer, and the batch size of their statistics."""
         workload = replace(
             self.workload,
             weight_dtype=weight_dtype or self.workload.weight_dtype,
@@ -258,15 +257,17 @@ class Tables:
         return replace(self, workload=workload)
 
 
-_ARRAYS = (
-    "num_embeddings",
-    "embedding_dim",
-    "pooling_factor",
-    "distinct_rows",
-    "reuse_histogram",
-    "access_histogram",
-    "num_features",
-)
+def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
+    """`tables` with every table above `max_bytes` split into 2, 4, 8, ... equal column shards, each a table of its own.
+
+    Returns:
+        The shards, and for each the position of its table, int64.
+    """
+    shards = np.ones(len(tables), np.int64)
+    while (too_large := tables.memory_bytes // shards > max_bytes).any():
+        shards[too_large] *= 2
+    positions = np.repeat(np.arange(len(tables)), shards)
+    return tables.select(positions).with_dims((tables.embedding_dim // shards)[positions]), positions
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
@@ -278,7 +279,7 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def _names(given: Any, count: int) -> tuple[str, ...]:
-    """The names of `count` tables, numbered if none are given."""
+    """The given names, or numbered ones if there are none."""
     names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")

@@ -1,4 +1,4 @@
-"""Tasks: what to place where. One task, a set of them, and a sampler of fresh ones."""
+"""Placement problems: a task, a suite of tasks, and a sampler of new tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.checks import is_integer, is_positive
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
@@ -35,11 +36,11 @@ class Task:
         name: unique in its suite, for example "dlrm-50x4/test/3".
         tables: the T tables to place.
         topology: the D devices to place them on.
-        known_placement: (T,) int64, a valid placement (proof that there is one; not meant to be good), or None.
+        known_placement: (T,) int64, a valid placement that proves the task solvable, of any cost; or None.
 
     Raises:
         TableTooLargeError: a table does not fit any empty device.
-        InvalidTaskError: all tables together need more memory than all devices have, or an argument is not of its kind.
+        InvalidTaskError: all tables need more memory than all devices have, or an argument has the wrong type.
         InvalidPlacementError: `known_placement` is not valid.
     """
 
@@ -62,11 +63,11 @@ class Task:
                 f"({format_bytes(needed[largest])}), but the largest memory cap of a device is {caps.max()} bytes "
                 f"({format_bytes(caps.max())}). Raise memory_cap_bytes or split the table by columns."
             )
-        needed_in_all, there_in_all = sum(needed.tolist()), sum(caps.tolist())  # int64 wraps with caps like 2**62
-        if needed_in_all > there_in_all:
+        total_needed, total_cap = sum(needed.tolist()), sum(caps.tolist())  # int64 overflows for caps like 2**62
+        if total_needed > total_cap:
             raise InvalidTaskError(
-                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(needed_in_all)}, "
-                f"but the {self.num_devices} devices have {format_bytes(there_in_all)}. Add devices or raise the caps."
+                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(total_needed)}, "
+                f"but the {self.num_devices} devices have {format_bytes(total_cap)}. Add devices or raise the caps."
             )
         if self.known_placement is not None:
             known = check_placement(self.known_placement, self.tables, self.topology)
@@ -75,12 +76,12 @@ class Task:
 
     @property
     def num_tables(self) -> int:
-        """T."""
+        """T, the number of tables."""
         return len(self.tables)
 
     @property
     def num_devices(self) -> int:
-        """D."""
+        """D, the number of devices."""
         return self.topology.num_devices
 
     def __repr__(self) -> str:
@@ -89,36 +90,35 @@ class Task:
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """Where an environment takes its tasks from: a `TaskSuite`, a `TaskSampler`, or anything of this shape."""
+    """The source of an environment's tasks: a `TaskSuite`, a `TaskSampler`, or any object with these members."""
 
     @property
     def max_tables(self) -> int:
-        """No task has more tables."""
+        """The largest T of a task."""
 
     @property
     def max_devices(self) -> int:
-        """No task has more devices."""
+        """The largest D of a task."""
 
     def sample(self, rng: np.random.Generator) -> Task:
-        """One task, all randomness from `rng`."""
+        """A task, chosen with `rng` alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskSuite:
-    """A fixed, ordered list of tasks: one split of a named suite, or any tasks of your own.
+    """A fixed, ordered list of tasks: one split of a named suite, or tasks of your own.
 
     Attributes:
         name: name of the suite.
         split: "train" or "test" for the named suites.
         tasks: the tasks, at least one.
         version: raised when the suite's data change.
-        sha256: of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
+        sha256: SHA-256 of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
         description: one sentence.
-        padding: T and D of the largest tasks of all splits together, where there are more splits than this one; so an
-            agent trained on one split can place every other.
+        padding: largest T and D over all splits, so that an agent trained on one split can place the others; or None.
 
     Raises:
-        InvalidTaskError: there are no tasks, two of them share a name, or one is not a Task.
+        InvalidTaskError: there are no tasks, two tasks share a name, or an element is not a Task.
     """
 
     name: str
@@ -131,13 +131,14 @@ class TaskSuite:
 
     def __post_init__(self) -> None:
         given: Any = self.tasks
-        object.__setattr__(self, "tasks", tuple(given) if isinstance(given, Iterable) else (given,))
-        strange = [task for task in self.tasks if not isinstance(task, Task)]
-        if strange or not isinstance(given, Iterable):
+        tasks = tuple(given) if isinstance(given, Iterable) else ()
+        invalid = [task for task in tasks if not isinstance(task, Task)]
+        if invalid or not isinstance(given, Iterable):
             raise InvalidTaskError(
                 f"tasks of suite {self.name!r} must be a list of Tasks, such as [task]; "
-                f"got {short_repr(strange[0] if strange else given)}."
+                f"got {short_repr(invalid[0] if invalid else given)}."
             )
+        object.__setattr__(self, "tasks", tasks)
         if not self.tasks:
             raise InvalidTaskError(f"Suite {self.name!r} has no tasks; give it at least one.")
         names = [task.name for task in self.tasks]
@@ -146,20 +147,20 @@ class TaskSuite:
 
     @property
     def max_tables(self) -> int:
-        """Tables of the largest task, of all splits."""
+        """The largest T of a task, over all splits."""
         return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
 
     @property
     def max_devices(self) -> int:
-        """Devices of the widest task, of all splits."""
+        """The largest D of a task, over all splits."""
         return max(*(task.num_devices for task in self.tasks), self.padding[1] if self.padding else 1)
 
     def sample(self, rng: np.random.Generator) -> Task:
-        """One of the tasks, all equally likely."""
+        """One of the tasks, with equal probability."""
         return self.tasks[int(rng.integers(len(self.tasks)))]
 
     def task(self, key: int | str) -> Task:
-        """The task at index `key`, or of that name.
+        """The task with index or name `key`.
 
         Raises:
             UnknownNameError: no task has that name.
@@ -168,18 +169,15 @@ class TaskSuite:
         if isinstance(key, str):
             by_name = {task.name: task for task in self.tasks}
             if key not in by_name:
-                raise unknown_name(f"task in {self.name!r} ({self.split})", key, by_name, self._listing())
+                listing = f"tasks 0 to {len(self.tasks) - 1}, or names like {self.tasks[0].name!r}"
+                raise unknown_name(f"task in {self.name!r} ({self.split})", key, by_name, listing)
             return by_name[key]
-        if not _is_whole(key) or not 0 <= key < len(self.tasks):
+        if not is_integer(key) or not 0 <= key < len(self.tasks):
             raise InvalidOptionError(
                 f"{self.name!r} ({self.split}) has tasks 0 to {len(self.tasks) - 1}; "
                 f"there is no task {short_repr(key)}."
             )
         return self.tasks[int(key)]
-
-    def _listing(self) -> str:
-        """The tasks there are, shorter than all their names."""
-        return f"tasks 0 to {len(self.tasks) - 1}, or names like {self.tasks[0].name!r}"
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -195,9 +193,9 @@ class TaskSuite:
 
 
 def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
-    """(T,) int64, largest table first, each to the device with the fewest bytes so far.
+    """(T,) int64, the largest table first, each to the device with the fewest bytes so far.
 
-    It looks at memory alone (equal caps): a proof that a task can be solved, not a good placement.
+    It balances memory alone: a proof that a task is solvable, not a good placement.
     """
     used = np.zeros(num_devices, np.int64)
     placement = np.empty(len(tables), np.int64)
@@ -209,20 +207,20 @@ def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
 
 @dataclass(frozen=True, eq=False)
 class TaskSampler:
-    """Draws fresh tasks from a pool of tables. Every task it returns carries a known valid placement.
+    """Samples new tasks from a pool of tables; every task has a known placement.
 
     Attributes:
-        pool: the tables to draw from, without replacement within a task; a pool stands for its tables.
-        num_tables: smallest and largest T, both included; equally likely.
-        num_devices: smallest and largest D, both included; D never exceeds T.
+        pool: the tables to sample from, without replacement within a task.
+        num_tables: smallest and largest T, both included; uniform.
+        num_devices: smallest and largest D, both included; uniform, but at most T.
         profile: the hardware, a profile or its name.
-        embedding_dims: widths to draw each table's from; empty keeps the pool's.
-        memory_slack: every device may hold this many times what the fullest one holds when the tables are packed evenly
-            by bytes (rounded up to whole MiB, at most the device's memory), so that memory matters at every size.
+        embedding_dims: dims from which each table's is sampled; empty keeps those of the pool.
+        memory_slack: memory cap of a device, in multiples of the fullest device when the tables are packed by memory
+            (rounded up to whole MiB, at most the device's memory), so that memory matters at every size.
         name: prefix of the tasks' names.
 
     Raises:
-        InvalidTaskError: a range, a width or the slack means nothing, or the pool is none.
+        InvalidTaskError: a range, a dim or the slack is invalid, or `pool` is neither Tables nor a Pool.
         InvalidOptionError: the profile is neither a HardwareProfile nor a name.
         UnknownNameError: no profile has that name.
     """
@@ -245,15 +243,13 @@ class TaskSampler:
         self._check_range("num_devices", None)
         _hardware(self.profile)
         _check_dims(self.embedding_dims)
-        slack: Any = self.memory_slack
-        number = isinstance(slack, (int, float, np.number)) and not isinstance(slack, bool)
-        if not number or not 1.0 < slack < np.inf:
-            raise InvalidTaskError(f"memory_slack must be a number above 1, not {short_repr(slack)}.")
+        if not is_positive(self.memory_slack) or self.memory_slack <= 1.0:
+            raise InvalidTaskError(f"memory_slack must be a number above 1, not {short_repr(self.memory_slack)}.")
 
     def _check_range(self, field: str, most: int | None) -> None:
         given = getattr(self, field)
         pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else ()
-        if not pair or not all(map(_is_whole, pair)):
+        if not pair or not all(map(is_integer, pair)):
             raise InvalidTaskError(
                 f"{field} of a TaskSampler must be two integers, (smallest, largest), not {short_repr(given)}. "
                 "For one size only give it twice, such as (8, 8)."
@@ -267,7 +263,7 @@ class TaskSampler:
 
     @property
     def tables(self) -> Tables:
-        """The tables to draw from."""
+        """The tables to sample from."""
         return self.pool.tables if isinstance(self.pool, Pool) else self.pool
 
     @property
@@ -281,7 +277,7 @@ class TaskSampler:
         return self.num_devices[1]
 
     def sample(self, rng: np.random.Generator) -> Task:
-        """One fresh task; its name holds a random number, so that two differ."""
+        """A new task; its name ends with a random number, so that names differ."""
         count = int(rng.integers(self.num_tables[0], self.num_tables[1] + 1))
         devices = min(count, int(rng.integers(self.num_devices[0], self.num_devices[1] + 1)))
         chosen: NDArray[np.int64] = rng.choice(len(self.tables), size=count, replace=False)
@@ -296,7 +292,7 @@ class TaskSampler:
 def capped_task(
     name: str, tables: Tables, num_devices: int, profile: HardwareProfile | str, memory_slack: float
 ) -> Task:
-    """A task whose memory caps follow the tables (see `TaskSampler.memory_slack`), with a known placement.
+    """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`).
 
     Raises:
         InvalidTaskError: the devices' memory is too small for the tables.
@@ -308,14 +304,14 @@ def capped_task(
         raise InvalidTaskError(
             f"No placement was found for task {name!r}: {len(tables)} tables with "
             f"{format_bytes(tables.memory_bytes.sum())} on {num_devices} x {hardware.device.name} with "
-            f"{format_bytes(hardware.device.memory_bytes)} each. Add devices or draw fewer tables."
+            f"{format_bytes(hardware.device.memory_bytes)} each. Add devices or sample fewer tables."
         )
     cap = min(-(-int(memory_slack * packed) // MIB) * MIB, hardware.device.memory_bytes)
     return Task(name, tables, hardware.topology(num_devices, memory_cap_bytes=cap), known)
 
 
 def _hardware(profile: Any) -> HardwareProfile:
-    """`profile` itself, or the one it names."""
+    """`profile`, or the profile of that name."""
     if isinstance(profile, HardwareProfile):
         return profile
     if isinstance(profile, str):
@@ -324,15 +320,11 @@ def _hardware(profile: Any) -> HardwareProfile:
 
 
 def _check_dims(dims: Any) -> None:
-    """Refuse widths that no table can have."""
+    """Raise for dims that tables cannot have."""
     given = dims.tolist() if isinstance(dims, np.ndarray) else dims
     listed = isinstance(given, Sequence) and not isinstance(given, str)
-    if not listed or not all(_is_whole(dim) and 4 <= dim <= MAX_DIM and dim % 4 == 0 for dim in given):
+    if not listed or not all(is_integer(dim) and 4 <= dim <= MAX_DIM and dim % 4 == 0 for dim in given):
         raise InvalidTaskError(
             f"embedding_dims of a TaskSampler must be a list of multiples of 4 from 4 to {MAX_DIM}, such as (16, 32), "
             f"not {short_repr(dims)}."
         )
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

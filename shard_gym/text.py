@@ -1,4 +1,4 @@
-"""Text that messages, tables and pages share: numbers with their units, counts of things, names as parts of paths."""
+"""Text for messages, tables and pages: numbers with units, counts of things, and names as parts of paths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def counted(count: int, noun: str) -> str:
-    """`count` and `noun` in the right number: 1 device, 2 devices, 1,036 tables."""
+    """`count` and `noun` with its plural s: 1 device, 2 devices, 1,036 tables."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -33,7 +33,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_change(share: float) -> str:
-    """A share as a signed percentage: 0.123 is +12.3%; never -0.0%."""
+    """A share as a signed percentage: +12.3% for 0.123; never -0.0%."""
     return f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
@@ -46,10 +46,10 @@ def format_percent(share: float) -> str:
 
 
 def format_range(low: int, high: int) -> str:
-    """20, or 10-200."""
+    """A range of integers: 10-200, or 20 if both ends are equal."""
     return f"{low}" if low == high else f"{low}-{high}"
 
 
 def format_bytes(count: float) -> str:
-    """`count` bytes as a person reads them: GiB from 1 GiB on, else MiB."""
+    """`count` bytes in GiB from 1 GiB on, otherwise in MiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"

@@ -1,4 +1,4 @@
-"""Devices and how they are wired: `DeviceSpec`, `Topology`, and `Cluster`, its form for batched arithmetic."""
+"""Devices and their links: `DeviceSpec`, `LinkSpec`, `Topology`, and `Cluster`, its form for batched arithmetic."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import is_integer, is_positive
 from shard_gym.errors import InvalidTopologyError, short_repr
 
 
-def _require_positive(owner: object, names: Sequence[str]) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
+def _require_positive_numbers(spec: DeviceSpec | LinkSpec) -> None:
+    for field_ in fields(spec):
+        value = getattr(spec, field_.name)
+        if field_.name not in ("name", "sources") and not is_positive(value):
             raise InvalidTopologyError(
-                f"{name} of {type(owner).__name__} must be a positive number, not {short_repr(value)}."
+                f"{field_.name} of {type(spec).__name__} must be a positive number, not {short_repr(value)}."
             )
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One GPU, in the numbers the analytical cost model needs. Bandwidths are what kernels reach, not the data sheet.
+    """The numbers of a device that the analytical cost model uses; bandwidths are those that kernels reach.
 
     Attributes:
         name: for example "A100-SXM4-80GB".
@@ -34,7 +35,7 @@ class DeviceSpec:
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
         ramp_bytes: traffic at which a kernel reaches half of dram_gb_per_s (Hockney's n_1/2), in bytes.
-        sources: where each number comes from.
+        sources: the source of each number.
     """
 
     name: str
@@ -49,19 +50,19 @@ class DeviceSpec:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _require_positive(self, [f.name for f in fields(self) if f.name not in ("name", "sources")])
+        _require_positive_numbers(self)
 
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What connects the devices; bandwidths are per device and per direction, as an all-to-all reaches them.
+    """The links of devices; bandwidths are per device and direction, as an all-to-all reaches them.
 
     Attributes:
         intra_host_gb_per_s: between devices of one host, 1e9 bytes per second.
         inter_host_gb_per_s: between hosts (the device's network card), 1e9 bytes per second.
         intra_host_latency_us: fixed time of an all-to-all inside one host, microseconds.
-        inter_host_latency_us: the same when it crosses hosts, microseconds.
-        sources: where each number comes from.
+        inter_host_latency_us: fixed time of an all-to-all across hosts, microseconds.
+        sources: the source of each number.
     """
 
     intra_host_gb_per_s: float
@@ -71,20 +72,20 @@ class LinkSpec:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _require_positive(self, [f.name for f in fields(self) if f.name != "sources"])
+        _require_positive_numbers(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """D equal devices, grouped into hosts in order: device d stands in host d // devices_per_host.
+    """D equal devices; device d belongs to host d // devices_per_host.
 
     Attributes:
-        device: the device all D are.
-        links: what connects them.
+        device: the kind of all devices.
+        links: the links between them.
         num_devices: D.
-        devices_per_host: devices of one host; the last host may be filled in part.
-        memory_cap_bytes: (D,) int64, bytes that tables may take on each device; a single number serves for all;
-            default is the device's memory.
+        devices_per_host: devices of one host; the last host may have fewer.
+        memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
+            device's memory.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -101,11 +102,11 @@ class Topology:
             if not isinstance(getattr(self, name), kind):
                 raise InvalidTopologyError(
                     f"{name} of a Topology must be a {kind.__name__}, not {short_repr(getattr(self, name))}. "
-                    "A named one comes from hardware_profile(name).topology(num_devices)."
+                    "A profile has both: hardware_profile(name).topology(num_devices)."
                 )
         for name in ("num_devices", "devices_per_host"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            if not is_integer(value) or value < 1:
                 raise InvalidTopologyError(f"{name} must be an integer of at least 1, not {short_repr(value)}.")
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
@@ -134,7 +135,7 @@ class Topology:
 
     @property
     def host_of_device(self) -> NDArray[np.int64]:
-        """(D,) int64, the host each device stands in."""
+        """(D,) int64, the host of each device."""
         return np.arange(self.num_devices) // self.devices_per_host
 
     def cluster(self, max_devices: int | None = None) -> Cluster:
@@ -162,17 +163,17 @@ class Topology:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Topologies as arrays with any leading batch shape `...`, padded to one number of devices D.
+    """Topologies as arrays with any leading batch shape `...`, padded to D devices.
 
     Attributes:
-        device_mask: (..., D) bool, True where there is a device.
+        device_mask: (..., D) bool, False for padding.
         host_peers: (..., D, D) float64, 1 where two different devices share a host.
-        num_peers: (..., D) float64, how many other devices share each device's host.
-        num_devices: (...) float64, the true number of devices.
-        intra_bytes_per_ms: (...) float64, see LinkSpec; bytes per ms.
-        inter_bytes_per_ms: (...) float64, see LinkSpec; bytes per ms.
-        latency_ms: (...) float64, fixed time of one all-to-all; 0 with one device.
-        crosses_hosts: (...) bool, True where there is more than one host.
+        num_peers: (..., D) float64, number of other devices on each device's host.
+        num_devices: (...) float64, number of devices without padding.
+        intra_bytes_per_ms: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
+        inter_bytes_per_ms: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms.
+        latency_ms: (...) float64, fixed time of one all-to-all; 0 for one device.
+        crosses_hosts: (...) bool, True for more than one host.
     """
 
     device_mask: NDArray[np.bool_]
@@ -186,5 +187,5 @@ class Cluster:
 
     @staticmethod
     def stack(clusters: Sequence[Cluster]) -> Cluster:
-        """N clusters of equal padding as one with the leading shape (N,)."""
+        """N clusters with the same padding as one cluster with leading shape (N,)."""
         return Cluster(**{f.name: np.stack([getattr(c, f.name) for c in clusters]) for f in fields(Cluster)})

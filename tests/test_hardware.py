@@ -60,13 +60,9 @@ def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> N
     assert 0.7 * link < profile.links.intra_host_gb_per_s < link
 
 
-def test_profiles_are_found_by_name() -> None:
-    assert [hardware_profile(name).name for name in PROFILES] == list(PROFILES)
+def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> None:
     with pytest.raises(UnknownNameError, match=r"no hardware profile named 'a100'.* Known: .*a100-dgx"):
         hardware_profile("a100")
-
-
-def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> None:
     profile = hardware_profile("a100-dgx")
     plain = profile.topology(12)
     assert (plain.device, plain.links) == (profile.device, profile.links)

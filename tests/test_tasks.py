@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from shard_gym.errors import (
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.pools import load_pool
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task, pack_by_memory
 
 PROFILE = hardware_profile("a100-dgx")
@@ -66,26 +67,18 @@ def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables)
 @pytest.mark.parametrize("cap", [2**62, 2**63 - 1])
 def test_a_cap_that_means_no_cap_does_not_overflow(tables: Tables, cap: int) -> None:
     task = Task("x", tables, PROFILE.topology(4, memory_cap_bytes=cap))
+    assert (task.num_tables, task.num_devices) == (5, 4)
     assert check_placement(np.zeros(5, int), task.tables, task.topology).tolist() == [0] * 5
 
 
-def test_totals_are_exact_beyond_what_floats_hold() -> None:
-    bins = np.zeros((2, 17))
-    bins[:, 0] = 1.0
-    tables = Tables(
-        num_embeddings=[2**40 - 1, 2**40 - 3],
-        embedding_dim=[4096, 4096],
-        pooling_factor=np.ones(2),
-        distinct_rows=np.ones(2),
-        reuse_histogram=bins,
-        access_histogram=bins,
-        workload=Workload(64, "fp32", "rowwise_adagrad"),
-    )
-    needed = tables.memory_bytes.tolist()
-    assert sum(needed) > 2**53
-    Task("x", tables, PROFILE.topology(2, memory_cap_bytes=np.array(needed)))
-    with pytest.raises(InvalidTaskError):
-        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=np.array(needed) - np.array([0, 1])))
+def test_totals_are_exact_beyond_what_floats_hold(tables: Tables) -> None:
+    huge = replace(tables, num_embeddings=2**38 + 1 + 2 * np.arange(5), embedding_dim=np.full(5, 2**16))
+    huge = huge.with_training(optimizer="rowwise_adagrad")
+    caps = huge.memory_bytes
+    assert int(float(caps.sum())) != caps.sum(), "this number would survive a float, and the test shows nothing"
+    Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps))
+    with pytest.raises(InvalidTaskError, match="Add devices"):
+        Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps - np.array([1, 0, 0, 0, 0])))
 
 
 def test_a_known_placement_is_checked_and_kept_read_only(tables: Tables) -> None:
@@ -101,12 +94,6 @@ def test_a_known_placement_is_checked_and_kept_read_only(tables: Tables) -> None
     assert task.known_placement.tolist() == [0, 1, 0, 1, 0]
     with pytest.raises(ValueError, match="read-only"):
         task.known_placement[0] = 1
-
-
-def test_a_task_counts_its_tables_and_devices(tables: Tables) -> None:
-    task = Task("x", tables, PROFILE.topology(3))
-    assert (task.num_tables, task.num_devices) == (5, 3)
-    assert repr(task) == "Task('x', 5 tables, 3 devices)"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +123,8 @@ def test_a_suite_is_an_ordered_list_with_names(suite: TaskSuite) -> None:
     assert suite[2] is suite.task(2) is suite.task("s/2") is suite.task(np.int64(2))
     assert (suite.max_tables, suite.max_devices) == (4, 4)
     assert isinstance(suite, TaskSource)
+    with pytest.raises(UnknownNameError, match=r"no task in 's' .*'s/22'. Did you mean 's/2'\?.* names like 's/0'"):
+        suite.task("s/22")
 
 
 @pytest.mark.parametrize("key", [4, -1, 1.0, True, None, ()])
@@ -144,51 +133,30 @@ def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> N
         suite.task(key)
 
 
-def test_an_unknown_task_suggests_the_closest(suite: TaskSuite) -> None:
-    with pytest.raises(UnknownNameError, match=r"no task in 's' .*named 's/22'. Did you mean 's/2'") as error:
-        suite.task("s/22")
-    assert str(error.value).endswith("Known: tasks 0 to 3, or names like 's/0'.")
-
-
-def test_suites_without_tasks_or_with_equal_names_are_refused(suite: TaskSuite) -> None:
-    with pytest.raises(InvalidTaskError, match="'empty' has no tasks"):
-        TaskSuite("empty", ())
-    with pytest.raises(InvalidTaskError, match="two tasks of the same name"):
-        TaskSuite("twice", (suite[0], suite[0]))
-
-
 @pytest.mark.parametrize(
-    ("tasks", "message"),
+    ("choose", "message"),
     [
-        ([1, 2], "tasks of suite 'x' must be a list of Tasks.*got 1"),
-        (5, "got 5"),
-        (None, "got None"),
-        ("dlrm-20x4", "got 'd'"),
+        (lambda tasks: [1, 2], "tasks of suite 'x' must be a list of Tasks.*got 1"),
+        (lambda tasks: 5, "got 5"),
+        (lambda tasks: "dlrm-20x4", "got 'd'"),
+        (lambda tasks: tasks[0], r"a list of Tasks, such as \[task\]; got Task\('s/0'"),
+        (lambda tasks: (), "'x' has no tasks"),
+        (lambda tasks: (tasks[0], tasks[0]), "two tasks of the same name"),
     ],
 )
-def test_a_suite_of_other_things_is_refused(tasks: Any, message: str) -> None:
+def test_a_suite_of_other_things_is_refused(suite: TaskSuite, choose: Any, message: str) -> None:
     with pytest.raises(InvalidTaskError, match=message):
-        TaskSuite("x", tasks)
-
-
-def test_a_task_that_is_no_list_is_refused(suite: TaskSuite) -> None:
-    with pytest.raises(InvalidTaskError, match=r"a list of Tasks, such as \[task\]; got Task\('s/0'"):
-        TaskSuite("x", suite[0])  # type: ignore[arg-type]
+        TaskSuite("x", choose(suite.tasks))
     assert TaskSuite("x", suite).tasks == suite.tasks  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("padding", "expected"), [(None, (4, 4)), ((9, 3), (9, 4)), ((3, 9), (4, 9)), ((1, 1), (4, 4)), ((9, 9), (9, 9))]
-)
-def test_padding_is_that_of_all_splits_and_never_below_the_tasks_own(
-    suite: TaskSuite, padding: tuple[int, int] | None, expected: tuple[int, int]
-) -> None:
-    padded = TaskSuite("s", suite.tasks, padding=padding)
-    assert (padded.max_tables, padded.max_devices) == expected
-    assert TaskSuite("s", suite.tasks[:1]).max_tables == 1
+def test_padding_is_never_below_the_tasks_own_sizes(suite: TaskSuite) -> None:
+    for padding, expected in (((9, 3), (9, 4)), ((3, 9), (4, 9)), ((9, 9), (9, 9))):
+        padded = TaskSuite("s", suite.tasks, padding=padding)
+        assert (padded.max_tables, padded.max_devices) == expected
 
 
-def test_a_suite_draws_every_task_equally_often(suite: TaskSuite) -> None:
+def test_a_suite_samples_every_task_equally_often(suite: TaskSuite) -> None:
     rng = np.random.default_rng(0)
     names = [suite.sample(rng).name for _ in range(4000)]
     assert all(names.count(f"s/{i}") == pytest.approx(1000, abs=120) for i in range(4))
@@ -197,29 +165,21 @@ def test_a_suite_draws_every_task_equally_often(suite: TaskSuite) -> None:
 # Packing and caps
 
 
-def test_packing_puts_the_largest_table_on_the_emptiest_device(tables: Tables) -> None:
-    packed = pack_by_memory(tables, 3)
-    used, needed = [0, 0, 0], tables.memory_bytes.tolist()
-    for table in sorted(range(5), key=lambda t: -needed[t]):
-        assert packed[table] == used.index(min(used))
-        used[packed[table]] += needed[table]
-
-
 @given(seed=SEEDS, slack=st.floats(1.01, 3.0))
 def test_caps_follow_the_tables(random_tables: Any, seed: int, slack: float) -> None:
+    """The known placement packs the largest table first, each on the emptiest device."""
     rng = np.random.default_rng(seed)
     tables, count = random_tables(rng, int(rng.integers(3, 20))), int(rng.integers(1, 4))
     task = capped_task("x", tables, count, PROFILE, slack)
-    packed = int(memory_used(pack_by_memory(tables, count), tables, count).max())
+    placement, used, needed = pack_by_memory(tables, count), [0] * count, tables.memory_bytes.tolist()
+    for table in sorted(range(len(tables)), key=lambda t: -needed[t]):
+        assert placement[table] == used.index(min(used))
+        used[placement[table]] += needed[table]
+    packed = int(memory_used(placement, tables, count).max())
     (cap,) = set(task.topology.memory_cap_bytes.tolist())
     assert cap % MIB == 0
     assert slack * packed - 1 <= cap < slack * packed + MIB
-    assert task.known_placement is not None
-
-
-def test_caps_never_exceed_the_devices_memory(tables: Tables) -> None:
-    task = capped_task("x", tables, 2, PROFILE, 1e6)
-    assert set(task.topology.memory_cap_bytes.tolist()) == {PROFILE.device.memory_bytes}
+    assert np.array_equal(task.known_placement, placement)
 
 
 def test_tables_the_devices_cannot_hold_are_refused(tables: Tables) -> None:
@@ -234,7 +194,7 @@ def test_tables_the_devices_cannot_hold_are_refused(tables: Tables) -> None:
 
 
 @given(seed=SEEDS)
-def test_every_drawn_task_lies_in_the_ranges_and_can_be_solved(pool: Tables, seed: int) -> None:
+def test_every_sampled_task_lies_in_the_ranges_and_can_be_solved(pool: Tables, seed: int) -> None:
     sampler = TaskSampler(pool, (4, 30), (2, 6), embedding_dims=(8, 128), memory_slack=1.3, name="mine")
     task = sampler.sample(np.random.default_rng(seed))
     assert 4 <= task.num_tables <= 30 == sampler.max_tables
@@ -247,19 +207,23 @@ def test_every_drawn_task_lies_in_the_ranges_and_can_be_solved(pool: Tables, see
     check_placement(task.known_placement, task.tables, task.topology)
 
 
-def test_draws_repeat_with_their_generator_and_differ_otherwise(pool: Tables) -> None:
+def test_samples_repeat_with_their_generator_and_differ_otherwise(pool: Tables) -> None:
     sampler = TaskSampler(pool, (5, 9), (2, 3))
 
-    def drawn(seed: int) -> list[Any]:
+    def sampled(seed: int) -> list[Any]:
         rng = np.random.default_rng(seed)
         return [(t.name, t.tables.names, t.num_devices) for t in (sampler.sample(rng) for _ in range(20))]
 
-    assert drawn(0) == drawn(0)
-    assert drawn(0) != drawn(1)
-    assert len({name for name, *_ in drawn(0)}) == 20
-    assert {len(names) for _, names, _ in drawn(0)} == {5, 6, 7, 8, 9}
-    kept = sampler.sample(np.random.default_rng(0)).tables
-    assert set(kept.embedding_dim.tolist()) <= set(pool.embedding_dim.tolist())
+    assert sampled(0) == sampled(0)
+    assert sampled(0) != sampled(1)
+    assert len({name for name, *_ in sampled(0)}) == 20
+    assert {len(names) for _, names, _ in sampled(0)} == {5, 6, 7, 8, 9}
+    shipped = load_pool("dlrm-2021")
+    samplers = [
+        TaskSampler(each, (5, 9), (2, 3), embedding_dims=np.array([4, 64])) for each in (shipped, shipped.tables)
+    ]
+    one, other = (each.sample(np.random.default_rng(0)).tables for each in samplers)
+    assert one.names == other.names
 
 
 @pytest.mark.parametrize(
@@ -269,26 +233,20 @@ def test_draws_repeat_with_their_generator_and_differ_otherwise(pool: Tables) ->
         ({"num_tables": (6, 5)}, InvalidTaskError, r"got \(6, 5\)"),
         ({"num_tables": (5, 81)}, InvalidTaskError, r"<= 80, the tables of the pool; got \(5, 81\)"),
         ({"num_devices": (3, 2)}, InvalidTaskError, r"num_devices of a TaskSampler.*got \(3, 2\)"),
-        ({"num_devices": (0, 2)}, InvalidTaskError, r"got \(0, 2\)"),
         ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be a number above 1, not 1.0"),
         ({"memory_slack": float("nan")}, InvalidTaskError, "not nan"),
-        ({"memory_slack": "a"}, InvalidTaskError, "a number above 1, not 'a'"),
         ({"memory_slack": True}, InvalidTaskError, "not True"),
         ({"memory_slack": np.float64(0.5)}, InvalidTaskError, r"not 0\.5\."),
         ({"num_tables": 10}, InvalidTaskError, r"num_tables .*two integers.*not 10\..*such as \(8, 8\)"),
-        ({"num_tables": None}, InvalidTaskError, "num_tables .*two integers.*not None"),
         ({"num_devices": 4}, InvalidTaskError, r"num_devices .*two integers.*not 4\."),
         ({"num_devices": (2, 3.0)}, InvalidTaskError, "num_devices .*two integers"),
         ({"pool": "dlrm-2021"}, InvalidTaskError, r"Tables or a Pool, such as load_pool.*, not 'dlrm-2021'"),
-        ({"pool": None}, InvalidTaskError, "not None"),
         ({"profile": "a100"}, UnknownNameError, "Did you mean 'a100-dgx'"),
         ({"profile": None}, InvalidOptionError, "profile must be a HardwareProfile or the name of one.*not None"),
         ({"embedding_dims": (6,)}, InvalidTaskError, r"embedding_dims .*multiples of 4.*not \(6,\)"),
-        ({"embedding_dims": (16, 0)}, InvalidTaskError, r"from 4 to 65536.*not \(16, 0\)"),
         ({"embedding_dims": (2**17,)}, InvalidTaskError, "not .131072"),
         ({"embedding_dims": 16}, InvalidTaskError, r"such as \(16, 32\), not 16"),
         ({"embedding_dims": (16.0,)}, InvalidTaskError, r"not \(16.0,\)"),
-        ({"embedding_dims": np.array(16)}, InvalidTaskError, r"not array\(16\)"),
         ({"embedding_dims": "16"}, InvalidTaskError, "not '16'"),
         ({"embedding_dims": [[4], [4, 8]]}, InvalidTaskError, "not \\[\\[4"),
     ],
@@ -298,13 +256,3 @@ def test_a_sampler_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         TaskSampler(**{"pool": pool, "num_tables": (5, 9), "num_devices": (2, 3), **arguments})
-
-
-def test_a_pool_stands_for_its_tables() -> None:
-    pool = load_pool("dlrm-2021")
-    one, other = (
-        TaskSampler(each, (5, 9), (2, 3), embedding_dims=np.array([4, 64])).sample(np.random.default_rng(0))
-        for each in (pool, pool.tables)
-    )
-    assert one.tables.names == other.tables.names
-    assert set(one.tables.names) <= set(pool.tables.names)

@@ -20,8 +20,7 @@ from shard_gym.errors import InvalidOptionError, wrong_kind
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.pools.reuse import reuse_statistics
-from shard_gym.pools.rounding import rounded_statistics
+from shard_gym.pools.reuse import reuse_statistics, rounded_statistics
 from shard_gym.tables import Tables, Workload
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
@@ -198,13 +197,13 @@ def _pool_at(name: str, workload: Workload) -> _PoolAt:
         InvalidOptionError: the pool has no such law.
     """
     pool = load_pool(name)
-    tables = pool.tables
-    if pool.law is None:
+    tables, popularity = pool.tables, pool.popularity
+    if popularity is None:
         raise InvalidOptionError(
             f"The pool {pool.name!r} has no law of its requests, so nothing is known of batches of another size."
         )
     rows, lookups = tables.num_embeddings.astype(np.float64), tables.pooling_factor * workload.batch_size
-    statistics = rounded_statistics(reuse_statistics(rows, lookups, pool.law.q, pool.law.s), rows, lookups)
+    statistics = rounded_statistics(reuse_statistics(rows, lookups, popularity.q, popularity.s), rows, lookups)
     changed = Tables(
         num_embeddings=tables.num_embeddings,
         embedding_dim=tables.embedding_dim,

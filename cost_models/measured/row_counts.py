@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.pools.rounding import HISTOGRAM_DECIMALS
+from shard_gym.pools.reuse import HISTOGRAM_DECIMALS
 from shard_gym.tables import BIN_UPPER_EDGES
 
 Ints = NDArray[np.int64]

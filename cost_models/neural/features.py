@@ -13,9 +13,9 @@ from shard_gym.cost_models.neural.network import (
     joined,
     new_normalization,
 )
-from shard_gym.tables import FEATURE_NAMES, REFERENCE_SCALE
+from shard_gym.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD
 
-SCALED = len(REFERENCE_SCALE.mean)
+SCALED = len(FEATURE_MEAN)
 """Features that `Tables.features` gives as standardised logarithms; the reuse bins after them are shares."""
 
 
@@ -27,7 +27,7 @@ def plain_features(features: Array) -> Array:
     """
     columns = [
         exp2(features[..., k : k + 1] * std + mean) - 1.0
-        for k, (mean, std) in enumerate(zip(REFERENCE_SCALE.mean, REFERENCE_SCALE.std, strict=True))
+        for k, (mean, std) in enumerate(zip(FEATURE_MEAN, FEATURE_STD, strict=True))
     ]
     plain = joined([*columns, features[..., SCALED:]])
     return plain.astype(np.float32) if isinstance(plain, np.ndarray) else plain

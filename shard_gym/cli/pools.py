@@ -85,7 +85,9 @@ def _card(console: Console, pool: Pool) -> None:
         "tables": f"{len(pool):,}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
         "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, {workload.optimizer}",
-        "request law": "p(k) ~ (k + q)^-s, for each table" if pool.law is not None else "not known, histograms alone",
+        "row popularity": "not known, histograms only"
+        if pool.popularity is None
+        else "p(k) ~ (k + q)^-s for each table",
         "SHA-256": pool.sha256,
     }
     _section(console, "At a glance", *(f"{key}: {value}" for key, value in facts.items()))

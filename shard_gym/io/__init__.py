@@ -1,1 +1,1 @@
-"""Files: JSON, arrays in safetensors, and Markdown. Written atomically, checked when read; nothing is unpickled."""
+"""Files: JSON, arrays in safetensors, and Markdown. Writes are atomic, reads are checked, and nothing is unpickled."""

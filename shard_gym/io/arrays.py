@@ -1,7 +1,7 @@
-"""Arrays and what they are in one safetensors file: the form of all weights and checkpoints. Loading runs no code.
+"""Files of weights and checkpoints: named arrays and JSON metadata in the safetensors format. Loading runs no code.
 
-The header of the file carries a JSON object beside the arrays: what kind of file it is, and whatever its owner needs to
-read it. Needs the package `safetensors` (extra `torch`).
+The metadata are in the header of the file: its kind, and what its reader needs besides the arrays. Needs the package
+`safetensors` (extra `torch`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def save_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], about
     """Write `arrays` and the JSON values `about` to `path`, atomically.
 
     Args:
-        path: where to.
-        kind: what reads it: "agent", "training" or "cost-model".
-        arrays: by name.
-        about: whatever else the reader needs.
+        path: the file.
+        kind: "agent", "training" or "cost-model".
+        arrays: the arrays by name.
+        about: metadata for the reader.
 
     Raises:
-        UnwritablePathError: the disk refuses.
+        UnwritablePathError: the file cannot be written.
         MissingExtraError: safetensors is not installed.
     """
     try:
@@ -42,16 +42,17 @@ def save_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], about
     except ImportError as error:
         raise missing_extra("safetensors", "torch", "Writing weights") from error
     header = json.dumps({"schema": SCHEMA, "kind": kind, "about": dict(about)}, allow_nan=False)
-    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray has no shape ()
-    write_atomically(path, save(whole, {_KEY: header}))
+    # np.ascontiguousarray would turn arrays of shape () into shape (1,).
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    write_atomically(path, save(contiguous, {_KEY: header}))
 
 
 def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays in `path`, and what was said about them.
+    """The arrays in `path` and their metadata `about`.
 
     Raises:
-        InvalidCheckpointError: there is no such file; it is damaged, pickled, of another program or of another kind, or
-            holds NaN or infinity.
+        InvalidCheckpointError: the file is missing, damaged, pickled, from another program or of another kind, or holds
+            NaN or infinity.
         MissingExtraError: safetensors is not installed.
     """
     try:
@@ -63,15 +64,15 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
             header = (file.metadata() or {}).get(_KEY)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping, it has no iterator
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is not iterable
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidCheckpointError(
-            f"{path} is damaged, or no safetensors file: {error}. Files of pickle (.pt, .pkl, .zip) are not read."
+            f"{path} is damaged, or no safetensors file: {error}. Pickle files (.pt, .pkl, .zip) are not read."
         ) from error
     about = _checked_header(path, header, kind)
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InvalidCheckpointError(f"{path} is not usable: {name!r} holds NaN or infinity. Train it again.")
+            raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")
     return arrays, about
 
 
@@ -79,24 +80,26 @@ def _checked_header(path: Path, header: str | None, kind: str) -> dict[str, Any]
     if header is None:
         raise InvalidCheckpointError(f"{path} was not written by ShardGym: its header does not say what it holds.")
     try:
-        said = parse_json(header.encode(), str(path))
+        metadata = parse_json(header.encode(), str(path))
     except DamagedFileError as error:
         raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
-    if not isinstance(said, dict) or said.get("schema") != SCHEMA or not isinstance(said.get("about"), dict):
-        raise InvalidCheckpointError(f"{path} is not of the form {SCHEMA!r}; it may come from another version.")
-    if said.get("kind") != kind:
-        raise InvalidCheckpointError(f"{path} holds {said.get('kind')!r}, not {kind!r}.")
-    about: dict[str, Any] = said["about"]
+    if not isinstance(metadata, dict) or metadata.get("schema") != SCHEMA:
+        raise InvalidCheckpointError(f"{path} does not have the schema {SCHEMA!r}; it may be from another version.")
+    if metadata.get("kind") != kind:
+        raise InvalidCheckpointError(f"{path} holds {metadata.get('kind')!r}, not {kind!r}.")
+    about = metadata.get("about")
+    if not isinstance(about, dict):
+        raise InvalidCheckpointError(f"{path} is damaged: its metadata 'about' are {type(about).__name__}, not a dict.")
     return about
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Those of `arrays` whose names begin with `prefix`, without it."""
+    """The arrays whose names begin with `prefix`, with the prefix removed from their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse arrays whose names or shapes are not the `expected` ones.
+    """Check that the names and shapes of `arrays` are those of `expected`.
 
     Raises:
         InvalidCheckpointError: the message names the first difference.

@@ -1,4 +1,4 @@
-"""Reading and writing of JSON files: atomic writes, checked reads, one canonical form for hashing."""
+"""Reading and writing of files: checked JSON, atomic writes, and the indexes of the data that ship with ShardGym."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import DamagedFileError, UnwritablePathError
+from shard_gym.errors import DamagedFileError, UnwritablePathError, unknown_name
+
+INDEX = "index.json"
 
 
 def sha256_of(data: bytes) -> str:
@@ -33,13 +35,13 @@ def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for key, value in pairs:
         if key in record:
-            raise ValueError(f"the key {key!r} stands twice in one object")
+            raise ValueError(f"the key {key!r} occurs twice in one object")
         record[key] = value
     return record
 
 
 def parse_json(data: bytes, source: str) -> Any:
-    """The JSON value in `data`. NaN, infinities and doubled keys are refused.
+    """The JSON value in `data`; NaN, infinities and duplicate keys are refused.
 
     Raises:
         DamagedFileError: `data` is not such JSON; the message names `source` and the reason.
@@ -52,45 +54,90 @@ def parse_json(data: bytes, source: str) -> Any:
         raise DamagedFileError(f"{source} is not readable JSON: {error}.") from error
 
 
-def read_json(path: Path) -> Any:
-    """The JSON value in the file at `path` (see `parse_json`).
+def read_bytes(path: Path) -> bytes:
+    """The content of the file at `path`.
 
     Raises:
-        DamagedFileError: the file is missing, unreadable or not JSON.
+        DamagedFileError: the file is missing or unreadable.
     """
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return parse_json(data, str(path))
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in the file at `path`.
+
+    Raises:
+        DamagedFileError: see `read_bytes` and `parse_json`.
+    """
+    return parse_json(read_bytes(path), str(path))
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """SHA-256 of the data files that ship in `folder`, by name, from its index.json.
+
+    Raises:
+        DamagedFileError: the index is missing or damaged.
+    """
+    index = read_json(folder / INDEX)
+    if not isinstance(index, dict) or not all(isinstance(value, str) for value in index.values()):
+        raise DamagedFileError(f"{folder / INDEX} must map names to SHA-256 sums. Reinstall shard-gym.")
+    return index
+
+
+def read_shipped(folder: Path, name: str, kind: str) -> bytes:
+    """The content of `name`.json in `folder`, checked against the folder's index.
+
+    Args:
+        folder: a folder with an index.json.
+        name: a name in the index.
+        kind: what the files hold, for messages: "pool" or "suite".
+
+    Raises:
+        UnknownNameError: the index has no such name; the message lists its names.
+        DamagedFileError: the file is missing, or its SHA-256 is not that in the index.
+    """
+    index = read_index(folder)
+    if not isinstance(name, str) or name not in index:
+        raise unknown_name(kind, name, index)
+    path = folder / f"{name}.json"
+    data = read_bytes(path)
+    if sha256_of(data) != index[name]:
+        raise DamagedFileError(
+            f"{path} has SHA-256 {sha256_of(data)}, but the {kind} {name!r} was published with {index[name]}. "
+            "The file was changed or damaged; reinstall shard-gym."
+        )
+    return data
 
 
 def require_writable(path: Path) -> None:
-    """Check that `write_atomically` can write to `path`, before the work for it begins. Nothing is left behind.
+    """Check that `write_atomically` can write to `path`, before the work for its content begins; writes nothing.
 
     Raises:
-        UnwritablePathError: `path` is a folder or a device, or its folder cannot be made or written to.
+        UnwritablePathError: `path` is a folder or a device, or its folder cannot be created or written to.
     """
     try:
         if path.exists() and not path.is_file():
             raise UnwritablePathError(
-                f"{path} cannot be written: it is {'a folder' if path.is_dir() else 'no regular file'}. "
-                "Name a file that may be written anew."
+                f"{path} cannot be written: it is {'a folder' if path.is_dir() else 'not a regular file'}. "
+                "Name a file that can be replaced."
             )
         folder = path.parent
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
-        with tempfile.TemporaryFile(dir=folder):  # asking for permissions alone would say yes to root in /proc
+        with tempfile.TemporaryFile(dir=folder):  # os.access is always true for root, even in /proc
             pass
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old content or the new, never a part.
+    """Write `data` to `path` so that a reader sees either the old or the new content, never a part.
 
     Raises:
-        UnwritablePathError: the disk refuses, or `path` names a folder or a device.
+        UnwritablePathError: writing fails, or `path` is a folder or a device.
     """
     require_writable(path)
     try:
@@ -115,10 +162,10 @@ def _write_and_rename(path: Path, data: bytes) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> UnwritablePathError:
-    """`error` as a sentence that names the path asked for, not a temporary one."""
+    """`error` with the path that was requested instead of a temporary one."""
     if isinstance(error, UnwritablePathError):
         return error
-    return UnwritablePathError(f"{path} cannot be written: {error.strerror or error}. Choose another place.")
+    return UnwritablePathError(f"{path} cannot be written: {error.strerror or error}. Choose another path.")
 
 
 def _umask() -> int:
@@ -128,5 +175,5 @@ def _umask() -> int:
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
-    """Write `value` as JSON, atomically (see `write_atomically`). NaN and infinities are refused with a ValueError."""
+    """Write `value` as JSON with `write_atomically`; NaN and infinities raise ValueError."""
     write_atomically(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())

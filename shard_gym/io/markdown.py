@@ -1,4 +1,4 @@
-"""Markdown: tables, and generated blocks between two marks in a page that is otherwise written by hand."""
+"""Markdown: tables, and generated blocks between two marks in a page that is otherwise edited by hand."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ END = "<!-- end -->"
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|#~$"} | {"&": "&amp;"})
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table without a line break at its end; the first `left` columns are aligned left, the others right."""
-    rule = ["---"] * left + ["---:"] * (len(header) - left)
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, notes: int = 0) -> str:
+    """A table without a final line break; the first `left` and the last `notes` columns are aligned left."""
+    rule = ["---"] * left + ["---:"] * (len(header) - left - notes) + ["---"] * notes
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
 
 
 def escaped(text: str) -> str:
-    """`text` that cannot end a cell, begin a link or be HTML, for names that come from strangers."""
+    """`text` without Markdown or HTML syntax, for names from untrusted files."""
     return text.translate(_ESCAPED)
 
 
 def begin(block: str) -> str:
-    """The mark that begins the generated block of that name; `END` ends it."""
+    """The mark at the beginning of the generated block of that name; `END` is the mark at its end."""
     return f"<!-- generated: {block} -->"
 
 
 def has_block(page: Path, block: str) -> bool:
-    """Whether the file `page` is there and has the generated block."""
+    """Whether the file `page` exists and has the generated block."""
     return page.is_file() and f"{begin(block)}\n" in _text(page)
 
 
 def with_block(page: Path, block: str, content: str) -> str:
-    """The text of `page` with `content` in its generated block, a blank line before and after.
+    """The text of `page` with `content` in its generated block, between blank lines.
 
     Raises:
         DamagedFileError: the file is missing, not UTF-8, or has no such block.

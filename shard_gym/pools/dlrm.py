@@ -1,14 +1,14 @@
-"""The pools `dlrm-2021` and `dlrm-2022`: synthetic tables whose sum matches what is published of Meta's data set.
+"""The pools `dlrm-2021` and `dlrm-2022`: synthetic tables whose totals match those published of Meta's data set.
 
-facebookresearch/dlrm_datasets publishes, for each of its files, the number of lookups and of distinct rows of a batch
-and two histograms, all tables taken together. Numbers of single tables are only in the files, which are gigabytes. Here
-every table gets rows, a pooling factor and a request law from a few distributions; their parameters (`SHAPES`) were
-fitted by `python -m shard_gym.pools.dlrm_fit` so that the totals agree. `python -m shard_gym.pools.dlrm` writes the
-shipped files again, byte for byte.
+For each of its files, facebookresearch/dlrm_datasets publishes the lookups and distinct rows of a batch and two
+histograms, summed over all tables. Numbers of single tables are only in the files, which are gigabytes. So every table
+here gets rows, a pooling factor and a row popularity from a few distributions, whose parameters (`DISTRIBUTIONS`) were
+fitted to the totals by `python -m shard_gym.pools.dlrm_fit`. `python -m shard_gym.pools.dlrm` writes the shipped files
+again, byte for byte.
 
-There are three kinds of tables. *Flat* ones have a wide flat head and a steep tail: many rows are read some ten
-times. *Zipf* ones have a narrow head and an exponent near one: every octave of popularity gets the same share
-of the lookups. *Small* ones have few rows and many lookups.
+There are three kinds of tables. *Flat* tables have a wide flat head and a steep tail: many rows are read about ten
+times. *Zipf* tables have a narrow head and an exponent near one: every octave of popularity gets the same share of the
+lookups. *Small* tables have few rows and many lookups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
 from shard_gym.pools.popularity import RowPopularity
-from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics
-from shard_gym.pools.rounding import round_significant, rounded_statistics
+from shard_gym.pools.reuse import ReuseStatistics, expected_tables, round_significant
 from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]
@@ -35,16 +34,16 @@ MIN_POOLING, MAX_POOLING = 0.02, 300.0
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is published of one batch, all tables together.
+class Totals:
+    """The published numbers of one batch, summed over all tables.
 
     Attributes:
         batch_size: samples.
         num_tables: tables.
-        lookups: row reads of the batch, all tables.
-        distinct_rows: distinct rows read, all tables.
-        unique_hist: (17,) share of the distinct rows by how often they are read; sums to one within rounding.
-        access_hist: (17,) share of the lookups by the same bins.
+        lookups: row reads.
+        distinct_rows: distinct rows read.
+        unique_hist: (17,) shares of the distinct rows by number of reads; they sum to one within rounding.
+        access_hist: (17,) shares of the lookups by the same bins.
     """
 
     batch_size: int
@@ -56,8 +55,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The distributions the tables of a pool are drawn from (natural logarithms).
+class Distributions:
+    """The distributions from which the tables of a pool are sampled (natural logarithms).
 
     Attributes:
         rows_log_mean, rows_log_sd: rows of flat and Zipf tables, lognormal.
@@ -68,7 +67,7 @@ class Shape:
         zipf_log_q, zipf_q_power: the same for Zipf tables, with noise of 0.8.
         small_rows_log_mean, small_rows_log_sd: rows of small tables, lognormal.
         small_pooling_log_boost: small tables have this much more pooling, in logarithm.
-        zipf_share, small_share: shares of the tables that are of these kinds; the rest is flat.
+        zipf_share, small_share: shares of these kinds among the tables; the others are flat.
     """
 
     rows_log_mean: float
@@ -89,8 +88,8 @@ class Shape:
     small_share: float
 
 
-SHAPES: dict[str, Shape] = {
-    "dlrm-2021": Shape(
+DISTRIBUTIONS: dict[str, Distributions] = {
+    "dlrm-2021": Distributions(
         rows_log_mean=13.7883,
         rows_log_sd=1.8035,
         pooling_log_sd=1.1802,
@@ -108,7 +107,7 @@ SHAPES: dict[str, Shape] = {
         zipf_share=0.3,
         small_share=0.07,
     ),
-    "dlrm-2022": Shape(
+    "dlrm-2022": Distributions(
         rows_log_mean=13.1856,
         rows_log_sd=1.8719,
         pooling_log_sd=1.5994,
@@ -129,9 +128,8 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Rows, pooling factors and laws of T tables: (T,) float64 each."""
+class SampledTables(NamedTuple):
+    """Rows, pooling factors and row popularities (q, s) of T tables: (T,) float64 each."""
 
     rows: Floats
     pooling: Floats
@@ -139,14 +137,14 @@ class Draw:
     s: Floats
 
 
-def target(name: str) -> Target:
-    """The published numbers behind the pool `name` ("dlrm-2021": one file; "dlrm-2022": mean of its 16 repeats)."""
+def published_totals(name: str) -> Totals:
+    """The totals behind the pool `name` ("dlrm-2021": one file; "dlrm-2022": the mean of 16 files)."""
     entries = read_json(DATA / "facts" / "dlrm_locality_stats.json")["pools"][name]
 
     def mean(key: str) -> Any:
         return np.mean([entry[key] for entry in entries], axis=0)
 
-    return Target(
+    return Totals(
         batch_size=entries[0]["batch_size"],
         num_tables=entries[0]["n_tables"],
         lookups=round(float(mean("avg_indices"))),
@@ -156,37 +154,43 @@ def target(name: str) -> Target:
     )
 
 
-def draw_tables(shape: Shape, goal: Target, seed: int) -> Draw:
-    """Rows, pooling factors and laws of the tables, before rounding; continuous in the numbers of `shape`."""
-    noise = _Noise(goal.num_tables, seed)
+def totals_of(stats: ReuseStatistics, lookups: Floats) -> tuple[float, Floats, Floats]:
+    """Distinct rows, unique_hist and access_hist over all tables, as the data set publishes them."""
+    distinct = float(stats.distinct_rows.sum())
+    unique_hist = stats.distinct_rows @ stats.reuse_histogram / distinct
+    access_hist = lookups @ stats.access_histogram / lookups.sum()
+    return distinct, np.asarray(unique_hist), np.asarray(access_hist)
+
+
+def sample_tables(distributions: Distributions, totals: Totals, seed: int) -> SampledTables:
+    """The tables before rounding; a continuous function of the numbers in `distributions`."""
+    noise = _StratifiedNoise(totals.num_tables, seed)
     kind = noise.ranks()
-    small = kind < shape.small_share
-    zipf = kind > 1 - shape.zipf_share
+    small = kind < distributions.small_share
+    zipf = kind > 1 - distributions.zipf_share
     rows_z, pooling_z, s_z, q_z = (noise.normal() for _ in range(4))
 
-    log_mean = np.where(small, shape.small_rows_log_mean, shape.rows_log_mean)
-    log_sd = np.where(small, shape.small_rows_log_sd, shape.rows_log_sd)
+    log_mean = np.where(small, distributions.small_rows_log_mean, distributions.rows_log_mean)
+    log_sd = np.where(small, distributions.small_rows_log_sd, distributions.rows_log_sd)
     rows = np.clip(np.exp(log_mean + log_sd * rows_z), MIN_ROWS, MAX_ROWS)
 
-    mixed = shape.rows_pooling_corr * rows_z + math.sqrt(1 - shape.rows_pooling_corr**2) * pooling_z
-    pooling = np.exp(shape.pooling_log_sd * mixed + shape.small_pooling_log_boost * small)
-    for _ in range(30):  # scaling to the published lookups and clipping, by turns
-        pooling = np.clip(pooling * (goal.lookups / goal.batch_size / pooling.sum()), MIN_POOLING, MAX_POOLING)
+    correlation = distributions.rows_pooling_corr
+    mixed = correlation * rows_z + math.sqrt(1 - correlation**2) * pooling_z
+    pooling = np.exp(distributions.pooling_log_sd * mixed + distributions.small_pooling_log_boost * small)
+    for _ in range(30):  # alternate scaling to the published lookups and clipping
+        pooling = np.clip(pooling * (totals.lookups / totals.batch_size / pooling.sum()), MIN_POOLING, MAX_POOLING)
 
-    s = np.where(zipf, shape.zipf_s + 0.10 * s_z, shape.flat_s + 0.07 * s_z)
+    s = np.where(zipf, distributions.zipf_s + 0.10 * s_z, distributions.flat_s + 0.07 * s_z)
     log_pooling = np.log(pooling / 5.0)
-    log_q = np.where(
-        zipf,
-        shape.zipf_log_q + shape.zipf_q_power * log_pooling + 0.8 * q_z,
-        shape.flat_log_q + shape.flat_q_power * log_pooling + shape.flat_q_log_sd * q_z,
-    )
-    return Draw(rows, pooling, np.minimum(np.exp(log_q), rows), s)
+    zipf_log_q = distributions.zipf_log_q + distributions.zipf_q_power * log_pooling + 0.8 * q_z
+    flat_log_q = distributions.flat_log_q + distributions.flat_q_power * log_pooling + distributions.flat_q_log_sd * q_z
+    return SampledTables(rows, pooling, np.minimum(np.exp(np.where(zipf, zipf_log_q, flat_log_q)), rows), s)
 
 
-class _Noise:
-    """Stratified noise: each draw has exactly the quantiles of its distribution, in an order that the seed decides.
+class _StratifiedNoise:
+    """Samples that have exactly the quantiles of their distribution, in an order that depends on the seed.
 
-    The order comes from PCG64's raw output, the part of numpy's generators that never changes.
+    The order comes from PCG64's raw output, the part of NumPy's generators that is guaranteed not to change.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -194,95 +198,77 @@ class _Noise:
         self._bits = np.random.PCG64(seed)
 
     def ranks(self) -> Floats:
-        """(count,) a permutation of the mid-points of [0, 1) cut in `count` parts."""
+        """(count,) the midpoints of [0, 1) divided into `count` intervals, permuted."""
         order = np.argsort(self._bits.random_raw(self._count), kind="stable")
         return (order + 0.5) / self._count
 
     def normal(self) -> Floats:
         """(count,) standard normal quantiles."""
-        inverse = NormalDist().inv_cdf
-        return np.array([inverse(rank) for rank in self.ranks()])
-
-
-def rounded(draw: Draw, goal: Target) -> Draw:
-    """`draw` as it is stored: whole rows, whole lookups that add up to the published number, laws of five digits."""
-    lookups = np.rint(draw.pooling * goal.batch_size)
-    lookups[np.argmax(lookups)] += goal.lookups - lookups.sum()
-    return Draw(
-        rows=np.rint(draw.rows),
-        pooling=lookups / goal.batch_size,
-        q=round_significant(draw.q, 5),
-        s=np.round(draw.s, 4),
-    )
-
-
-def pooled(stats: ReuseStatistics, lookups: Floats) -> tuple[float, Floats, Floats]:
-    """Distinct rows, unique histogram and access histogram of all tables together, as the data set publishes them."""
-    distinct = float(stats.distinct_rows.sum())
-    unique_hist = stats.distinct_rows @ stats.reuse_histogram / distinct
-    access_hist = lookups @ stats.access_histogram / lookups.sum()
-    return distinct, np.asarray(unique_hist), np.asarray(access_hist)
+        return np.array([NormalDist().inv_cdf(rank) for rank in self.ranks()])
 
 
 def make_pool(name: str) -> Pool:
-    """The pool `name` ("dlrm-2021" or "dlrm-2022"), made anew from its shape."""
-    goal, shape = target(name), SHAPES[name]
-    draw = rounded(draw_tables(shape, goal, seed=int(name[-4:])), goal)
-    lookups = draw.pooling * goal.batch_size
-    exact = reuse_statistics(draw.rows, lookups, draw.q, draw.s)
-    stats = rounded_statistics(exact, draw.rows, lookups)
-    tables = Tables(
-        num_embeddings=draw.rows.astype(np.int64),
-        embedding_dim=np.full(goal.num_tables, DEFAULT_DIM),
-        pooling_factor=draw.pooling,
-        distinct_rows=stats.distinct_rows,
-        reuse_histogram=stats.reuse_histogram,
-        access_histogram=stats.access_histogram,
-        workload=Workload(goal.batch_size, "fp16", "sgd"),
+    """The pool `name` ("dlrm-2021" or "dlrm-2022"), computed from its distributions.
+
+    Before they are stored, rows and lookups are rounded to integers (the lookups still add up to the published number)
+    and the popularities to five digits.
+    """
+    totals = published_totals(name)
+    sampled = sample_tables(DISTRIBUTIONS[name], totals, seed=int(name[-4:]))
+    lookups = np.rint(sampled.pooling * totals.batch_size)
+    lookups[np.argmax(lookups)] += totals.lookups - lookups.sum()
+    popularity = RowPopularity(round_significant(sampled.q, 5), np.round(sampled.s, 4))
+    tables = expected_tables(
+        num_embeddings=np.rint(sampled.rows).astype(np.int64),
+        embedding_dim=np.full(totals.num_tables, DEFAULT_DIM),
+        pooling_factor=lookups / totals.batch_size,
+        popularity=popularity,
+        workload=Workload(totals.batch_size, "fp16", "sgd"),
     )
-    card = _card(name, goal, shape, draw, stats)
-    return Pool(name, tables, card, RowPopularity(draw.q, draw.s), dims_known=False)
+    return Pool(name, tables, _card(name, totals, tables), popularity, dims_known=False)
 
 
-def _card(name: str, goal: Target, shape: Shape, draw: Draw, stats: ReuseStatistics) -> PoolCard:
-    year, lookups = name[-4:], draw.pooling * goal.batch_size
-    distinct, unique_hist, access_hist = pooled(stats, lookups)
+def _card(name: str, totals: Totals, tables: Tables) -> PoolCard:
+    year, lookups = name[-4:], tables.lookups_per_batch
+    stats = ReuseStatistics(tables.distinct_rows, tables.reuse_histogram, tables.access_histogram)
+    distinct, unique_hist, access_hist = totals_of(stats, lookups)
+    mean_rows = f"{tables.num_embeddings.mean():.3g}"
     which = {"2021": "the file fbgemm_t856_bs65536.pt", "2022": "the mean of the 16 files fbgemm_t788_bs131072_*.pt"}
-    numbers = ", ".join(f"{key} {value:g}" for key, value in asdict(shape).items())
+    numbers = ", ".join(f"{key} {value:g}" for key, value in asdict(DISTRIBUTIONS[name]).items())
     return PoolCard(
-        title=f"{goal.num_tables} synthetic tables that add up to Meta's {year} embedding lookups",
+        title=f"{totals.num_tables} synthetic tables that add up to Meta's {year} embedding lookups",
         source=f"facebookresearch/dlrm_datasets, embedding_bag/{year}/locality_stats.txt (MIT licence); {which[year]}",
         how_made="Rows, pooling factor and request law of every table are drawn from a few distributions whose "
         "parameters were fitted to the published totals; the statistics are expectations under those laws "
         f"(shard_gym/pools/dlrm.py). Parameters: {numbers}.",
         published_facts=(
-            f"{goal.num_tables} tables, batch {goal.batch_size}",
-            f"{goal.lookups} lookups, {goal.distinct_rows} distinct rows in a batch, all tables",
+            f"{totals.num_tables} tables, batch {totals.batch_size}",
+            f"{totals.lookups} lookups, {totals.distinct_rows} distinct rows in a batch, all tables",
             "the published lookups are synthetic themselves: Meta made them from de-identified production traffic "
             "(README of the data set)",
-            "unique_hist " + " ".join(f"{x:.4g}" for x in goal.unique_hist),
-            "access_hist " + " ".join(f"{x:.4g}" for x in goal.access_hist),
+            "unique_hist " + " ".join(f"{x:.4g}" for x in totals.unique_hist),
+            "access_hist " + " ".join(f"{x:.4g}" for x in totals.access_hist),
         ),
         assumptions=(
             f"The data set has no embedding dims: they are synthetic, {DEFAULT_DIM} unless chosen otherwise.",
             "No row count, pooling factor or histogram of a single table is published: each is synthetic, only the "
             "totals are matched.",
-            f"Mean rows {draw.rows.mean():.3g}; 4.1 million is quoted for the 2021 data and could not be checked.",
+            f"Mean rows {mean_rows}; 4.1 million is quoted for the 2021 data and could not be checked.",
             "Rows are requested independently of each other, by p(k) ~ (k + q)^-s.",
             "FP16 weights and SGD, as the sharding papers that use the data set train them.",
         ),
         how_close=(
-            f"lookups: {lookups.sum() / goal.lookups - 1:+.3%}",
-            f"distinct rows: {distinct / goal.distinct_rows - 1:+.3%}",
-            f"unique_hist: largest difference of a bin {np.abs(unique_hist - goal.unique_hist).max():.4f}",
-            f"access_hist: largest difference of a bin {np.abs(access_hist - goal.access_hist).max():.4f}",
+            f"lookups: {lookups.sum() / totals.lookups - 1:+.3%}",
+            f"distinct rows: {distinct / totals.distinct_rows - 1:+.3%}",
+            f"unique_hist: largest difference of a bin {np.abs(unique_hist - totals.unique_hist).max():.4f}",
+            f"access_hist: largest difference of a bin {np.abs(access_hist - totals.access_hist).max():.4f}",
         ),
     )
 
 
 def main() -> None:
-    """Write both pools and their checksums into the package."""
-    for name in SHAPES:
+    """Write both pools and their SHA-256 into the package."""
+    for name in DISTRIBUTIONS:
         pool = make_pool(name)
         ship_pool(pool)
         print(f"{name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")

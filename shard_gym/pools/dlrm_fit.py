@@ -1,24 +1,25 @@
-"""Fits the shapes of the pools `dlrm-2021` and `dlrm-2022`: `python -m shard_gym.pools.dlrm_fit`.
+"""Fits `dlrm.DISTRIBUTIONS` to the published totals: `python -m shard_gym.pools.dlrm_fit`.
 
-Least squares on the 34 bins and on distinct rows, with a pull of the parameters towards ordinary values, for the totals
-alone do not determine them. Needs scipy; takes about a minute a pool. The printed shapes stand in `dlrm.SHAPES`.
+Least squares on the 34 bins, the distinct rows and the mean rows. The totals alone do not determine the parameters, so
+a regularisation pulls them towards usual values. Needs scipy; takes about a minute per pool.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import missing_extra
-from shard_gym.pools.dlrm import Shape, Target, draw_tables, pooled, target
+from shard_gym.pools.dlrm import DISTRIBUTIONS, Distributions, Totals, published_totals, sample_tables, totals_of
 from shard_gym.pools.reuse import reuse_statistics
 
 
 class Range(NamedTuple):
-    """What a parameter of a shape may be: an ordinary value, how far from it is unusual, and the limits."""
+    """The usual value of a parameter, the scale of its deviations, and its limits."""
 
     usual: float
     spread: float
@@ -44,21 +45,18 @@ RANGES = {
 }
 
 NARROWER = {"dlrm-2022": {"pooling_log_sd": Range(1.3, 0.2, 1.1, 1.6)}}
-"""Ranges of one pool; without this one the fit of 2022 takes 1.8 and pushes too many tables to the largest pooling."""
+"""Ranges of one pool. Without it the fit of 2022 takes 1.8 and gives too many tables the largest pooling factor."""
 
-SHARES = {
-    "dlrm-2021": {"zipf_share": 0.30, "small_share": 0.07},
-    "dlrm-2022": {"zipf_share": 0.25, "small_share": 0.05},
-}
-"""Shares of the kinds of tables: counts do not change smoothly, so these were tried by hand instead of fitted."""
-
-_BIN_SCALE, _DISTINCT_SCALE = 0.003, 0.005  # differences that count as one
+_BIN_SCALE, _DISTINCT_SCALE = 0.003, 0.005  # a difference of this size is a residual of 1
 _MEAN_ROWS, _MEAN_ROWS_LOG_SCALE = 3.0e6, 0.15
-_USUAL_WEIGHT = 0.3
+_REGULARISATION = 0.3
 
 
-def fit(name: str) -> Shape:
-    """The shape whose tables add up closest to what is published for the pool `name`.
+def fit(name: str) -> Distributions:
+    """The distributions whose tables come closest to the published totals of the pool `name`.
+
+    The shares of the kinds of tables are not fitted, because the totals are not continuous in them; they were chosen by
+    hand and stay as they are in `DISTRIBUTIONS`.
 
     Raises:
         MissingExtraError: scipy is not installed.
@@ -66,36 +64,37 @@ def fit(name: str) -> Shape:
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise missing_extra("scipy", "dev", "Fitting a pool's shape") from error
-    goal, seed = target(name), int(name[-4:])
+        raise missing_extra("scipy", "dev", "Fitting the distributions of a pool") from error
+    totals, seed = published_totals(name), int(name[-4:])
     usual, spread, low, high = np.array(list({**RANGES, **NARROWER.get(name, {})}.values())).T
 
-    def shape_of(vector: NDArray[np.float64]) -> Shape:
-        return Shape(**dict(zip(RANGES, vector.tolist(), strict=True)), **SHARES[name])
+    def distributions(vector: NDArray[np.float64]) -> Distributions:
+        return replace(DISTRIBUTIONS[name], **dict(zip(RANGES, vector.tolist(), strict=True)))
 
     def residuals(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        pull = _USUAL_WEIGHT * (vector - usual) / spread
-        return np.concatenate([misfit(shape_of(vector), goal, seed), pull])
+        regularisation = _REGULARISATION * (vector - usual) / spread
+        return np.concatenate([misfit(distributions(vector), totals, seed), regularisation])
 
     best: Any = least_squares(residuals, usual, bounds=(low, high), diff_step=1e-3, max_nfev=30)
-    return shape_of(np.round(best.x, 4))
+    return distributions(np.round(best.x, 4))
 
 
-def misfit(shape: Shape, goal: Target, seed: int) -> NDArray[np.float64]:
-    """(36,) differences from the published totals, each in units of what counts as one."""
-    draw = draw_tables(shape, goal, seed)
-    lookups = draw.pooling * goal.batch_size
-    distinct, unique_hist, access_hist = pooled(reuse_statistics(draw.rows, lookups, draw.q, draw.s), lookups)
+def misfit(distributions: Distributions, totals: Totals, seed: int) -> NDArray[np.float64]:
+    """(36,) scaled differences between the sampled tables and the published totals."""
+    sampled = sample_tables(distributions, totals, seed)
+    lookups = sampled.pooling * totals.batch_size
+    stats = reuse_statistics(sampled.rows, lookups, sampled.q, sampled.s)
+    distinct, unique_hist, access_hist = totals_of(stats, lookups)
     return np.concatenate(
         [
-            (unique_hist - goal.unique_hist / goal.unique_hist.sum()) / _BIN_SCALE,
-            (access_hist - goal.access_hist / goal.access_hist.sum()) / _BIN_SCALE,
-            [np.log(distinct / goal.distinct_rows) / _DISTINCT_SCALE],
-            [np.log(draw.rows.mean() / _MEAN_ROWS) / _MEAN_ROWS_LOG_SCALE],
+            (unique_hist - totals.unique_hist / totals.unique_hist.sum()) / _BIN_SCALE,
+            (access_hist - totals.access_hist / totals.access_hist.sum()) / _BIN_SCALE,
+            [np.log(distinct / totals.distinct_rows) / _DISTINCT_SCALE],
+            [np.log(sampled.rows.mean() / _MEAN_ROWS) / _MEAN_ROWS_LOG_SCALE],
         ]
     )
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or tuple(SHARES):
-        print(f'    "{chosen}": {fit(chosen)},', flush=True)
+    for pool_name in sys.argv[1:] or tuple(DISTRIBUTIONS):
+        print(f'    "{pool_name}": {fit(pool_name)},', flush=True)

@@ -1,4 +1,4 @@
-"""Importer of Meta's published lookup files (facebookresearch/dlrm_datasets) into a pool."""
+"""Import of Meta's published lookup files (facebookresearch/dlrm_datasets) as a pool."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import numpy as np
 
 from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
-from shard_gym.pools.reuse import ReuseStatistics
-from shard_gym.pools.rounding import HISTOGRAM_DECIMALS
+from shard_gym.pools.reuse import HISTOGRAM_DECIMALS, ReuseStatistics
 from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload
 
 MIN_ROWS = 100
-"""Fewest rows an imported table is given, as DreamShard's data tools do."""
+"""Smallest number of rows of an imported table, as in DreamShard's data tools."""
 
-_DENSE = 4  # a table is counted in an array of its rows when it has at most this many rows per lookup
+_DENSE = 4  # tables with at most this many rows per lookup are counted in an array of all rows
 
 
 def import_meta(
@@ -23,19 +22,19 @@ def import_meta(
 ) -> Pool:
     """The pool measured from one of Meta's lookup files: `fbgemm_t856_bs65536.pt`, its `.pt.gz`, or one like it.
 
-    The file holds (indices, offsets, lengths) of one batch: which rows of T tables B samples read. It is mapped into
-    memory and counted table by table on the CPU, so the largest table decides the memory needed, not the file. A gzip
-    file is first unpacked on the disk, and what was unpacked is removed at the end, also after an error.
+    The file holds (indices, offsets, lengths) of one batch: the rows of T tables that B samples read. It is
+    memory-mapped and counted table by table on the CPU, so the memory needed depends on the largest table, not on the
+    file. A gzip file is unpacked on the disk first; the unpacked file is removed at the end, also after an error.
 
-    Everything is measured but two things. The number of rows is not in the data: the largest index plus 1 stands for
-    it, and at least 100. Nor are embedding dims: every table gets 16, and `load_pool` gives others when the saved
-    pool is read (`save_pool`).
+    All statistics are measured except two. The data does not contain the number of rows, so it is the largest index
+    plus 1, and at least 100. Nor does it contain embedding dims: every table has dim 16, and `load_pool` sets others
+    when it reads the saved pool.
 
     Args:
         path: the file.
         name: the pool's name.
-        tmp_dir: where to unpack a gzip file; default beside it. It needs room for several times the file's size.
-        progress: called with (done, total); first in bytes while unpacking, then in tables.
+        tmp_dir: folder to unpack a gzip file into, with room for several times its size; default is the file's folder.
+        progress: called with (done, total), first in bytes while unpacking, then in tables.
 
     Raises:
         DamagedFileError: the file is missing, truncated, a git-LFS pointer, or does not hold such a batch.
@@ -43,7 +42,7 @@ def import_meta(
         MissingExtraError: torch is not installed.
     """
     path = Path(path)
-    report = progress or _silent
+    report = progress or (lambda done, total: None)
     with open_lookups(path, None if tmp_dir is None else Path(tmp_dir), report) as lookups:
         num_tables, batch_size = lookups.lengths.shape
         rows = np.empty(num_tables)
@@ -51,10 +50,10 @@ def import_meta(
         stats = ReuseStatistics(np.zeros(num_tables), *np.zeros((2, num_tables, NUM_BINS)))
         for table in range(num_tables):
             indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
-            rows[table], reads[table] = max(_highest(indices) + 1, MIN_ROWS), len(indices)
+            rows[table], reads[table] = max(_num_rows(indices), MIN_ROWS), len(indices)
             _measure(indices, table, stats)
             report(table + 1, num_tables)
-            del indices  # nothing may hold on to the mapped file when it is removed
+            del indices  # no array may refer to the mapped file when it is removed
         del lookups
     tables = Tables(
         num_embeddings=rows.astype(np.int64),
@@ -68,19 +67,16 @@ def import_meta(
     return Pool(name, tables, _card(path, tables), dims_known=False)
 
 
-def _silent(done: int, total: int) -> None:
-    """Stands in for no progress callback."""
-
-
-def _highest(indices: Integers) -> int:
-    return int(indices.max()) if len(indices) else -1
+def _num_rows(indices: Integers) -> int:
+    """The largest index plus 1; 0 without indices."""
+    return int(indices.max()) + 1 if len(indices) else 0
 
 
 def _measure(indices: Integers, table: int, stats: ReuseStatistics) -> None:
-    """Write the distinct rows and the histograms of one table into `stats`; without lookups they stay zero."""
+    """Write the statistics of one table into `stats`; without lookups they stay zero."""
     if len(indices) == 0:
         return
-    if _highest(indices) < _DENSE * len(indices):
+    if _num_rows(indices) <= _DENSE * len(indices):
         counts = np.bincount(indices)
         counts = counts[counts > 0]
     else:
@@ -92,14 +88,13 @@ def _measure(indices: Integers, table: int, stats: ReuseStatistics) -> None:
 
 
 def _card(path: Path, tables: Tables) -> PoolCard:
-    lookups = tables.lookups_per_batch.sum()
     return PoolCard(
         title=f"{len(tables)} tables measured in {path.name}",
         source=f"{path.name}, in the format of facebookresearch/dlrm_datasets (MIT licence)",
         how_made="Counted from the lookups of one batch, table by table (shard_gym/pools/meta.py).",
         published_facts=(
             f"{len(tables)} tables, batch {tables.workload.batch_size}",
-            f"{lookups:.0f} lookups, {tables.distinct_rows.sum():.0f} distinct rows",
+            f"{tables.lookups_per_batch.sum():.0f} lookups, {tables.distinct_rows.sum():.0f} distinct rows",
         ),
         assumptions=(
             f"Rows are not in the data: the largest index plus 1, and at least {MIN_ROWS}, stands for them.",

@@ -1,4 +1,4 @@
-"""Opening of Meta's lookup files (.pt or .pt.gz) without reading them into memory."""
+"""Access to Meta's lookup files (.pt or .pt.gz) as memory-mapped arrays."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from shard_gym.tables import MAX_ROWS
 Integers = NDArray[np.integer[Any]]
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total), from time to time; total can change once, when unpacking ends and counting starts."""
+"""A callback with (done, total); total changes once, when unpacking ends and counting starts."""
 
 _POINTER = b"version https://git-lfs.github.com/spec/v1"
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-_PIECE = 8 * 2**20  # bytes unpacked at once
+_CHUNK_BYTES = 8 * 2**20  # unpacked at once
 
 
 class Lookups(NamedTuple):
-    """The three arrays of a file; `indices` lies on the disk and is read where it is used.
+    """The three memory-mapped arrays of a file.
 
     Attributes:
         indices: (N,) int, row of every lookup, table by table and sample by sample.
-        offsets: (T * B + 1,) int, where each bag of lookups starts; the last entry is N.
+        offsets: (T * B + 1,) int, start of each bag of lookups; the last entry is N.
         lengths: (T, B) int, lookups of each sample in each table.
     """
 
@@ -41,22 +41,22 @@ class Lookups(NamedTuple):
     lengths: Integers
 
     def bags(self, table: int) -> tuple[Integers, Integers]:
-        """(B + 1,) where each bag of a table starts in `indices` and where the last ends, and (B,) lengths; views."""
+        """Views of the (B + 1,) offsets and the (B,) lengths of one table; the last offset is the end of its bags."""
         batch_size = self.lengths.shape[1]
         return self.offsets[table * batch_size : (table + 1) * batch_size + 1], self.lengths[table]
 
 
 def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Integers) -> Integers:
-    """A view of the indices of one table, after checking all that is said about it.
+    """A view of the checked indices of one table.
 
     Args:
         subject: the file and the table, for messages.
-        indices: (N,) int, those of all tables.
-        offsets: (B + 1,) int; see `Lookups.bags`.
+        indices: (N,) int, of all tables.
+        offsets: (B + 1,) int, see `Lookups.bags`.
         lengths: (B,) int.
 
     Raises:
-        DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.
+        DamagedFileError: lengths and offsets contradict each other, or an index is negative or 2**40 or more.
     """
     inside = offsets[0] >= 0 and offsets[-1] <= len(indices)
     if not inside or (lengths < 0).any() or (np.diff(offsets) != lengths).any():
@@ -70,28 +70,28 @@ def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Inte
 
 
 def require_unpacked(path: Path) -> None:
-    """Check that a file can be mapped as it is, before several programs open it.
+    """Check that a file can be memory-mapped without unpacking, before several processes open it.
 
     Raises:
         DamagedFileError: the file is missing, or a git-LFS pointer.
-        InvalidOptionError: it is packed.
+        InvalidOptionError: it is a gzip file.
     """
-    if _known_head(path).startswith(_GZIP):
+    if _checked_head(path).startswith(_GZIP):
         raise InvalidOptionError(
-            f"{path} is packed, and every process would unpack it. Unpack it first: gunzip --keep FILE."
+            f"{path} is a gzip file, and every process would unpack it. Unpack it first: gunzip --keep FILE."
         )
 
 
 @contextmanager
 def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
-    """The arrays of the file at `path`; a packed file is unpacked beside it, or in `tmp_dir`, while it is open.
+    """The arrays of the file at `path`; a gzip file is unpacked into a temporary file beside it, or in `tmp_dir`.
 
     Raises:
         DamagedFileError: the file is missing, truncated, a git-LFS pointer, or not a tuple of three such arrays.
         InvalidOptionError: the unpacked file cannot be written.
         MissingExtraError: torch is not installed.
     """
-    if not _known_head(path).startswith(_GZIP):
+    if not _checked_head(path).startswith(_GZIP):
         yield _load(path, path)
         return
     folder = path.parent if tmp_dir is None else tmp_dir
@@ -105,13 +105,13 @@ def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterat
         yield _load(unpacked, path)
 
 
-def _known_head(path: Path) -> bytes:
-    """The first bytes of a file that is no pointer to another."""
+def _checked_head(path: Path) -> bytes:
+    """The first bytes of a file, if it is not a git-LFS pointer."""
     head = _head(path)
     if head.startswith(_POINTER):
         raise DamagedFileError(
             f"{path} is a git-LFS pointer, not the data: the repository was cloned without its large files. "
-            f"Run `git lfs pull` in it and try again."
+            "Run `git lfs pull` in it and try again."
         )
     return head
 
@@ -132,12 +132,12 @@ def _cannot_unpack(path: Path, folder: Path, error: OSError) -> str:
 
 
 def _unpack(path: Path, unpacked: Path, progress: Progress) -> None:
-    """Unpack the gzip file at `path` piece by piece; progress counts its packed bytes."""
+    """Unpack the gzip file at `path`; progress counts its packed bytes."""
     total = path.stat().st_size
     try:
         with path.open("rb") as packed, gzip.open(packed) as source, unpacked.open("wb") as target:
-            while piece := source.read(_PIECE):
-                target.write(piece)
+            while chunk := source.read(_CHUNK_BYTES):
+                target.write(chunk)
                 progress(min(packed.tell(), total), total)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DamagedFileError(
@@ -150,7 +150,7 @@ def _unpack(path: Path, unpacked: Path, progress: Progress) -> None:
 def _load(path: Path, source: Path) -> Lookups:
     """The tensors in the file at `path` as arrays; messages name `source`.
 
-    torch's present format is mapped into memory, not read; the format of torch before 1.6 is read whole.
+    Only torch's present format can be memory-mapped; the format of torch before 1.6 is read into memory.
     """
     try:
         import torch
@@ -163,7 +163,7 @@ def _load(path: Path, source: Path) -> Lookups:
         content = torch.load(path, map_location="cpu", mmap=mappable, weights_only=True)
     except MemoryError:
         raise
-    except Exception as error:  # torch documents no list of what a damaged file raises
+    except Exception as error:  # torch does not document which errors a damaged file raises
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DamagedFileError(f"{source} cannot be read by torch: {reason}") from error
     if not isinstance(content, (tuple, list)) or len(content) != 3:

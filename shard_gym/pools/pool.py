@@ -1,10 +1,10 @@
-"""A pool: the tables tasks are drawn from, with the law of their requests and a card that says where they come from."""
+"""Pools: tables to sample tasks from, with the popularity of their rows and a card about their origin."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import DamagedFileError, InvalidTablesError, unknown_name
-from shard_gym.io.files import parse_json, sha256_of, write_atomically
+from shard_gym.errors import DamagedFileError, InvalidTablesError
+from shard_gym.io.files import (
+    INDEX,
+    parse_json,
+    read_bytes,
+    read_index,
+    read_shipped,
+    sha256_of,
+    write_atomically,
+    write_json,
+)
 from shard_gym.pools.popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16
 DATA = Path(__file__).parent / "data"
-INDEX = DATA / "index.json"
 
 _COLUMNS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram", "num_features")
 _WORKLOAD_KEYS = ("batch_size", "weight_dtype", "optimizer")
-_KEYS = ("schema", "name", "card", "workload", "names", "embedding_dim", *_COLUMNS, "law")
+_KEYS = ("schema", "name", "card", "workload", "names", "embedding_dim", *_COLUMNS, "law")  # "law" is the popularity
 
 
 @dataclass(frozen=True)
 class PoolCard:
-    """What a reader must know before trusting a pool.
+    """The origin of a pool's tables, and how far to trust them.
 
     Attributes:
         title: one line.
         source: where the facts come from, with the licence.
-        how_made: how the tables were made from those facts.
+        how_made: how the tables were derived from those facts.
         published_facts: what the source states.
-        assumptions: what it does not state and was chosen here.
-        how_close: measured distances between the pool and the published facts.
+        assumptions: choices that the source does not state.
+        how_close: differences between the pool and the published facts.
     """
 
     title: str
@@ -50,29 +58,29 @@ class PoolCard:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The tables tasks are drawn from.
+    """Tables to sample tasks from.
 
     Attributes:
         name: the pool's name.
         tables: its T tables.
-        card: origin, method and closeness.
-        law: the law of the requests, or None when only the histograms are known.
-        dims_known: False when the data has no embedding dims, so that those of `tables` are a choice and not stored.
+        card: the origin of the tables.
+        popularity: the popularity of the T tables' rows, or None if only the histograms are known.
+        dims_known: False if the data has no embedding dims; those of `tables` are then a choice and are not stored.
 
     Raises:
-        InvalidTablesError: the law is not for as many tables.
+        InvalidTablesError: the popularity is for another number of tables.
     """
 
     name: str
     tables: Tables
     card: PoolCard
-    law: RowPopularity | None = None
+    popularity: RowPopularity | None = None
     dims_known: bool = True
 
     def __post_init__(self) -> None:
-        if self.law is not None and len(self.law) != len(self.tables):
+        if self.popularity is not None and len(self.popularity) != len(self.tables):
             raise InvalidTablesError(
-                f"Pool {self.name!r} has {len(self.tables)} tables but a request law for {len(self.law)}."
+                f"Pool {self.name!r} has {len(self.tables)} tables but row popularities of {len(self.popularity)}."
             )
 
     def __len__(self) -> int:
@@ -83,59 +91,49 @@ class Pool:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the pool's canonical bytes: those of its file."""
+        """SHA-256 of the pool's file."""
         return sha256_of(to_bytes(self))
 
 
 def pool_names() -> tuple[str, ...]:
-    """Names of the pools that ship with ShardGym, sorted."""
-    return tuple(sorted(_index()))
+    """The sorted names of the pools that ship with ShardGym."""
+    return tuple(sorted(read_index(DATA)))
 
 
 def load_pool(name_or_path: str | Path, *, embedding_dim: int = DEFAULT_DIM) -> Pool:
-    """A pool that ships with ShardGym, by name, or one from a file, by a path that ends in .json.
+    """A pool that ships with ShardGym, by name, or the pool in a file.
 
     Args:
-        name_or_path: one of `pool_names()`, or the path of a file written by `save_pool`.
-        embedding_dim: the width given to every table when the data has none; ignored otherwise.
+        name_or_path: one of `pool_names()`, or the path of a file written by `save_pool`: a Path, or a text that ends
+            in .json.
+        embedding_dim: the dim of every table if the data has none; ignored otherwise.
 
     Raises:
         UnknownNameError: no pool of that name ships with ShardGym.
-        DamagedFileError: the file is missing, is not a pool, or (for a shipped pool) is not the one that was shipped.
+        DamagedFileError: the file is missing or not a pool, or the file of a shipped pool was changed.
         InvalidTablesError: `embedding_dim` is not a multiple of 4.
     """
     if isinstance(name_or_path, Path) or str(name_or_path).endswith(".json"):
         path = Path(name_or_path)
-        return from_bytes(_read(path), str(path), embedding_dim)
-    known = _index()
-    if name_or_path not in known:
-        raise unknown_name("pool", name_or_path, known)
-    path = DATA / f"{name_or_path}.json"
-    data = _read(path)
-    if sha256_of(data) != known[name_or_path]:
-        raise DamagedFileError(
-            f"{path} is not the file that was shipped: its SHA-256 is {sha256_of(data)} instead of "
-            f"{known[name_or_path]}. Reinstall shard-gym, or load a pool of your own by its path."
-        )
-    return from_bytes(data, str(path), embedding_dim)
+        return from_bytes(read_bytes(path), str(path), embedding_dim)
+    return from_bytes(read_shipped(DATA, name_or_path, "pool"), str(DATA / f"{name_or_path}.json"), embedding_dim)
 
 
 def save_pool(pool: Pool, path: str | Path) -> None:
-    """Write `pool` to `path` atomically; equal pools give equal bytes, and `load_pool` gives equal numbers back."""
+    """Write `pool` to `path` atomically. Equal pools give equal bytes, and `load_pool` returns equal numbers."""
     write_atomically(Path(path), to_bytes(pool))
 
 
 def ship_pool(pool: Pool) -> None:
-    """Write `pool` into the package and its SHA-256 into the index; used by the generators."""
+    """Write `pool` into the package and its SHA-256 into the index; used by the generators of the shipped pools."""
     save_pool(pool, DATA / f"{pool.name}.json")
-    known = _index() if INDEX.exists() else {}
-    known[pool.name] = pool.sha256
-    write_atomically(INDEX, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+    index = {**read_index(DATA), pool.name: pool.sha256}
+    write_json(DATA / INDEX, dict(sorted(index.items())))
 
 
 def to_bytes(pool: Pool) -> bytes:
-    """The canonical bytes of a pool: JSON with one key per line, numbers in their shortest exact form."""
-    tables = pool.tables
+    """The content of a pool's file: JSON with one key per line, numbers in their shortest exact form."""
+    tables, popularity = pool.tables, pool.popularity
     default_names = tables.names == tuple(f"table_{i}" for i in range(len(tables)))
     record = {
         "schema": SCHEMA,
@@ -143,34 +141,29 @@ def to_bytes(pool: Pool) -> bytes:
         "card": {field.name: getattr(pool.card, field.name) for field in fields(PoolCard)},
         "workload": {key: getattr(tables.workload, key) for key in _WORKLOAD_KEYS},
         "names": None if default_names else list(tables.names),
-        "embedding_dim": _short(tables.embedding_dim) if pool.dims_known else None,
-        **{column: _short(getattr(tables, column)) for column in _COLUMNS},
-        "law": None if pool.law is None else {"q": _short(pool.law.q), "s": _short(pool.law.s)},
+        "embedding_dim": tables.embedding_dim.tolist() if pool.dims_known else None,
+        **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
+        "law": None if popularity is None else {"q": _numbers_of(popularity.q), "s": _numbers_of(popularity.s)},
     }
-    lines = (f"{json.dumps(key)}:{_dump(value)}" for key, value in record.items())
+    dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    lines = (f"{dump(key)}:{dump(value)}" for key, value in record.items())
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _short(array: NDArray[Any]) -> list[Any]:
-    """Numbers as lists, whole ones without a decimal point."""
-    values = array.tolist()
-    if array.ndim == 2:
-        return [[int(x) if x == int(x) else x for x in row] for row in values]
-    return [int(x) if x == int(x) else x for x in values]
+def _numbers_of(array: NDArray[Any]) -> list[Any]:
+    """A 1-D or 2-D array as lists of numbers, with integers for whole numbers."""
+    lists = [[int(x) if x == int(x) else x for x in row] for row in np.atleast_2d(array).tolist()]
+    return lists if array.ndim == 2 else lists[0]
 
 
 def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Pool:
-    """The pool in `data`; `source` is named in messages.
+    """The pool in `data`; messages name `source`.
 
     Raises:
         DamagedFileError: `data` is not a pool; the message says why.
     """
     record = parse_json(data, source)
-    _check_keys(record, _KEYS, source, "a pool")
+    _check_keys(record, _KEYS, source, "the pool")
     if record["schema"] != SCHEMA:
         raise DamagedFileError(
             f"{source} has schema {record['schema']!r}; this version of shard-gym reads {SCHEMA!r}. "
@@ -190,13 +183,11 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
             embedding_dim=np.full(count, 4) if dims is None else _numbers(dims),
             **{column: _numbers(record[column]) for column in _COLUMNS},
         )
-        law = _law(record["law"], source)
-        pool = Pool(record["name"], tables, card, law, dims_known=dims is not None)
+        popularity = _popularity(record["law"], source)
+        pool = Pool(record["name"], tables, card, popularity, dims_known=dims is not None)
     except (InvalidTablesError, TypeError, OverflowError) as error:
-        raise DamagedFileError(f"{source} does not describe usable tables: {error}") from error
-    if pool.dims_known:
-        return pool
-    return Pool(pool.name, tables.with_dims(embedding_dim), card, law, dims_known=False)
+        raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error
+    return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))
 
 
 def _card(record: Any, source: str) -> PoolCard:
@@ -212,7 +203,7 @@ def _workload(record: Any, source: str) -> Workload:
     return Workload(**record)
 
 
-def _law(record: Any, source: str) -> RowPopularity | None:
+def _popularity(record: Any, source: str) -> RowPopularity | None:
     if record is None:
         return None
     _check_keys(record, ("q", "s"), source, "the law")
@@ -220,46 +211,30 @@ def _law(record: Any, source: str) -> RowPopularity | None:
 
 
 def _numbers(value: Any) -> Any:
-    """`value` if it is a list of numbers or of such lists; numpy would take texts such as "12" for numbers."""
+    """`value` if it is a list of numbers or of such lists; NumPy would accept texts such as "12" as numbers."""
     if not isinstance(value, list):
-        raise TypeError(f"a list of numbers was expected, not {value!r}.")
+        raise TypeError(f"{value!r} is not a list of numbers.")
     for item in value:
         if isinstance(item, list):
             _numbers(item)
         elif isinstance(item, bool) or not isinstance(item, (int, float)):
-            raise TypeError(f"{item!r} stands where a number was expected.")
+            raise TypeError(f"{item!r} is not a number.")
     return value
 
 
 def _strings(value: Any, source: str, what: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DamagedFileError(f"{source} has something other than a list of texts in {what}.")
+        raise DamagedFileError(f"{source}: {what} is not a list of texts.")
     return value
 
 
 def _check_keys(record: Any, wanted: Sequence[str], source: str, what: str) -> None:
-    """Refuse anything but an object with exactly the wanted keys."""
-    if not isinstance(record, Mapping):
-        raise DamagedFileError(f"{source} does not hold {what}: an object was expected, not {type(record).__name__}.")
+    """Raise unless `record` is an object with exactly the wanted keys."""
+    if not isinstance(record, dict):
+        raise DamagedFileError(f"{source}: {what} must be an object, not a {type(record).__name__}.")
     missing = [key for key in wanted if key not in record]
     unknown = [key for key in record if key not in wanted]
     if missing or unknown:
         raise DamagedFileError(
-            f"{source} is not as expected in {what}: "
-            f"missing keys {missing or 'none'}, unknown keys {unknown or 'none'}."
+            f"{source}: {what} has missing keys {missing or 'none'} and unknown keys {unknown or 'none'}."
         )
-
-
-def _index() -> dict[str, str]:
-    """The names of the shipped pools and the SHA-256 of their files."""
-    record = parse_json(_read(INDEX), str(INDEX))
-    if not isinstance(record, dict) or not all(isinstance(value, str) for value in record.values()):
-        raise DamagedFileError(f"{INDEX} does not map pool names to checksums. Reinstall shard-gym.")
-    return record
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error

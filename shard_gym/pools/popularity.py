@@ -1,10 +1,8 @@
-"""The law by which the rows of a pool's tables are requested."""
+"""The popularity of the rows of a pool's tables: a Zipf-Mandelbrot distribution for each table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +13,13 @@ from shard_gym.tables import MAX_ROWS
 
 @dataclass(frozen=True, eq=False)
 class RowPopularity:
-    """How the rows of T tables are requested: p(k) proportional to (k + q)^-s for rows k = 1..num_embeddings.
+    """The distributions of the lookups over the rows of T tables: p(k) ~ (k + q)^-s for rows k = 1..num_embeddings.
 
-    FBGEMM's benchmark uses the same law but counts rows from 0 (fbgemm_gpu, src/tbe/eeg), so its q is ours plus 1.
-    Which row ids are the popular ones is not part of the law.
+    FBGEMM's benchmark uses the same distribution but counts rows from 0 (fbgemm_gpu, src/tbe/eeg), so its q is larger
+    by 1. Row k is the k-th most popular row; which row id that is is not specified.
 
     Attributes:
-        q: (T,) float64, shift, at least 0; the head of the law is flat up to about row q.
+        q: (T,) float64, shift, at least 0; rows up to about q are equally popular.
         s: (T,) float64, exponent, at least 0; 0 is uniform.
 
     Raises:
@@ -36,19 +34,16 @@ class RowPopularity:
             try:
                 array = np.array(getattr(self, name), dtype=np.float64)
             except (TypeError, ValueError) as error:
-                raise InvalidTablesError(f"The request law's {name} must be numbers.") from error
-            fits = (array >= 0) & (array <= MAX_ROWS)  # False for NaN too
-            if array.ndim != 1 or not fits.all():
-                raise InvalidTablesError(f"The request law's {name} must be one number of at least 0 for each table.")
+                raise InvalidTablesError(f"The row popularity's {name} must be numbers.") from error
+            valid = (array >= 0) & (array <= MAX_ROWS)  # False for NaN too
+            if array.ndim != 1 or not valid.all():
+                raise InvalidTablesError(
+                    f"The row popularity's {name} must be one number from 0 to 2**40 for each table."
+                )
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if len(self.q) != len(self.s):
-            raise InvalidTablesError(f"The request law has {len(self.q)} values of q but {len(self.s)} of s.")
+            raise InvalidTablesError(f"The row popularity has {len(self.q)} values of q but {len(self.s)} of s.")
 
     def __len__(self) -> int:
         return len(self.q)
-
-    def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> RowPopularity:
-        """The laws of the tables at `indices`, in that order."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        return RowPopularity(self.q[chosen], self.s[chosen])

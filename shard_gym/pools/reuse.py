@@ -1,45 +1,49 @@
-"""Expected reuse statistics of tables whose rows are requested by a Zipf-Mandelbrot law.
+"""Expected reuse statistics of tables, computed from the popularity of their rows.
 
-A table with E rows receives N lookups in a batch; each goes to row k = 1..E with probability
+A table with E rows receives N lookups in a batch. Each lookup reads row k = 1..E with probability
 
     p(k) = (k + q)^-s / sum_j (j + q)^-s
 
-the request model of FBGEMM's table-batched-embedding benchmark (pytorch/FBGEMM, fbgemm_gpu/tbe/bench). With q = 0 it is
-Zipf's law, with s = 0 the uniform one. The number of times row k is read is taken as Poisson with rate N p(k), which is
-what independent draws give when N is large and no row takes nearly all of them; N need not be an integer.
+the request model of FBGEMM's table-batched-embedding benchmark (pytorch/FBGEMM, fbgemm_gpu/tbe/bench). q = 0 is Zipf's
+law, s = 0 the uniform distribution. The number of reads of row k is modelled as Poisson with rate N p(k), the limit of
+independent lookups for large N where no row takes nearly all of them; N need not be an integer.
 
-The sums over k are exact for k <= 512; beyond, log-spaced Gauss-Legendre nodes stand for the rest (the sum from k = a
-to b is the integral from a - 1/2 to b + 1/2, up to a 24th of the slope). Nothing here is random.
+The sums over k are exact for k <= 512. Beyond, log-spaced Gauss-Legendre nodes approximate them (the sum from k = a to
+b is the integral from a - 1/2 to b + 1/2, up to a 24th of the slope). The results are deterministic.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.tables import NUM_BINS
+from shard_gym.pools.popularity import RowPopularity
+from shard_gym.tables import NUM_BINS, Tables, Workload
 
 Floats = NDArray[np.float64]
 
 EXACT_ROWS = 512
 _CELLS = 256
-_CHUNK = 64  # tables worked on at once, to bound the memory
+_CHUNK = 64  # tables computed at once, to bound the memory
 
 _GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
-_GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # beyond, all rows lie in the first or the last bin
+_GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall into the first or the last bin
+
+HISTOGRAM_DECIMALS = 5
+_DISTINCT_DIGITS = 7
 
 
 class ReuseStatistics(NamedTuple):
-    """Expected counts of one batch for T tables.
+    """Expected statistics of one batch for T tables; see `shard_gym.tables.Tables`.
 
     Attributes:
-        distinct_rows: (T,) float64, rows read at least once; never above min(rows, lookups).
-        reuse_histogram: (T, 17) float64, share of those rows by how often they are read (bins of `shard_gym.tables`).
-        access_histogram: (T, 17) float64, share of the lookups that fall on the rows of each bin.
+        distinct_rows: (T,) float64, rows read at least once, at most min(rows, lookups).
+        reuse_histogram: (T, 17) float64, shares of those rows by number of reads.
+        access_histogram: (T, 17) float64, shares of the lookups by the same bins.
     """
 
     distinct_rows: Floats
@@ -48,7 +52,7 @@ class ReuseStatistics(NamedTuple):
 
 
 def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike, s: ArrayLike) -> ReuseStatistics:
-    """Expected distinct rows and histograms of T tables; a table without lookups gets zeros.
+    """Expected distinct rows and histograms of T tables; zeros for a table without lookups.
 
     Args:
         num_embeddings: (T,) rows E, at least 1.
@@ -57,21 +61,58 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
         s: (T,) exponent, at least 0.
     """
     rows, lookups, q, s = (np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in (num_embeddings, lookups, q, s))
-    parts = [
+    chunks = [
         _statistics_of_chunk(*(a[start : start + _CHUNK] for a in (rows, lookups, q, s)))
         for start in range(0, len(rows), _CHUNK)
     ]
-    return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
 
 
-def row_probabilities(num_embeddings: int, q: float, s: float) -> Floats:
-    """(num_embeddings,) float64, p(k) for k = 1..num_embeddings, without approximation."""
-    weight = (np.arange(1, num_embeddings + 1) + q) ** -s
-    return np.asarray(weight / weight.sum(), dtype=np.float64)
+def round_significant(values: Floats, digits: int) -> Floats:
+    """`values` with `digits` significant decimal digits."""
+    return np.array([float(f"{value:.{digits}g}") for value in values])
+
+
+def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) -> ReuseStatistics:
+    """`stats` as pool files store them: small, and independent of the last bits.
+
+    Shares have five decimals and distinct rows seven digits; distinct rows still do not exceed rows or lookups.
+    """
+    distinct = round_significant(stats.distinct_rows, _DISTINCT_DIGITS)
+    return ReuseStatistics(
+        np.minimum(distinct, np.minimum(rows, lookups)),
+        np.round(stats.reuse_histogram, HISTOGRAM_DECIMALS),
+        np.round(stats.access_histogram, HISTOGRAM_DECIMALS),
+    )
+
+
+def expected_tables(
+    *,
+    num_embeddings: NDArray[np.int64],
+    embedding_dim: NDArray[np.int64],
+    pooling_factor: Floats,
+    popularity: RowPopularity,
+    workload: Workload,
+    **optional: Any,
+) -> Tables:
+    """Tables with the statistics expected under a row popularity, rounded as pool files store them.
+
+    The arguments, the `optional` ones too, are those of `Tables`, which raises InvalidTablesError.
+    """
+    rows, lookups = num_embeddings.astype(np.float64), pooling_factor * float(workload.batch_size)
+    exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
+    return Tables(
+        num_embeddings=num_embeddings,
+        embedding_dim=embedding_dim,
+        pooling_factor=pooling_factor,
+        workload=workload,
+        **rounded_statistics(exact, rows, lookups)._asdict(),
+        **optional,
+    )
 
 
 def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) -> ReuseStatistics:
-    """`reuse_statistics` of a few tables at once."""
+    """`reuse_statistics` without chunks."""
     node, multiplicity = _nodes(rows)
     density = (node + q[:, None]) ** -s[:, None]
     rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]
@@ -80,24 +121,24 @@ def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) ->
     distinct = np.minimum(read.sum(axis=1), np.minimum(rows, lookups))
     reuse = np.einsum("tn,tnb->tb", read, in_bin)
     access = np.einsum("tn,tnb->tb", rate * multiplicity, accessed_in_bin)
-    some = np.where(lookups > 0, 1.0, 0.0)[:, None]
+    is_read = np.where(lookups > 0, 1.0, 0.0)[:, None]
     return ReuseStatistics(
         distinct,
-        some * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
-        some * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300),
+        is_read * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
+        is_read * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300),
     )
 
 
 def _nodes(rows: Floats) -> tuple[Floats, Floats]:
-    """Row numbers (T, n) and how many rows each stands for: sum_k f(k) = sum_n multiplicity[n] * f(node[n])."""
+    """(T, n) nodes and multiplicities of a quadrature: sum_k f(k) = sum_n multiplicity[n] * f(node[n])."""
     head = np.arange(1.0, EXACT_ROWS + 1)
     in_table = (head[None, :] <= rows[:, None]).astype(np.float64)
     # The tail from 512.5 to E + 0.5 in cells of equal width in log k, two Gauss-Legendre points in each.
     low = math.log(EXACT_ROWS + 0.5)
     width = np.maximum(np.log(rows + 0.5) - low, 0.0)[:, None] / _CELLS
     offset = 0.5 / math.sqrt(3.0)
-    place = (np.arange(_CELLS)[:, None] + np.array([0.5 - offset, 0.5 + offset])).ravel()
-    tail = np.exp(low + width * place)
+    position = (np.arange(_CELLS)[:, None] + np.array([0.5 - offset, 0.5 + offset])).ravel()
+    tail = np.exp(low + width * position)
     tail_multiplicity = 0.5 * width * tail  # dk = k dlog(k)
     nodes = np.concatenate([np.broadcast_to(head, in_table.shape), tail], axis=1)
     return nodes, np.concatenate([in_table, tail_multiplicity], axis=1)
@@ -107,12 +148,12 @@ def _bin_shares(rate: Floats) -> tuple[Floats, Floats]:
     """For a Poisson count c of the given rate: P(c in bin | c > 0) and E[c; c in bin] / rate, each (..., 17)."""
     reuse, access = _bin_share_table()
     with np.errstate(divide="ignore"):
-        place = (np.clip(np.log(rate), _GRID_LOW, _GRID_HIGH) - _GRID_LOW) / _GRID_STEP
-    index = np.minimum(place.astype(np.int64), len(reuse) - 2)
-    part = (place - index)[..., None]
+        position = (np.clip(np.log(rate), _GRID_LOW, _GRID_HIGH) - _GRID_LOW) / _GRID_STEP
+    index = np.minimum(position.astype(np.int64), len(reuse) - 2)
+    fraction = (position - index)[..., None]
     return (
-        reuse[index] * (1 - part) + reuse[index + 1] * part,
-        access[index] * (1 - part) + access[index + 1] * part,
+        reuse[index] * (1 - fraction) + reuse[index + 1] * fraction,
+        access[index] * (1 - fraction) + access[index + 1] * fraction,
     )
 
 
@@ -122,7 +163,7 @@ def _bin_share_table() -> tuple[Floats, Floats]:
     rate = np.exp(np.arange(_GRID_LOW, _GRID_HIGH + _GRID_STEP, _GRID_STEP))
     edges = [0] + [2**k for k in range(NUM_BINS - 1)]
     above = np.stack([_poisson_above(edge, rate) for edge in edges], axis=1)
-    # c * P(c) of rate r is r * P(c - 1), so the accesses on rows with c > edge are r * P(c' > edge - 1).
+    # c * P(c) at rate r is r * P(c - 1), so the accesses to rows with c > edge are r * P(c' > edge - 1).
     accessed_above = np.stack([_poisson_above(edge - 1, rate) for edge in edges], axis=1)
     reuse = np.maximum(-np.diff(above, axis=1, append=0.0), 0.0) / above[:, :1]
     return reuse, np.maximum(-np.diff(accessed_above, axis=1, append=0.0), 0.0)

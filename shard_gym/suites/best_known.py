@@ -1,8 +1,7 @@
-"""The best placements known of the named suites: what the gap of an agent is measured against."""
+"""The best known placements of the named suites, the reference for the gaps of agents."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from shard_gym.checks import is_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, InvalidTaskError
 from shard_gym.io.files import read_json, write_json
@@ -18,7 +18,7 @@ from shard_gym.suites.load import DATA
 from shard_gym.tasks import Task, TaskSuite
 
 BEST_KNOWN = DATA / "best_known"
-"""Holds one JSON file for each suite that has been searched."""
+"""Folder with one JSON file per suite."""
 
 SCHEMA = 1
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
@@ -26,7 +26,7 @@ _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 @dataclass(frozen=True, eq=False)
 class BestKnown:
-    """The best placement known of one task.
+    """The best known placement of one task.
 
     Attributes:
         cost_ms: its cost.
@@ -38,29 +38,27 @@ class BestKnown:
 
 
 def best_known_path(suite: str) -> Path:
-    """Where the best placements of the suite named `suite` are kept, whether there are any or not."""
+    """The file of the best known placements of the suite named `suite`, which may not exist."""
     return BEST_KNOWN / f"{suite}.json"
 
 
 def best_known_costs(suite: TaskSuite, cost_model: AdditiveCostModel) -> dict[str, float]:
-    """Cost in ms of the best placement known, by name of the task; see `best_known`."""
+    """Cost in ms of the best known placement, by name of the task; see `best_known`."""
     return {name: best.cost_ms for name, best in best_known(suite, cost_model).items()}
 
 
 def best_known(suite: TaskSuite, cost_model: AdditiveCostModel) -> dict[str, BestKnown]:
-    """The best placements known, by name of the task.
+    """The best known placements, by name of the task.
 
-    Empty for a suite that is not from a file, that nobody searched, or that was searched under another cost model.
+    Empty for a suite without a file of best known placements, or with one for another cost model.
 
     Raises:
-        DamagedFileError: the file was made for another version of the suite, or is not what it should be.
+        DamagedFileError: the file is for another version of the suite, or is damaged.
     """
-    path = best_known_path(suite.name)
-    if not suite.sha256 or not path.exists():
+    record = _read(suite.name) if suite.sha256 else {}
+    if not record:
         return {}
-    record = read_json(path)
-    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
-        raise DamagedFileError(f"{path} must be an object of schema {SCHEMA} with the keys {sorted(_KEYS)}.")
+    path = best_known_path(suite.name)
     if (record["suite"], record["suite_sha256"]) != (suite.name, suite.sha256):
         raise DamagedFileError(
             f"{path} is for suite {record['suite']!r} with SHA-256 {record['suite_sha256']}, but suite {suite.name!r} "
@@ -70,20 +68,31 @@ def best_known(suite: TaskSuite, cost_model: AdditiveCostModel) -> dict[str, Bes
         return {}
     splits = record["splits"]
     if not isinstance(splits, dict) or not isinstance(splits.get(suite.split, {}), dict):
-        raise DamagedFileError(f"The splits in {path} must map the names of tasks to placements.")
+        raise DamagedFileError(f"The splits in {path} must map names of tasks to placements.")
     tasks = {task.name: task for task in suite}
     entries = splits.get(suite.split, {})
     if not set(entries) <= set(tasks):
-        raise DamagedFileError(f"{path} names tasks that suite {suite.name!r} ({suite.split}) does not have.")
+        raise DamagedFileError(f"{path} has tasks that suite {suite.name!r} ({suite.split}) does not have.")
     return {name: _entry(entry, tasks[name], path) for name, entry in entries.items()}
 
 
+def _read(suite: str) -> dict[str, Any]:
+    """The JSON record of a suite's file, with checked keys; empty without a file."""
+    path = best_known_path(suite)
+    if not path.exists():
+        return {}
+    record = read_json(path)
+    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
+        raise DamagedFileError(f"{path} must be an object of schema {SCHEMA} with the keys {sorted(_KEYS)}.")
+    return record
+
+
 def _entry(entry: Any, task: Task, path: Path) -> BestKnown:
-    """One task's best placement from its JSON form."""
+    """The best known placement of one task from its JSON record."""
     if not isinstance(entry, dict) or set(entry) != {"cost_ms", "placement"}:
-        raise DamagedFileError(f"Task {task.name!r} in {path} must have exactly the keys cost_ms and placement.")
+        raise DamagedFileError(f"Task {task.name!r} in {path} must have the keys cost_ms and placement.")
     cost = entry["cost_ms"]
-    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 < cost < math.inf:
+    if not is_positive(cost):
         raise DamagedFileError(f"cost_ms of task {task.name!r} in {path} must be a positive number, not {cost!r}.")
     try:
         placement = placement_from_json(entry["placement"], task.tables, task.topology)
@@ -93,28 +102,22 @@ def _entry(entry: Any, task: Task, path: Path) -> BestKnown:
 
 
 def best_known_effort(suite: str) -> str:
-    """How the best known placements of the suite of that name were found, words; empty if nobody searched it.
+    """How the best known placements of the suite named `suite` were found, a sentence; empty without a file.
 
     Raises:
-        DamagedFileError: the file is not what it should be.
+        DamagedFileError: the file is damaged.
     """
-    path = best_known_path(suite)
-    if not path.exists():
-        return ""
-    record = read_json(path)
-    if not isinstance(record, dict) or not isinstance(record.get("how"), str):
-        raise DamagedFileError(f"{path} does not say how its placements were found.")
-    return str(record["how"])
+    return str(_read(suite).get("how", ""))
 
 
 def write_best_known(
     splits: Sequence[TaskSuite], placements: Mapping[str, ArrayLike], cost_model: AdditiveCostModel, how: str
 ) -> Path:
-    """Write the best placements of a suite to their file, atomically; every placement is checked and costed first.
+    """Check and evaluate the best known placements of a suite and write them to its file, atomically.
 
     Args:
         splits: the splits of one named suite.
-        placements: (T,) ints for each task, by the task's name; tasks that are not named are left out.
+        placements: (T,) ints, by name of the task; tasks may be missing.
         cost_model: the model under which they are best.
         how: how they were found, a sentence.
 
@@ -122,11 +125,11 @@ def write_best_known(
         The path of the file.
 
     Raises:
-        InvalidTaskError: the splits are not of one named suite, or a placement is of none of their tasks.
+        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
         InvalidPlacementError: a placement is not valid.
     """
     if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not splits[0].sha256:
-        raise InvalidTaskError("Best known placements are kept for named suites; pass splits of one, from load_suite.")
+        raise InvalidTaskError("Only named suites have best known placements; pass splits of one, from load_suite.")
     unknown = set(placements) - {task.name for suite in splits for task in suite}
     if unknown:
         raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")
@@ -138,7 +141,7 @@ def write_best_known(
         "how": how,
         "splits": {
             suite.split: {
-                task.name: _costed(task, placements[task.name], cost_model) for task in suite if task.name in placements
+                task.name: _record(task, placements[task.name], cost_model) for task in suite if task.name in placements
             }
             for suite in splits
         },
@@ -148,8 +151,8 @@ def write_best_known(
     return path
 
 
-def _costed(task: Task, placement: ArrayLike, cost_model: AdditiveCostModel) -> dict[str, Any]:
-    """The JSON form of one task's placement, with its cost."""
+def _record(task: Task, placement: ArrayLike, cost_model: AdditiveCostModel) -> dict[str, Any]:
+    """The JSON record of one task's placement, with its cost."""
     checked = check_placement(placement, task.tables, task.topology)
     cost = cost_model.estimate(checked, task.tables, task.topology).total_ms
     return {"cost_ms": cost, "placement": placement_to_json(checked)}

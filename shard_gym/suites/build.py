@@ -1,4 +1,4 @@
-"""Makes the files of the named suites: `python -m shard_gym.suites.build` writes them all, always the same bytes.
+"""Builds the files of the named suites: `python -m shard_gym.suites.build` always writes the same bytes.
 
 Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
 """
@@ -6,7 +6,6 @@ Run it only to add a suite or to raise a version: published files are data, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.files import sha256_of, write_atomically, write_json
+from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
-from shard_gym.suites.load import DATA, INDEX, SCHEMA, SPLITS
-from shard_gym.tables import Tables
+from shard_gym.suites.load import DATA, SCHEMA, SPLITS
+from shard_gym.tables import Tables, split_columns
 from shard_gym.tasks import Task, TaskSampler, capped_task
 
 TASKS_PER_SPLIT = 50
 NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
+MEMORY_SLACK = 1.5
+"""Memory cap of a device, in multiples of the fullest device when tables are packed by memory; see `capped_task`."""
 
-# A task as drawn, and the tables of the pool that its tables are.
-Drawn = tuple[Task, NDArray[np.int64]]
+SampledTask = tuple[Task, NDArray[np.int64]]
+"""A task, and the positions of its tables in the pool."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one suite is made: where its tables come from, what trains on what, and how each split is drawn."""
+    """How to build one suite: random tasks of a pool's tables, or (without `num_tables`) one task with all of them.
+
+    `num_tables` and `num_devices` are the smallest and largest T and D.
+    """
 
     name: str
     description: str
@@ -37,31 +41,27 @@ class Recipe:
     hardware: str
     weight_dtype: str
     optimizer: str
-    draw: Callable[[Recipe, Tables, str], list[Drawn]]
-    num_tables: tuple[int, int] = (0, 0)
-    num_devices: tuple[int, int] = (0, 0)
+    num_devices: tuple[int, int]
+    num_tables: tuple[int, int] | None = None
     embedding_dims: tuple[int, ...] = ()
-    memory_slack: float = 1.5
-    splits: tuple[str, ...] = SPLITS
     version: int = 1
 
 
 def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
-    """The tables of a pool in each split; the same for every suite, so that no agent meets a test table early."""
+    """The tables of a pool in each split, the same for all suites: no agent is trained on a test table of any suite."""
     shuffled = _generator(f"{pool_name}/halves").permutation(size)
     return {"train": np.sort(shuffled[: size // 2]), "test": np.sort(shuffled[size // 2 :])}
 
 
-def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
-    """Random tasks from the half of the pool that belongs to `split`."""
-    half = halves(recipe.pool, len(pool))[split]
+def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
+    """Random tasks from the tables of the pool that belong to `split`."""
     sampler = TaskSampler(
-        pool.select(half),
-        recipe.num_tables,
+        pool.select(halves(recipe.pool, len(pool))[split]),
+        num_tables,
         recipe.num_devices,
         recipe.hardware,
         recipe.embedding_dims,
-        recipe.memory_slack,
+        MEMORY_SLACK,
     )
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
@@ -69,25 +69,20 @@ def draw_sampled(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
-def draw_whole_model(recipe: Recipe, pool: Tables, split: str) -> list[Drawn]:
-    """One task with all tables of the pool; a table that no device could hold is halved by columns until it fits."""
-    device_bytes = hardware_profile(recipe.hardware).device.memory_bytes
-    indices, dims = [], []
-    for table in range(len(pool)):
-        parts = 1
-        while pool.memory_bytes[table] // parts > device_bytes:
-            parts *= 2
-        indices += [table] * parts
-        dims += [int(pool.embedding_dim[table]) // parts] * parts
-    chosen = np.array(indices)
-    tables = pool.select(chosen).with_dims(dims)
-    return [(capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, recipe.memory_slack), chosen)]
+def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
+    """One task with all tables of the pool; tables that are larger than a device are split into column shards."""
+    tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
+    return capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions
 
 
 def build(recipe: Recipe) -> dict[str, Any]:
     """The JSON record of one suite."""
     pool = load_pool(recipe.pool)
     tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
+    if recipe.num_tables is None:
+        tasks = {"test": [whole_model_task(recipe, tables)]}
+    else:
+        tasks = {split: sampled_tasks(recipe, recipe.num_tables, tables, split) for split in SPLITS}
     return {
         "schema": SCHEMA,
         "name": recipe.name,
@@ -100,20 +95,20 @@ def build(recipe: Recipe) -> dict[str, Any]:
         "optimizer": recipe.optimizer,
         "splits": {
             split: [
-                _entry(f"{recipe.name}/{split}/{number}", task, chosen)
-                for number, (task, chosen) in enumerate(recipe.draw(recipe, tables, split))
+                _entry(f"{recipe.name}/{split}/{number}", task, positions)
+                for number, (task, positions) in enumerate(members)
             ]
-            for split in recipe.splits
+            for split, members in tasks.items()
         },
     }
 
 
-def _entry(name: str, task: Task, chosen: NDArray[np.int64]) -> dict[str, Any]:
+def _entry(name: str, task: Task, positions: NDArray[np.int64]) -> dict[str, Any]:
     dims = sorted(set(task.tables.embedding_dim.tolist()))
     assert task.known_placement is not None  # capped_task gives every task one
     return {
         "name": name,
-        "tables": chosen.tolist(),
+        "tables": positions.tolist(),
         "embedding_dim": dims[0] if len(dims) == 1 else task.tables.embedding_dim.tolist(),
         "num_devices": task.num_devices,
         "memory_cap_bytes": int(task.topology.memory_cap_bytes[0]),
@@ -122,7 +117,7 @@ def _entry(name: str, task: Task, chosen: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _generator(purpose: str) -> np.random.Generator:
-    """A generator of its own for each purpose, so that a new suite changes no other."""
+    """A separate generator for each purpose, so that a new suite does not change the others."""
     return np.random.default_rng([ord(character) for character in purpose])
 
 
@@ -134,7 +129,6 @@ def _dlrm(tables: int, devices: int) -> Recipe:
         hardware="rtx2080ti-pcie",
         weight_dtype="fp16",
         optimizer="sgd",
-        draw=draw_sampled,
         num_tables=(tables, tables),
         num_devices=(devices, devices),
         embedding_dims=(16,),
@@ -149,7 +143,6 @@ def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="sgd",
-        draw=draw_sampled,
         num_tables=tables,
         num_devices=(devices, devices),
         embedding_dims=NEUROSHARD_DIMS,
@@ -164,9 +157,7 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        draw=draw_whole_model,
         num_devices=(devices, devices),
-        splits=("test",),
     )
 
 
@@ -191,7 +182,6 @@ RECIPES: tuple[Recipe, ...] = (
         hardware="a100-dgx",
         weight_dtype="fp32",
         optimizer="rowwise_adagrad",
-        draw=draw_sampled,
         num_tables=(10, 200),
         num_devices=(2, 16),
         embedding_dims=NEUROSHARD_DIMS,
@@ -211,13 +201,13 @@ RECIPES: tuple[Recipe, ...] = (
 
 
 def main() -> None:
-    """Write every suite and the index of their checksums."""
+    """Write all suites and the index of their SHA-256."""
     index = {}
     for recipe in RECIPES:
         data = (json.dumps(build(recipe), separators=(",", ":"), allow_nan=False) + "\n").encode()
         write_atomically(DATA / f"{recipe.name}.json", data)
         index[recipe.name] = sha256_of(data)
-    write_json(INDEX, index)
+    write_json(DATA / INDEX, index)
 
 
 if __name__ == "__main__":

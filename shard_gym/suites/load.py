@@ -1,7 +1,8 @@
-"""Loading of named suites; every byte is checked against the shipped index before it is used."""
+"""Loading of the named suites; the SHA-256 of every file is checked before it is parsed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,42 +13,33 @@ import numpy as np
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, unknown_name, wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile
-from shard_gym.io.files import parse_json, read_json, sha256_of
+from shard_gym.io.files import parse_json, read_index, read_shipped, sha256_of
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
 DATA = Path(__file__).parent / "data"
-INDEX = DATA / "index.json"
 SCHEMA = 1
 SPLITS = ("train", "test")
 
 _SUITE_KEYS = {
-    "schema",
-    "name",
-    "version",
-    "description",
-    "pool",
-    "pool_sha256",
-    "hardware",
-    "weight_dtype",
-    "optimizer",
-    "splits",
+    *("schema", "name", "version", "description", "pool", "pool_sha256"),
+    *("hardware", "weight_dtype", "optimizer", "splits"),
 }
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
 
 
 @dataclass(frozen=True)
 class SuiteInfo:
-    """A suite at a glance, read without building its tasks.
+    """Summary of a suite, read without building its tasks.
 
     Attributes:
         name: its name.
         version: raised when its data change.
         description: one sentence.
-        pool: the pool its tables come from.
+        pool: name of the pool of its tables.
         hardware: name of the hardware profile.
-        sha256: of its file.
+        sha256: SHA-256 of its file.
         tasks: number of tasks in each split.
         num_tables: smallest and largest T over all splits.
         num_devices: smallest and largest D over all splits.
@@ -65,12 +57,12 @@ class SuiteInfo:
 
 
 def suite_names() -> list[str]:
-    """The names of all suites, sorted as a person would (20 before 100)."""
-    return sorted(_index(), key=lambda name: [int(p) if p.isdigit() else p for p in _pieces(name)])
+    """The names of all suites, with the numbers in them sorted by value (20 before 100)."""
+    return sorted(read_index(DATA), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
 
 
 def suite_info(name: str) -> SuiteInfo:
-    """What is in the suite named `name`; see `load_suite` for errors."""
+    """Summary of the suite named `name`; raises the errors of `load_suite`."""
     record, sha256 = _record(name)
     sizes, devices = _sizes(record)
     return SuiteInfo(
@@ -87,17 +79,17 @@ def suite_info(name: str) -> SuiteInfo:
 
 
 def load_suite(name: str, split: str = "test") -> TaskSuite:
-    """One split of the suite named `name`; its `max_tables` and `max_devices` are those of all splits.
+    """One split of the suite named `name`; its `max_tables` and `max_devices` cover all splits.
 
     Raises:
         UnknownNameError: no suite has that name.
         InvalidOptionError: the suite has no such split; a suite of a whole model has only "test".
-        DamagedFileError: the suite's file, or its pool's, is not the one that was published.
+        DamagedFileError: the file of the suite or of its pool was changed.
     """
     if not isinstance(split, str):
         raise wrong_kind("split", split, f"the name of a split, one of {list(SPLITS)}")
-    if not isinstance(name, str):
-        raise unknown_name("suite", name, _index())
+    if not isinstance(name, str):  # lru_cache needs a hashable name
+        raise unknown_name("suite", name, read_index(DATA))
     return _load(name, split)
 
 
@@ -105,90 +97,55 @@ def load_suite(name: str, split: str = "test") -> TaskSuite:
 def _load(name: str, split: str) -> TaskSuite:
     record, sha256 = _record(name)
     if split not in record["splits"]:
-        there = sorted(record["splits"])
-        way_out = " or ".join(f"split={each!r}" for each in there)
-        raise InvalidOptionError(f"Suite {name!r} has the splits {there}, not {split!r}. Pass {way_out}.")
+        known = sorted(record["splits"])
+        way_out = " or ".join(f"split={each!r}" for each in known)
+        raise InvalidOptionError(f"Suite {name!r} has the splits {known}, not {split!r}. Pass {way_out}.")
     pool = load_pool(record["pool"])
     if pool.sha256 != record["pool_sha256"]:
         raise DamagedFileError(
             f"Suite {name!r} was made for pool {record['pool']!r} with SHA-256 {record['pool_sha256']}, "
-            f"but the pool here has {pool.sha256}. Reinstall shard-gym."
+            f"but the installed pool has {pool.sha256}. Reinstall shard-gym."
         )
     tables = pool.tables.with_training(weight_dtype=record["weight_dtype"], optimizer=record["optimizer"])
     hardware = hardware_profile(record["hardware"])
-    tasks = tuple(_task(entry, tables, hardware, f"suite {name!r}") for entry in record["splits"][split])
     sizes, devices = _sizes(record)
-    padding = max(sizes), max(devices)
-    return TaskSuite(record["name"], tasks, split, record["version"], sha256, record["description"], padding)
+    tasks = tuple(_task(entry, tables, hardware, name) for entry in record["splits"][split])
+    return TaskSuite(
+        name, tasks, split, record["version"], sha256, record["description"], padding=(max(sizes), max(devices))
+    )
 
 
 def _sizes(record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """T and D of every task in all splits of a suite's record."""
+    """T and D of every task in all splits of a suite's JSON record, whose keys are checked."""
     entries = [entry for split in record["splits"].values() for entry in split]
     for entry in entries:
-        _check_keys(entry, f"suite {record['name']!r}")
+        if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
+            raise DamagedFileError(
+                f"A task of suite {record['name']!r} must have the keys {sorted(_TASK_KEYS)}; got {short_repr(entry)}."
+            )
         if not isinstance(entry["tables"], list) or not isinstance(entry["num_devices"], int):
             raise DamagedFileError(
-                f"Task {entry['name']!r} in suite {record['name']!r} is not usable: "
+                f"Task {entry['name']!r} of suite {record['name']!r} is not valid: "
                 "tables must be a list, and num_devices an integer."
             )
     return [len(entry["tables"]) for entry in entries], [entry["num_devices"] for entry in entries]
 
 
-def _check_keys(entry: Any, source: str) -> None:
-    if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
-        raise DamagedFileError(
-            f"A task in {source} must have exactly the keys {sorted(_TASK_KEYS)}; got {short_repr(entry)}."
-        )
-
-
-def _task(entry: Any, pool: Tables, hardware: HardwareProfile, source: str) -> Task:
-    """One task from its JSON form."""
-    _check_keys(entry, source)
+def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str) -> Task:
+    """One task from its JSON record."""
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
         topology = hardware.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
         return Task(entry["name"], tables, topology, np.asarray(entry["known_placement"]))
     except (ShardGymError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"Task {entry['name']!r} in {source} is not usable: {error}") from error
+        raise DamagedFileError(f"Task {entry['name']!r} of suite {suite!r} is not valid: {error}") from error
 
 
 def _record(name: str) -> tuple[dict[str, Any], str]:
-    """The JSON record of a suite and its SHA-256, both checked."""
-    index = _index()
-    if not isinstance(name, str) or name not in index:
-        raise unknown_name("suite", name, index)
+    """The checked JSON record of a suite, and the SHA-256 of its file."""
+    data = read_shipped(DATA, name, "suite")
     path = DATA / f"{name}.json"
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DamagedFileError(f"The file of suite {name!r} cannot be read: {error}. Reinstall shard-gym.") from error
-    found = sha256_of(data)
-    if found != index[name]:
-        raise DamagedFileError(
-            f"The file of suite {name!r} ({path}) has SHA-256 {found}, but {index[name]} was published. "
-            "It was changed or damaged; reinstall shard-gym."
-        )
     record = parse_json(data, str(path))
     if not isinstance(record, dict) or set(record) != _SUITE_KEYS or record["schema"] != SCHEMA:
         raise DamagedFileError(f"{path} is not a suite file of schema {SCHEMA} with the keys {sorted(_SUITE_KEYS)}.")
-    return record, found
-
-
-def _index() -> dict[str, str]:
-    """SHA-256 of each suite's file, by name."""
-    index = read_json(INDEX)
-    if not isinstance(index, dict) or not all(isinstance(value, str) for value in index.values()):
-        raise DamagedFileError(f"{INDEX} must map suite names to SHA-256 sums. Reinstall shard-gym.")
-    return index
-
-
-def _pieces(name: str) -> list[str]:
-    """`name` cut into runs of digits and of other characters, digits at odd places."""
-    pieces, run = [], ""
-    for character in name:
-        if run and character.isdigit() != run[-1].isdigit():
-            pieces.append(run)
-            run = ""
-        run += character
-    return [*pieces, run]
+    return record, sha256_of(data)

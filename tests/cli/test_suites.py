@@ -7,6 +7,7 @@ import pytest
 
 from shard_gym.cli import suites as command
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.io.files import INDEX
 from shard_gym.pools import pool_names
 from shard_gym.suites import best_known, load, load_suite, suite_info, suite_names
 
@@ -44,6 +45,7 @@ def test_verify_loads_every_file(run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / INDEX).write_bytes((load.DATA / INDEX).read_bytes())
     for name in ("dlrm-20x4", "dlrm-40x4"):
         data = (load.DATA / f"{name}.json").read_bytes()
         (tmp_path / f"{name}.json").write_bytes(data.replace(b"DreamShard", b"Dreamshard", name == "dlrm-20x4"))
@@ -52,7 +54,7 @@ def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypa
     load._load.cache_clear()
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
-    assert "The file of suite 'dlrm-20x4'" in out
+    assert "the suite 'dlrm-20x4' was published" in " ".join(out.split())
     assert "suite  dlrm-40x4" in out
     assert "1 of" in out
     assert "are damaged" in out

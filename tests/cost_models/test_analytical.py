@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import CYCLES_PER_WARP_ROW, fixed_ms, lane_share
+from shard_gym.cost_models.analytical import CYCLES_PER_WARP_ROW, fixed_ms
 from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import NUM_BINS, Tables, Workload
@@ -109,28 +109,9 @@ def test_a_table_alone_pays_for_its_own_lanes_only(zipf_tables: Any) -> None:
     assert took[3] - fixed_ms(H100.device, 2) == pytest.approx(warp_rows * CYCLES_PER_WARP_ROW / (132 * 1.755e6))
 
 
-def test_lane_shares_are_those_of_fbgemm() -> None:
-    dims = np.array([4, 32, 36, 64, 68, 128, 1024])
-    assert lane_share(dims).tolist() == [0.25, 0.25, 0.5, 0.5, 1, 1, 1]
-
-
-def test_backward_costs_more_than_forward(zipf_tables: Any) -> None:
-    """Equal widths; planners take twice (pytorch/torchrec), one production kernel 4.9 times (its pull request 4757)."""
-    for dim in (16, 64, 128):
-        forward, backward = on_one_device(zipf_tables([10**7] * 8, dim, 20.0, s=1.05, batch_size=65_536))
-        assert forward < backward
-
-
 def test_the_backward_grows_with_the_distinct_rows_it_updates(zipf_tables: Any) -> None:
     few, many = (on_one_device(zipf_tables([rows], 128, 10.0, batch_size=65_536)) for rows in (10**5, 10**8))
     assert many[1] > 2 * few[1]
-
-
-def test_two_tables_that_cannot_meet_in_the_cache_cost_the_sum(zipf_tables: Any) -> None:
-    loads = MODEL.table_loads(zipf_tables([10**6, 10**7], 64, 5.0), A100.topology(2))
-    together = MODEL.reduce(loads, np.array([1, 1]), 2)
-    assert (together[0] == 0).all()
-    assert together[1] == pytest.approx([*loads[:, :7].sum(axis=0), *loads[:, 7:].max(axis=0)])
 
 
 def test_one_table_by_hand() -> None:

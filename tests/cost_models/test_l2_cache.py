@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import NUM_BINS, Tables, Workload
 
@@ -18,10 +18,6 @@ A100 = hardware_profile("a100-dgx").device
 def with_room_for(rows: float, row_bytes: int) -> Any:
     """A device whose L2 holds that many rows of a table that has it alone."""
     return replace(A100, l2_bytes=max(1, round(rows * row_bytes / USABLE_L2)))
-
-
-def test_sizes_are_rounded_up_to_sectors_of_32_bytes() -> None:
-    assert to_sectors(np.array([0, 1, 8, 32, 33, 64, 520])).tolist() == [0, 32, 32, 32, 64, 64, 544]
 
 
 def ten_hot_rows() -> Tables:
@@ -75,11 +71,6 @@ def test_a_table_that_fits_misses_only_the_first_read_of_each_row(zipf_tables: A
 def test_skewed_tables_hit_more_often_than_uniform_ones(zipf_tables: Any) -> None:
     hits = l2_hits(zipf_tables([10**8] * 3, 64, 20.0, s=[0.0, 0.9, 1.2], batch_size=65_536), A100)
     assert hits[0] < 0.1 * hits[1] < 0.1 * hits[2]
-
-
-def test_wide_rows_hit_less_often(zipf_tables: Any) -> None:
-    hits = l2_hits(zipf_tables([10**7] * 3, [128, 512, 2048], 20.0, s=1.05, batch_size=65_536), A100)
-    assert hits[0] > hits[1] > hits[2] > 0
 
 
 def test_tables_share_the_cache_when_the_batch_is_small(zipf_tables: Any) -> None:

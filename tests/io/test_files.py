@@ -11,8 +11,19 @@ from typing import Any
 
 import pytest
 
-from shard_gym.errors import DamagedFileError, UnwritablePathError
-from shard_gym.io.files import parse_json, read_json, require_writable, sha256_of, write_atomically, write_json
+from shard_gym.errors import DamagedFileError, UnknownNameError, UnwritablePathError
+from shard_gym.io.files import (
+    INDEX,
+    parse_json,
+    read_bytes,
+    read_index,
+    read_json,
+    read_shipped,
+    require_writable,
+    sha256_of,
+    write_atomically,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -37,12 +48,19 @@ class Broken(Exception):
     """The fault that is injected."""
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "chmod", "replace"])
+@pytest.mark.parametrize(
+    ("call", "fault", "raised"),
+    [
+        *((call, Broken(), None) for call in ("write", "fsync", "chmod", "replace")),
+        ("replace", KeyboardInterrupt(), None),
+        ("fsync", OSError(28, "No space left on device"), r"results\.json cannot be written: No space left on device"),
+    ],
+)
 def test_a_fault_at_any_point_leaves_the_old_file_and_nothing_else(
-    file: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    file: Path, call: str, fault: BaseException, raised: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
-        raise Broken
+        raise fault
 
     if call == "write":
         honest = os.fdopen
@@ -59,19 +77,9 @@ def test_a_fault_at_any_point_leaves_the_old_file_and_nothing_else(
         monkeypatch.setattr(os, "fdopen", opened)
     else:
         monkeypatch.setattr(os, call, fail)
-    with pytest.raises(Broken):
+    with pytest.raises(UnwritablePathError if raised else type(fault), match=raised):
         write_json(file, {"new": 2})
     assert read_json(file) == {"old": 1}
-    assert os.listdir(file.parent) == [file.name]
-
-
-def test_an_interrupt_cleans_up_as_well(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(file, b"{}")
     assert os.listdir(file.parent) == [file.name]
 
 
@@ -106,7 +114,7 @@ def test_a_reader_sees_the_old_content_or_the_new(file: Path) -> None:
     [
         (".", "it is a folder"),
         ("file/x.json", "Not a directory"),
-        ("/dev/null", "it is no regular file"),
+        ("/dev/null", "it is not a regular file"),
         ("/proc/none/x.json", r"/proc/none/x\.json cannot be written: "),
         ("n" * 300, "name too long"),
     ],
@@ -129,17 +137,6 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(UnwritablePathError, match=r"x\.json cannot be written: Permission denied"):
         require_writable(tmp_path / "x.json")
-
-
-def test_a_full_disk_is_named_and_the_old_file_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UnwritablePathError, match=r"results\.json cannot be written: No space left on device"):
-        write_json(file, {"new": 2})
-    assert read_json(file) == {"old": 1}
-    assert os.listdir(file.parent) == [file.name]
 
 
 def test_what_can_be_written_is_let_through_and_nothing_is_made(file: Path) -> None:
@@ -165,7 +162,7 @@ def test_the_file_has_the_rights_any_new_file_has(tmp_path: Path) -> None:
         (b"[-Infinity]", "-Infinity is not allowed"),
         (b"[1e999]", "1e999 is too large"),
         (b"[-1e999]", "-1e999 is too large"),
-        (b'{"a": 1, "b": {"k": 1, "k": 2}}', "the key 'k' stands twice"),
+        (b'{"a": 1, "b": {"k": 1, "k": 2}}', "the key 'k' occurs twice"),
         (b'"\xff"', "codec can't decode"),
         (b"[" * 100_000, "recursion"),
         (b"1" * 10_000, "digits"),
@@ -180,13 +177,54 @@ def test_what_is_not_json_is_named_with_its_file_and_the_reason(tmp_path: Path, 
         read_json(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DamagedFileError, match=r"none\.json cannot be read: No such file"):
-        read_json(tmp_path / "none.json")
-    with pytest.raises(DamagedFileError, match="cannot be read"):
-        read_json(tmp_path)
-
-
 def test_checksums_are_sha256() -> None:
     assert sha256_of(b"shard") == hashlib.sha256(b"shard").hexdigest()
     assert len(sha256_of(b"")) == 64
+
+
+@pytest.mark.parametrize("read", [read_bytes, read_json])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Any) -> None:
+    with pytest.raises(DamagedFileError, match=r"none\.json cannot be read: No such file"):
+        read(tmp_path / "none.json")
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        read(tmp_path)
+
+
+# Shipped data
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """A folder with the file a.json and an index."""
+    (tmp_path / "a.json").write_bytes(b"content")
+    write_json(tmp_path / INDEX, {"a": sha256_of(b"content")})
+    return tmp_path
+
+
+def test_a_shipped_file_is_checked(shipped: Path) -> None:
+    assert read_shipped(shipped, "a", "pool") == b"content"
+    for bit in (0, 20, 55):
+        data = bytearray(b"content")
+        data[bit // 8] ^= 1 << bit % 8
+        (shipped / "a.json").write_bytes(data)
+        with pytest.raises(DamagedFileError, match=r"a\.json has SHA-256 .*, but the pool 'a' was published with"):
+            read_shipped(shipped, "a", "pool")
+    (shipped / "a.json").unlink()
+    with pytest.raises(DamagedFileError, match=r"a\.json cannot be read"):
+        read_shipped(shipped, "a", "pool")
+
+
+@pytest.mark.parametrize("name", ["b", "../a", "index", None, 5, ["a"], Path("a")])
+def test_a_name_that_is_not_in_the_index_is_refused(shipped: Path, name: Any) -> None:
+    with pytest.raises(UnknownNameError, match=r"There is no suite named .*Known: a\."):
+        read_shipped(shipped, name, "suite")
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"a": 3}', "{"])
+def test_a_damaged_index_is_named(shipped: Path, content: str | None) -> None:
+    (shipped / INDEX).unlink()
+    if content is not None:
+        (shipped / INDEX).write_text(content)
+    for read in (read_index, lambda folder: read_shipped(folder, "a", "pool")):
+        with pytest.raises(DamagedFileError, match=r"index\.json"):
+            read(shipped)

@@ -1,32 +1,23 @@
-import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.pools import dlrm, dlrm_fit, load_pool, pool
-from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics, row_probabilities
-from shard_gym.pools.rounding import rounded_statistics
+from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics, rounded_statistics
 
 POOLS = ("dlrm-2021", "dlrm-2022")
-
-
-def recomputed(name: str) -> tuple[ReuseStatistics, np.ndarray]:
-    """Statistics and lookups from the stored rows, pooling factors and laws, not from the stored statistics."""
-    loaded = load_pool(name)
-    assert loaded.law is not None
-    lookups = loaded.tables.lookups_per_batch
-    return reuse_statistics(loaded.tables.num_embeddings, lookups, loaded.law.q, loaded.law.s), lookups
 
 
 @pytest.mark.parametrize(
     ("name", "num_tables", "batch_size", "lookups", "distinct"),
     [("dlrm-2021", 856, 65536, 887_017_990, 128_435_723), ("dlrm-2022", 788, 131072, 1_405_446_071, 110_259_895)],
 )
-def test_the_targets_are_the_published_ones(
+def test_the_totals_are_the_published_ones(
     name: str, num_tables: int, batch_size: int, lookups: int, distinct: int
 ) -> None:
-    goal = dlrm.target(name)
+    goal = dlrm.published_totals(name)
     assert (goal.num_tables, goal.batch_size) == (num_tables, batch_size)
     assert (goal.lookups, goal.distinct_rows) == (lookups, distinct)
     assert goal.unique_hist.sum() == pytest.approx(1, abs=0.003)
@@ -34,24 +25,18 @@ def test_the_targets_are_the_published_ones(
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_the_laws_of_the_tables_add_up_to_what_is_published(name: str) -> None:
-    goal = dlrm.target(name)
-    stats, lookups = recomputed(name)
-    distinct, unique_hist, access_hist = dlrm.pooled(stats, lookups)
+def test_the_tables_add_up_to_the_published_totals(name: str) -> None:
+    """From the stored rows, pooling factors and popularities, not from the stored statistics."""
+    goal, loaded = dlrm.published_totals(name), load_pool(name)
+    lookups, popularity = loaded.tables.lookups_per_batch, loaded.popularity
+    assert popularity is not None
+    stats = reuse_statistics(loaded.tables.num_embeddings, lookups, popularity.q, popularity.s)
+    distinct, unique_hist, access_hist = dlrm.totals_of(stats, lookups)
     assert len(lookups) == goal.num_tables
     assert lookups.sum() == goal.lookups
     assert distinct == pytest.approx(goal.distinct_rows, rel=0.003)
     np.testing.assert_allclose(unique_hist, goal.unique_hist, atol=0.009)
     np.testing.assert_allclose(access_hist, goal.access_hist, atol=0.009)
-
-
-@pytest.mark.parametrize("name", POOLS)
-def test_the_stored_statistics_are_those_of_the_laws(name: str) -> None:
-    tables = load_pool(name).tables
-    stats, _ = recomputed(name)
-    np.testing.assert_allclose(tables.distinct_rows, stats.distinct_rows, rtol=1e-6)
-    np.testing.assert_allclose(tables.reuse_histogram, stats.reuse_histogram, atol=6e-6)
-    np.testing.assert_allclose(tables.access_histogram, stats.access_histogram, atol=6e-6)
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -62,10 +47,9 @@ def test_the_generator_writes_the_shipped_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_single_tables_are_plausible(name: str) -> None:
-    loaded = load_pool(name)
-    tables, law = loaded.tables, loaded.law
-    assert law is not None
+def test_single_tables_are_plausible(name: str, row_probabilities: Any) -> None:
+    tables, popularity = load_pool(name).tables, load_pool(name).popularity
+    assert popularity is not None
     assert tables.num_embeddings.min() >= 100
     assert 10_000_000 < tables.num_embeddings.max() <= 50_000_000
     assert 1e6 < tables.num_embeddings.mean() < 6e6
@@ -78,7 +62,7 @@ def test_single_tables_are_plausible(name: str) -> None:
     # No row takes a large part of its table's lookups. The first row's share is at most that among the first 10 000.
     head = [
         row_probabilities(min(int(rows), 10_000), q, s)[0]
-        for rows, q, s in zip(tables.num_embeddings, law.q, law.s, strict=True)
+        for rows, q, s in zip(tables.num_embeddings, popularity.q, popularity.s, strict=True)
     ]
     assert max(head) < 0.3
 
@@ -86,10 +70,10 @@ def test_single_tables_are_plausible(name: str) -> None:
 @pytest.mark.parametrize("name", POOLS)
 def test_the_card_reports_the_measured_distance(name: str) -> None:
     loaded = load_pool(name)
-    goal = dlrm.target(name)
+    goal = dlrm.published_totals(name)
     lookups = loaded.tables.lookups_per_batch
     stored = ReuseStatistics(loaded.tables.distinct_rows, loaded.tables.reuse_histogram, loaded.tables.access_histogram)
-    distinct, unique_hist, access_hist = dlrm.pooled(stored, lookups)
+    distinct, unique_hist, access_hist = dlrm.totals_of(stored, lookups)
     assert loaded.card.how_close[1] == f"distinct rows: {distinct / goal.distinct_rows - 1:+.3%}"
     assert f"{np.abs(unique_hist - goal.unique_hist).max():.4f}" in loaded.card.how_close[2]
     assert f"{np.abs(access_hist - goal.access_hist).max():.4f}" in loaded.card.how_close[3]
@@ -98,19 +82,17 @@ def test_the_card_reports_the_measured_distance(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_the_shipped_shape_is_a_result_of_the_fit(name: str) -> None:
-    shape = dlrm.SHAPES[name]
-    goal, seed = dlrm.target(name), int(name[-4:])
-    numbers = vars(shape)
-    assert {key: numbers[key] for key in dlrm_fit.SHARES[name]} == dlrm_fit.SHARES[name]
-    assert all(limits.low <= numbers[key] <= limits.high for key, limits in dlrm_fit.RANGES.items())
-    usual = replace(shape, **{key: limits.usual for key, limits in dlrm_fit.RANGES.items()})
-    assert np.square(dlrm_fit.misfit(shape, goal, seed)).sum() < 50
+def test_the_shipped_distributions_are_a_result_of_the_fit(name: str) -> None:
+    fitted = dlrm.DISTRIBUTIONS[name]
+    goal, seed = dlrm.published_totals(name), int(name[-4:])
+    assert all(limits.low <= vars(fitted)[key] <= limits.high for key, limits in dlrm_fit.RANGES.items())
+    usual = replace(fitted, **{key: limits.usual for key, limits in dlrm_fit.RANGES.items()})
+    assert np.square(dlrm_fit.misfit(fitted, goal, seed)).sum() < 50
     assert np.square(dlrm_fit.misfit(usual, goal, seed)).sum() > 1000
 
 
 def test_the_noise_has_the_quantiles_of_a_normal() -> None:
-    draw = dlrm._Noise(1001, seed=1).normal()
+    draw = dlrm._StratifiedNoise(1001, seed=1).normal()
     assert draw.mean() == pytest.approx(0, abs=1e-9)
     assert draw.std() == pytest.approx(1, abs=0.01)
     assert np.median(draw) == pytest.approx(0, abs=1e-9)
@@ -123,9 +105,3 @@ def test_rounding_never_passes_rows_or_lookups() -> None:
     stored = rounded_statistics(exact, rows, lookups)
     assert (stored.distinct_rows <= np.minimum(rows, lookups)).all()
     np.testing.assert_allclose(stored.distinct_rows, exact.distinct_rows, rtol=1e-6)
-
-
-def test_the_facts_name_their_source() -> None:
-    facts = json.loads((pool.DATA / "facts" / "dlrm_locality_stats.json").read_bytes())
-    assert "facebookresearch/dlrm_datasets" in facts["source"]
-    assert "MIT" in facts["source"]

@@ -72,18 +72,11 @@ def test_plain_file_is_measured(path: Path, lookups: tuple[Any, Any, Any]) -> No
     pool = import_meta(path, "mine")
     check_against_brute_force(pool, lookups)
     assert pool.name == "mine"
-    assert pool.law is None
+    assert pool.popularity is None
     assert not pool.dims_known
     assert (pool.tables.embedding_dim == 16).all()
     assert pool.tables.workload.batch_size == BATCH
     assert str(path.parent) not in "".join([pool.card.title, pool.card.source])
-
-
-def test_table_without_lookups_is_allowed(path: Path) -> None:
-    tables = import_meta(path, "mine").tables
-    assert tables.pooling_factor[3] == 0
-    assert tables.num_embeddings[3] == 100
-    assert not tables.reuse_histogram[3].any()
 
 
 def test_packed_file_gives_the_same_and_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
@@ -121,27 +114,17 @@ def test_imported_pool_survives_saving(path: Path, tmp_path: Path) -> None:
     assert (read.tables.embedding_dim == 64).all()
 
 
-def test_progress_is_reported(path: Path) -> None:
+def test_progress_is_reported(path: Path, lookups: tuple[Any, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shard_gym.pools.meta_file._CHUNK_BYTES", 1000)
     calls: list[tuple[int, int]] = []
     import_meta(path, "mine", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(k, 6) for k in range(1, 7)]
     calls.clear()
     gz = packed(path)
-    import_meta(gz, "mine", progress=lambda done, total: calls.append((done, total)))
+    check_against_brute_force(import_meta(gz, "mine", progress=lambda *call: calls.append(call)), lookups)
     assert calls[-6:] == [(k, 6) for k in range(1, 7)]
-    unpacking = calls[:-6]
-    assert unpacking
-    assert all(0 < done <= total == gz.stat().st_size for done, total in unpacking)
-
-
-def test_large_packed_file_is_unpacked_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shard_gym.pools.meta_file._PIECE", 1000)
-    lookups = batch_of((5_000, 20.0))
-    torch.save(lookups, tmp_path / "lookups.pt")
-    calls: list[int] = []
-    gz = packed(tmp_path / "lookups.pt")
-    check_against_brute_force(import_meta(gz, "mine", progress=lambda done, total: calls.append(done)), lookups)
     assert len(calls) > 80
+    assert all(0 < done <= total == gz.stat().st_size for done, total in calls[:-6])
 
 
 def test_git_lfs_pointer_is_named(tmp_path: Path) -> None:
@@ -159,16 +142,12 @@ def test_truncated_files_are_named_and_nothing_stays(path: Path, tmp_path: Path,
         whole.write_bytes(data[: int(share * len(data))])
         with pytest.raises(DamagedFileError, match="truncated"):
             import_meta(whole, "mine")
-    assert sorted(tmp_path.iterdir()) == [path, gz]
-
-
-def test_damaged_packed_bytes_are_named(path: Path) -> None:
-    gz = packed(path)
-    data = bytearray(gz.read_bytes())
+    data = bytearray(packed(path).read_bytes())
     data[len(data) // 2] ^= 0xFF
     gz.write_bytes(data)
     with pytest.raises(DamagedFileError, match=r"lookups\.pt\.gz is truncated or damaged"):
         import_meta(gz, "mine")
+    assert sorted(tmp_path.iterdir()) == [path, gz]
 
 
 def test_missing_empty_and_foreign_files_are_named(tmp_path: Path) -> None:
@@ -269,13 +248,3 @@ def test_torch_is_asked_for_when_it_is_missing(path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[torch\]"):
         import_meta(path, "mine")
-
-
-def test_terminal_progress_is_silent_without_a_terminal(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from shard_gym.pools.progress import terminal_progress
-
-    with terminal_progress("Counting") as progress:
-        import_meta(path, "mine", progress=progress)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.strip() == ""

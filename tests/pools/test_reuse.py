@@ -1,12 +1,13 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.pools.reuse import EXACT_ROWS, reuse_statistics, row_probabilities
+from shard_gym.pools.reuse import EXACT_ROWS, reuse_statistics
 from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS
 
-LAWS = [  # rows, lookups, q, s
+CASES = [  # rows, lookups, q, s
     (100, 500.0, 0.0, 0.0),
     (300, 20_000.0, 0.0, 1.1),
     (2_000, 9_000.0, 20.0, 1.1),
@@ -15,23 +16,21 @@ LAWS = [  # rows, lookups, q, s
 ]
 
 
-def poisson_sums(rows: int, lookups: float, q: float, s: float) -> tuple[float, np.ndarray, np.ndarray]:
+def poisson_sums(rates: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """The same expectations by adding Poisson probabilities row by row and count by count."""
-    rate = lookups * row_probabilities(rows, q, s)
-    highest = int(rate.max() + 12 * math.sqrt(rate.max()) + 40)
+    highest = int(rates.max() + 12 * math.sqrt(rates.max()) + 40)
     reuse, access = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
     for count in range(1, highest + 1):
-        probability = np.exp(count * np.log(rate) - rate - math.lgamma(count + 1))
+        probability = np.exp(count * np.log(rates) - rates - math.lgamma(count + 1))
         place = int(np.searchsorted(BIN_UPPER_EDGES, count))
         reuse[place] += probability.sum()
         access[place] += count * probability.sum()
-    return float(-np.expm1(-rate).sum()), reuse / reuse.sum(), access / access.sum()
+    return float(-np.expm1(-rates).sum()), reuse / reuse.sum(), access / access.sum()
 
 
-def sampled(rows: int, lookups: int, q: float, s: float, batches: int) -> tuple[float, np.ndarray, np.ndarray]:
+def sampled(probabilities: np.ndarray, lookups: int, batches: int) -> tuple[float, np.ndarray, np.ndarray]:
     """Mean over drawn batches of distinct rows and of both histograms."""
     rng = np.random.default_rng(7)
-    probabilities = row_probabilities(rows, q, s)
     reuse, access, distinct = np.zeros(NUM_BINS), np.zeros(NUM_BINS), 0
     for _ in range(batches):
         counts = rng.multinomial(lookups, probabilities)
@@ -43,20 +42,20 @@ def sampled(rows: int, lookups: int, q: float, s: float, batches: int) -> tuple[
     return distinct / batches, reuse / reuse.sum(), access / access.sum()
 
 
-@pytest.mark.parametrize(("rows", "lookups", "q", "s"), LAWS)
-def test_equals_the_sums_over_all_rows(rows: int, lookups: float, q: float, s: float) -> None:
+@pytest.mark.parametrize(("rows", "lookups", "q", "s"), CASES)
+def test_equals_the_sums_over_all_rows(rows: int, lookups: float, q: float, s: float, row_probabilities: Any) -> None:
     stats = reuse_statistics([rows], [lookups], [q], [s])
-    distinct, reuse, access = poisson_sums(rows, lookups, q, s)
+    distinct, reuse, access = poisson_sums(lookups * row_probabilities(rows, q, s))
     # Where every row is a node, the distinct rows are exact; histograms are interpolated in a table of Poisson shares.
     assert stats.distinct_rows[0] == pytest.approx(distinct, rel=1e-12 if rows <= EXACT_ROWS else 1e-6)
     np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=3e-5)
     np.testing.assert_allclose(stats.access_histogram[0], access, atol=3e-5)
 
 
-@pytest.mark.parametrize(("rows", "lookups", "q", "s"), LAWS)
-def test_agrees_with_drawn_batches(rows: int, lookups: float, q: float, s: float) -> None:
+@pytest.mark.parametrize(("rows", "lookups", "q", "s"), CASES)
+def test_agrees_with_sampled_batches(rows: int, lookups: float, q: float, s: float, row_probabilities: Any) -> None:
     stats = reuse_statistics([rows], [lookups], [q], [s])
-    distinct, reuse, access = sampled(rows, int(lookups), q, s, batches=60)
+    distinct, reuse, access = sampled(row_probabilities(rows, q, s), int(lookups), batches=60)
     assert stats.distinct_rows[0] == pytest.approx(distinct, rel=5e-3)
     np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=4e-3)
     np.testing.assert_allclose(stats.access_histogram[0], access, atol=6e-3)

@@ -65,7 +65,7 @@ def test_nothing_is_known_for_another_model_another_split_or_a_suite_of_ones_own
         ({"splits": []}, "must map"),
         ({"splits": {"test": []}}, "must map"),
         ({"splits": {"test": {"nobody": {}}}}, "does not have"),
-        ({"splits": {"test": {"dlrm-20x4/test/0": {}}}}, "exactly the keys"),
+        ({"splits": {"test": {"dlrm-20x4/test/0": {}}}}, "the keys cost_ms"),
         ({"splits": {"test": {"dlrm-20x4/test/0": {"cost_ms": -1, "placement": [0]}}}}, "positive number"),
         ({"splits": {"test": {"dlrm-20x4/test/0": {"cost_ms": True, "placement": [0]}}}}, "positive number"),
         ({"splits": {"test": {"dlrm-20x4/test/0": {"cost_ms": 1.0, "placement": [0]}}}}, "not valid"),
