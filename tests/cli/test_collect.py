@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from shard_gym.cli import COMMANDS, collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data.folder import load_collected
-from shard_gym.cost_models.data.loading import read_all, read_measured
+from shard_gym.cost_models.data.folder import read_index
+from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
 from shard_gym.cost_models.data.ray_workers import SpreadOut
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -73,16 +73,16 @@ def test_it_measures_goes_on_and_tells(run, abacus, tmp_path: Path) -> None:
     first = run("collect", "--out", tmp_path, *SMALL, "--count", 30, "--repeat-every", 5)
     assert first.code == 0, first.err
     assert asked == [("auto", "auto", 2, None, 10, None, None)]
-    assert "Measured on nvidia-h200" in first.out
+    assert "Measurements on nvidia-h200" in first.out
     assert first.out.split("\n")[-2].split()[1:5] == ["35", "5", "35", "0"]
     assert "24 measured, 0 skipped" in first.err.replace("\n", " ")
     second = run("collect", "--out", tmp_path, *SMALL, "--count", 40, "--repeat-every", 5)
     assert second.out.split("\n")[-2].split()[1:5] == ["47", "7", "12", "0"]
-    measured = read_measured(tmp_path)
+    measured = load_measurements(tmp_path)
     assert len(measured.first.data) == 40
-    assert measured.about.workload == Workload(512, "fp16", "sgd")
-    assert measured.about.drawn["profile"] == "h200-dgx"
-    assert measured.about.drawn["max_bytes"] == 4 * 2**30
+    assert measured.index.workload == Workload(512, "fp16", "sgd")
+    assert measured.index.sampling["profile"] == "h200-dgx"
+    assert measured.index.sampling["max_bytes"] == 4 * 2**30
     assert {topology.num_devices for topology in measured.costs.data.topologies} == {2}
 
 
@@ -91,12 +91,12 @@ def test_every_batch_size_is_a_data_set(run, abacus, tmp_path: Path) -> None:
     sizes = ("--batch-size", 1024, "--batch-size", 256, "--batch-size", 1024)
     outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--count", 6)
     assert outcome.code == 0, outcome.err
-    found = read_all(tmp_path)
+    found = load_workloads(tmp_path)
     assert list(found) == ["batch-256", "batch-1024"]
-    assert [each.about.workload for each in found.values()] == [
+    assert [each.index.workload for each in found.values()] == [
         Workload(size, "fp32", "rowwise_adagrad") for size in (256, 1024)
     ]
-    assert {each.about.drawn["max_bytes"] for each in found.values()} == {3 * 2**30}
+    assert {each.index.sampling["max_bytes"] for each in found.values()} == {3 * 2**30}
 
 
 def test_the_time_is_shared_by_the_data_sets(run, abacus, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_time_is_shared_by_the_data_sets(run, abacus, tmp_path: Path) -> Non
     sizes = ("--batch-size", 1024, "--batch-size", 256)
     outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--budget", "0.6s")
     assert outcome.code == 0, outcome.err
-    assert all(len(each.costs.data) > 0 for each in read_all(tmp_path).values())
+    assert all(len(each.costs.data) > 0 for each in load_workloads(tmp_path).values())
 
 
 def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
     assert asked == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
-    about = load_collected(tmp_path)
+    about = read_index(tmp_path)
     assert about.workload == Workload(512, "fp32", "rowwise_adagrad")
-    assert (about.drawn["max_bytes"], about.drawn["profile"], about.drawn["seed"]) == (3 * 2**29, "v100-nvlink", 7)
-    assert about.notes is not None
-    assert len(about.notes) == 12
+    assert (about.sampling["max_bytes"], about.sampling["profile"], about.sampling["seed"]) == (3 * 2**29, "v100-nvlink", 7)
+    assert about.info is not None
+    assert len(about.info) == 12
 
 
 def test_failures_are_shown(run, abacus, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_failures_are_shown(run, abacus, tmp_path: Path) -> None:
     outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 8)
     assert outcome.code == 0
     assert "3 x: Too few beads." in outcome.out
-    assert len(load_collected(tmp_path).skipped) == 3
+    assert len(read_index(tmp_path).skipped) == 3
 
 
 def test_only_some_reasons_are_shown(run, abacus, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_ctrl_c_leaves_what_was_measured(run, abacus, tmp_path: Path) -> None:
     outcome = run("collect", "--out", tmp_path, *SMALL)
     assert outcome.code == 130
     assert "give the same command to go on" in outcome.err.replace("\n", " ")
-    assert len(read_measured(tmp_path).costs.data) == 5
+    assert len(load_measurements(tmp_path).costs.data) == 5
     assert "5" in outcome.out
 
 
@@ -160,7 +160,7 @@ def test_being_told_to_end_leaves_what_was_measured(run, abacus, tmp_path: Path)
     before = signal.getsignal(signal.SIGTERM)
     abacus(estimate=estimate)
     assert run("collect", "--out", tmp_path, *SMALL).code == 130
-    assert len(read_measured(tmp_path).costs.data) == 3
+    assert len(load_measurements(tmp_path).costs.data) == 3
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -169,7 +169,7 @@ def test_further_sizes_go_beside_the_others_and_never_into_one(run, abacus, tmp_
     given = ("--devices", 2, "--count", 3)
     assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 512, "--batch-size", 1024).code == 0
     assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 256).code == 0
-    assert [each.about.workload.batch_size for each in read_all(tmp_path / "two").values()] == [256, 512, 1024]
+    assert [each.index.workload.batch_size for each in load_workloads(tmp_path / "two").values()] == [256, 512, 1024]
     assert run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512).code == 0
     outcome = run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512, "--batch-size", 1024)
     assert outcome.code == 2
@@ -198,7 +198,7 @@ def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch:
     class Crew:
         def __init__(self, make_model: Any, draws: Any, **room: Any) -> None:
             asked.append(room)
-            self._here = Here(make_model, draws)
+            self._here = LocalMeasurer(make_model, draws)
 
         def origins(self) -> list[tuple[str, str]]:
             return [(self._here.fingerprint, "a-hall")]
@@ -210,7 +210,7 @@ def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch:
             return tasks[0]
 
         def outcome(self, task: Any, turn: Any) -> Any:
-            return self._here.measured(turn)
+            return self._here.measure_one(turn)
 
         def close(self) -> None:
             pass
@@ -221,7 +221,7 @@ def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch:
     outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 5, "--ray", "--workers", 2, "--gpus-per-worker", 4)
     assert outcome.code == 0, outcome.err
     assert asked[1:] == [{"workers": 2, "cpus": 1, "gpus": 4}]
-    assert load_collected(tmp_path).hardware == "a-hall"
+    assert read_index(tmp_path).hardware == "a-hall"
 
 
 @pytest.mark.parametrize(

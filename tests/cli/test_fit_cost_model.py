@@ -8,10 +8,10 @@ import pytest
 from shard_gym.cli import COMMANDS
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.loading import read_measured
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Here
-from shard_gym.cost_models.metrics import predictions
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
 from shard_gym.tables import Workload
 
@@ -19,8 +19,8 @@ STEPS = ("--steps", 200)
 
 
 def measured_into(folder: Path, count: int = 300, size: int = 2048, repeat_every: int | None = 10) -> Path:
-    draws = Draws(Workload(size), "a100-dgx", 2, 2**30, tables_per_device=8)
-    collect(Here(AnalyticalCostModel, draws), folder, draws, count=count, repeat_every=repeat_every)
+    draws = PlacementSampler(Workload(size), "a100-dgx", 2, 2**30, tables_per_device=8)
+    collect(LocalMeasurer(AnalyticalCostModel, draws), folder, draws, count=count, repeat_every=repeat_every)
     return folder
 
 
@@ -32,8 +32,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
     outcome = run("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", *STEPS)
     assert outcome.code == 0, outcome.err
-    model, measured = load_cost_model(tmp_path / "pooled.safetensors"), read_measured(data)
-    said, cost = predictions(model, measured.test)[1], measured.test.cost_ms
+    model, measured = load_cost_model(tmp_path / "pooled.safetensors"), load_measurements(data)
+    said, cost = estimates_of(model, measured.test)[1], measured.test.cost_ms
     guess = np.median(measured.first.part("train").cost_ms)
     assert np.abs(said / cost - 1).mean() < 0.2 * np.abs(guess / cost - 1).mean()
     printed = {

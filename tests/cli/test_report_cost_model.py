@@ -9,11 +9,11 @@ from shard_gym.cli import COMMANDS
 from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.loading import read_measured
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
-from shard_gym.cost_models.report import NOISE, compare
+from shard_gym.cost_models.report import REPEATED, compare
 from shard_gym.errors import MissingExtraError
 from shard_gym.tables import Workload
 
@@ -21,8 +21,8 @@ PAGE = "cost-model-analytical.md"
 
 
 def measured_into(folder: Path, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
-    draws = Draws(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(Here(AnalyticalCostModel, draws), folder, draws, count=40, repeat_every=repeat_every)
+    draws = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
+    collect(LocalMeasurer(AnalyticalCostModel, draws), folder, draws, count=40, repeat_every=repeat_every)
     return folder
 
 
@@ -84,14 +84,14 @@ def test_a_page_needs_no_pictures(run, data: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
-    comparison = compare(read_measured(data), {})
+    comparison = compare(load_measurements(data), {})
     figure = draw(comparison)
     columns = 1 + len(PHASES)
     assert len(figure.axes) == columns * (1 + len(comparison.estimates))
     assert [axes.get_title() for axes in figure.axes[:columns]] == ["iteration", *PHASES]
     names = [figure.axes[row * columns].get_ylabel() for row in range(1 + len(comparison.estimates))]
     device = "analytical\nA100-SXM4-80GB"
-    assert names == [NOISE, device, *(f"{device}\n{how}" for how in ("scaled", "calibrated")), "linear"]
+    assert names == [REPEATED, device, *(f"{device}\n{how}" for how in ("scaled", "calibrated")), "linear"]
     exact = figure.axes[columns]
     points = np.concatenate([each.get_offsets() for each in exact.collections])
     assert len(points) == len(comparison.test)
@@ -101,7 +101,7 @@ def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
 
 def test_one_device_has_panels_without_all_to_alls(run, tmp_path: Path) -> None:
     data = measured_into(tmp_path / "data", devices=1, repeat_every=None)
-    figure = draw(compare(read_measured(data), {}))
+    figure = draw(compare(load_measurements(data), {}))
     assert [axes.texts[0].get_text() for axes in figure.axes[2:4]] == ["nothing\nmeasured"] * 2
     assert run("report-cost-model", data, "--out", tmp_path).code == 0
 

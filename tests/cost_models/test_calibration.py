@@ -12,7 +12,7 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
-from shard_gym.cost_models.data.loading import read_measured
+from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.metrics import errors
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import HardwareProfile, hardware_profile
@@ -73,7 +73,7 @@ def test_without_times_there_is_nothing_to_find(random_tables: Any) -> None:
 def test_the_profile_of_a_cpu_is_what_its_measurements_say() -> None:
     """Those that come with the project; numbers of which they say nothing stay where they began."""
     folder = Path(__file__).parents[3] / "docs" / "results" / "measurements" / "cpu-amd-epyc-2-threads"
-    train, profile = read_measured(folder).first.part("train"), hardware_profile("cpu")
+    train, profile = load_measurements(folder).first.part("train"), hardware_profile("cpu")
     assert f"calibrated on {len(train)} placements" in profile.device.sources["dram_gb_per_s"]
     found = calibrated_profile(train)
     for part, names in (("device", DEVICE), ("links", LINKS)):

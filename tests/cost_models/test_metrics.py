@@ -13,9 +13,9 @@ from scipy.stats import kendalltau
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.splits import SplitCosts
-from shard_gym.cost_models.metrics import LEAST_MS, Error, errors, kendall_tau, predictions, ranking, top_k_regret
+from shard_gym.cost_models.metrics import LEAST_MS, Error, errors, kendall_tau, estimates_of, ranking, top_k_regret
 from shard_gym.cost_models.neural import NeuralCostModel
-from shard_gym.cost_models.neural.rivals import RivalCounts, rival_tasks
+from shard_gym.cost_models.neural.test_task_rows import RivalCounts, rival_tasks
 
 MODEL = AnalyticalCostModel()
 
@@ -52,7 +52,7 @@ def test_regret_is_of_the_best_among_those_ranked_first() -> None:
 def test_predictions_are_the_estimates(costs: SplitCosts, fitted: Any) -> None:
     data = costs.part("test")
     for model, tolerance in ((MODEL, 1e-12), (fitted("pooled"), 1e-4)):
-        phases, cost = predictions(model, data)
+        phases, cost = estimates_of(model, data)
         for p in range(len(data)):
             rows, topology = slice(data.start[p], data.start[p + 1]), data.topologies[data.topology[p]]
             said = model.estimate(data.devices[rows], data.tables.select(data.members[rows]), topology)

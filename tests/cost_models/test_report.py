@@ -11,19 +11,19 @@ import pytest
 
 from shard_gym.cost_models import PHASES, AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import Skipped, append_skipped
-from shard_gym.cost_models.data.loading import Measured, read_all, read_measured
-from shard_gym.cost_models.data.sampling import CYCLE, Draws
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data.folder import SkippedMeasurement, append_skipped
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements, load_workloads
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
+from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.metrics import errors, ranking
-from shard_gym.cost_models.report import NOISE, Comparison, compare, page, page_name
+from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Workload
 
-DRAWS = Draws(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
+SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 FACTORS = np.array([2.0, 0.5, 4.0, 1.25])
-LATER = 1.1
+REPEAT_DELAY = 1.1
 """Of second measurements: so many times the first."""
 
 
@@ -35,7 +35,7 @@ class Slow(AnalyticalCostModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._factors = FACTORS * LATER**Slow.instances
+        self._factors = FACTORS * REPEAT_DELAY**Slow.instances
         Slow.instances += 1
 
     def estimate(self, *what: Any) -> CostEstimate:
@@ -43,9 +43,9 @@ class Slow(AnalyticalCostModel):
         return CostEstimate(phases, float(phases.max(axis=0).sum()))
 
 
-def collected(folder: Path, draws: Draws = DRAWS, count: int = 2 * CYCLE, every: int | None = 10) -> Path:
+def collected(folder: Path, draws: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, every: int | None = 10) -> Path:
     Slow.instances = 0
-    collect(Here(Slow, draws), folder, draws, count=count, repeat_every=every)
+    collect(LocalMeasurer(Slow, draws), folder, draws, count=count, repeat_every=every)
     return folder
 
 
@@ -55,68 +55,68 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(folder: Path) -> Measured:
-    return read_measured(folder)
+def measured(folder: Path) -> Measurements:
+    return load_measurements(folder)
 
 
 @pytest.fixture(scope="module")
-def comparison(measured: Measured) -> Comparison:
+def comparison(measured: Measurements) -> Comparison:
     return compare(measured, {})
 
 
 # Reading
 
 
-def test_every_draw_is_read_once_and_repeats_apart(measured: Measured) -> None:
+def test_every_draw_is_read_once_and_repeats_apart(measured: Measurements) -> None:
     assert len(measured.costs.data) == 2 * CYCLE + 7  # 9, 19, ... 69; 79 is the last
     assert len(measured.first.data) == 2 * CYCLE
-    assert measured.twice is not None
-    first, second = measured.twice
+    assert measured.repeated is not None
+    first, second = measured.repeated
     assert len(first) == len(second) == 7
     assert np.array_equal(first.members, second.members)
     assert np.array_equal(first.devices, second.devices)
-    assert second.cost_ms == pytest.approx(LATER * first.cost_ms)
+    assert second.cost_ms == pytest.approx(REPEAT_DELAY * first.cost_ms)
 
 
-def test_rivals_are_the_test_placements_of_the_same_tables(measured: Measured) -> None:
-    assert [rows.tolist() for rows in measured.rivals] == [list(range(8)), list(range(8, 16))]
-    for data in measured.rival_sets:
+def test_rivals_are_the_test_placements_of_the_same_tables(measured: Measurements) -> None:
+    assert [rows.tolist() for rows in measured.test_task_rows] == [list(range(8)), list(range(8, 16))]
+    for data in measured.test_tasks:
         tables = {data.members[data.start[p] : data.start[p + 1]].tobytes() for p in range(len(data))}
         assert len(tables) == 1
 
 
 def test_too_few_placements_are_no_rivals(tmp_path: Path) -> None:
-    assert read_measured(collected(tmp_path, count=13)).rivals == []  # numbers 4 and 9
-    assert len(read_measured(collected(tmp_path / "more", count=15)).rivals) == 1
-    assert read_measured(tmp_path).rival_sets == []
+    assert load_measurements(collected(tmp_path, count=13)).test_task_rows == []  # numbers 4 and 9
+    assert len(load_measurements(collected(tmp_path / "more", count=15)).test_task_rows) == 1
+    assert load_measurements(tmp_path).test_tasks == []
 
 
 def test_without_repeats_there_is_no_noise(tmp_path: Path) -> None:
-    few = read_measured(collected(tmp_path, count=20, every=None))
-    assert few.twice is None
+    few = load_measurements(collected(tmp_path, count=20, every=None))
+    assert few.repeated is None
     found = compare(few, {})
     assert found.noise is None
-    assert NOISE not in page([found], "do it", [""]).split("### Errors")[1]
+    assert REPEATED not in page([found], "do it", [""]).split("### Errors")[1]
 
 
 def test_folders_are_read_by_batch_size(tmp_path: Path) -> None:
     for name, size in (("b", 512), ("a", 2048)):
-        collected(tmp_path / name, replace(DRAWS, workload=Workload(size)), 12)
-    assert list(read_all(tmp_path)) == ["b", "a"]
-    assert list(read_all(tmp_path / "a")) == [""]
-    collected(tmp_path / "c", replace(DRAWS, seed=3), 12)
+        collected(tmp_path / name, replace(SAMPLER, workload=Workload(size)), 12)
+    assert list(load_workloads(tmp_path)) == ["b", "a"]
+    assert list(load_workloads(tmp_path / "a")) == [""]
+    collected(tmp_path / "c", replace(SAMPLER, seed=3), 12)
     with pytest.raises(InvalidOptionError, match="one workload"):
-        read_all(tmp_path)
+        load_workloads(tmp_path)
     with pytest.raises(DamagedFileError, match="shard-gym collect"):
-        read_all(tmp_path / "nowhere")
+        load_workloads(tmp_path / "nowhere")
 
 
 def test_other_hardware_is_another_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    collected(tmp_path / "a", DRAWS, 5)
+    collected(tmp_path / "a", SAMPLER, 5)
     monkeypatch.setattr(Slow, "hardware", "a-fast-abacus")
-    collected(tmp_path / "b", replace(DRAWS, workload=Workload(512)), 5)
+    collected(tmp_path / "b", replace(SAMPLER, workload=Workload(512)), 5)
     with pytest.raises(InvalidOptionError, match="a-fast-abacus, a-slow-abacus"):
-        read_all(tmp_path)
+        load_workloads(tmp_path)
 
 
 # Numbers
@@ -142,21 +142,21 @@ def test_scaling_finds_the_factors(comparison: Comparison) -> None:
     assert order.regret == {1: 0, 5: 0}
 
 
-def test_a_model_is_judged_as_elsewhere(measured: Measured) -> None:
+def test_a_model_is_judged_as_elsewhere(measured: Measurements) -> None:
     model = AnalyticalCostModel()
     found = compare(measured, {"mine": model})
     assert found.errors("mine") == errors(model, measured.test)
-    assert found.ranking("mine") == ranking(model, measured.rival_sets)
+    assert found.ranking("mine") == ranking(model, measured.test_tasks)
 
 
 def test_the_noise_is_that_of_second_measurements(comparison: Comparison) -> None:
     noise = comparison.noise
     assert noise is not None
-    assert noise.cost.mape == pytest.approx(LATER - 1)
+    assert noise.cost.mape == pytest.approx(REPEAT_DELAY - 1)
     assert noise.cost.count == 7
 
 
-def test_the_analytical_model_may_assume_other_hardware(measured: Measured, comparison: Comparison) -> None:
+def test_the_analytical_model_may_assume_other_hardware(measured: Measurements, comparison: Comparison) -> None:
     other = compare(measured, {}, hardware_profile("v100-nvlink"))
     name = next(iter(other.estimates))
     assert name == "analytical, V100-SXM2-32GB"
@@ -167,7 +167,7 @@ def test_the_analytical_model_may_assume_other_hardware(measured: Measured, comp
 
 def test_a_data_set_without_test_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="'test'"):
-        compare(read_measured(collected(tmp_path, count=3)), {})
+        compare(load_measurements(collected(tmp_path, count=3)), {})
 
 
 # The page
@@ -179,14 +179,14 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
     assert "# Cost models against measurements on a-slow-abacus\n" in text
     assert "## 2,048 samples, fp16, sgd\n" in text
     assert "![Estimated against measured ms](images/one.png)" in text
-    assert f"Measured by `{AnalyticalCostModel().fingerprint}`" in text
+    assert f"Measurements by `{AnalyticalCostModel().fingerprint}`" in text
     assert "Placements: 56 of " in text
     assert "16 of " in text
     assert "Could not be measured" not in text
     assert "Interquartile" not in text
     found = markdown_rows(text, "### Errors")
-    assert list(found) == [f"*{NOISE}* (7 placements)", *comparison.estimates]
-    assert found[f"*{NOISE}* (7 placements)"] == ["10.0 % (10.0 %)"] * 5
+    assert list(found) == [f"*{REPEATED}* (7 placements)", *comparison.estimates]
+    assert found[f"*{REPEATED}* (7 placements)"] == ["10.0 % (10.0 %)"] * 5
     assert found["analytical, A100-SXM4-80GB"][1:] == [
         "50.0 % (100.0 %)",
         "100.0 % (100.0 %)",
@@ -194,7 +194,7 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
         "20.0 % (25.0 %)",
     ]
     order = markdown_rows(text, "### Order of placements")
-    assert order[f"*{NOISE}*"] == ["1.000", "-", "-", "-"]
+    assert order[f"*{REPEATED}*"] == ["1.000", "-", "-", "-"]
     assert order["analytical, A100-SXM4-80GB, scaled"] == ["1.000", "1.000", "0.00 %", "0.00 %"]
     assert "2 sets of tables that were placed in several ways (8.0 on average)" in text
     numbers = markdown_rows(text, "### Calibrated numbers")
@@ -206,9 +206,9 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
 
 def test_what_was_skipped_and_spreads_are_said(tmp_path: Path) -> None:
     collected(tmp_path, count=20)
-    append_skipped(tmp_path, [Skipped(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
-    measured = read_measured(tmp_path)
-    noted = replace(measured, notes=replace(measured.notes, spread=np.linspace(0, 0.2, len(measured.notes))))
+    append_skipped(tmp_path, [SkippedMeasurement(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
+    measured = load_measurements(tmp_path)
+    noted = replace(measured, notes=replace(measured.info, spread=np.linspace(0, 0.2, len(measured.info))))
     text = page([compare(noted, {})], "do it", [""])
     assert "Could not be measured: 3 draws (2 x Too large.; 1 x Too slow.)." in text
     assert "10.0 % of the median, 19.0 % in the worst twentieth" in text
@@ -219,12 +219,12 @@ def test_modelled_all_to_alls_are_called_so(tmp_path: Path, comparison: Comparis
     modelled = "the all-to-alls are the analytical model's"
     assert modelled not in page([comparison], "do it", [""])
     monkeypatch.setitem(globals(), "FACTORS", np.array([2.0, 1.0, 1.0, 1.25]))
-    in_turn = compare(read_measured(collected(tmp_path, every=None)), {})
+    in_turn = compare(load_measurements(collected(tmp_path, every=None)), {})
     assert modelled in page([in_turn], "do it", [""])
 
 
 def test_one_device_has_nothing_to_say_of_all_to_alls(tmp_path: Path, markdown_rows: Any) -> None:
-    measured = read_measured(collected(tmp_path, replace(DRAWS, num_devices=1), 40))
+    measured = load_measurements(collected(tmp_path, replace(SAMPLER, num_devices=1), 40))
     found = markdown_rows(page([compare(measured, {})], "do it", [""]), "### Errors")
     assert found["linear"][2:4] == ["-", "-"]
 

@@ -1,4 +1,4 @@
-"""Measured costs: recorded once each, taken apart and put together without loss, refused when impossible."""
+"""Measurements costs: recorded once each, taken apart and put together without loss, refused when impossible."""
 
 from __future__ import annotations
 

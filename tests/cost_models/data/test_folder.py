@@ -36,7 +36,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read(written: Path, costs: SplitCosts, same_data: Any) -> None:
-    found = load_costs(written)
+    found = load_measurements(written)
     assert same_data(found.data, costs.data)
     assert np.array_equal(found.table_split, costs.table_split)
     assert sorted(path.name for path in written.iterdir()) == sorted([INDEX, *PART_0])
@@ -62,7 +62,7 @@ def test_parts_are_added(costs: SplitCosts, tmp_path: Path, same_data: Any) -> N
         append_costs(tmp_path, part)
         assert {name: (tmp_path / name).read_bytes() for name in before} == before  # nothing is written anew
         before = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
-    found = load_costs(tmp_path)
+    found = load_measurements(tmp_path)
     assert same_data(found.data, SplitCosts.joined(thirds).data)
     assert len(found.data.tables) == len(costs.data.tables)
     for split in SPLITS:
@@ -82,9 +82,9 @@ def test_a_killed_program_leaves_no_half_part(
             patch.setattr(collection, fails, killed)
             with pytest.raises(KeyboardInterrupt):
                 append_costs(folder, costs)
-        assert same_data(load_costs(folder).data, costs.data)
+        assert same_data(load_measurements(folder).data, costs.data)
     append_costs(folder, costs)
-    assert len(load_costs(folder).data) == 2 * len(costs.data)
+    assert len(load_measurements(folder).data) == 2 * len(costs.data)
 
 
 DRAWN: dict[str, Any] = {
@@ -105,10 +105,10 @@ def test_parts_without_their_index_are_not_written_over(folder: Path) -> None:
 @pytest.mark.parametrize(("key", "value"), [("hardware", "../../evil"), ("hardware", 3), ("source", 3)])
 def test_an_index_names_hardware_and_source_safely(tmp_path: Path, key: str, value: Any) -> None:
     begin_costs(tmp_path, **DRAWN)
-    assert load_collected(tmp_path).hardware == "an-abacus"
+    assert read_index(tmp_path).hardware == "an-abacus"
     write_json(tmp_path / INDEX, {**read_json(tmp_path / INDEX), key: value})
     with pytest.raises(DamagedFileError, match="must name a source, and hardware"):
-        load_collected(tmp_path)
+        read_index(tmp_path)
 
 
 def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
@@ -119,7 +119,7 @@ def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
     ):
         with pytest.raises(InvalidOptionError, match="Name another folder"):
             append_costs(folder, SplitCosts(other, costs.table_split))
-    assert len(load_costs(folder).data) == len(data)
+    assert len(load_measurements(folder).data) == len(data)
 
 
 @pytest.mark.parametrize("name", PART_0)
@@ -137,7 +137,7 @@ def test_damaged_parts_are_refused(folder: Path, name: str, damage: str) -> None
     else:
         path.write_bytes((folder / PART_0[1 - PART_0.index(name)]).read_bytes())
     with pytest.raises(DamagedFileError, match=f"Part 0 of .*{name}"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 def signed(folder: Path, name: str, content: bytes) -> None:
@@ -153,12 +153,12 @@ def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: st
     table = pq.read_table(folder / name)
     signed(folder, name, b"PAR1 nothing PAR1")
     with pytest.raises(DamagedFileError, match="no Parquet file"):
-        load_costs(folder)
+        load_measurements(folder)
     sink = pa.BufferOutputStream()
     pq.write_table(table.drop_columns([table.column_names[0]]), sink)
     signed(folder, name, sink.getvalue().to_pybytes())
     with pytest.raises(DamagedFileError, match="other columns"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 def resigned(folder: Path, name: str, **changes: Any) -> None:
@@ -190,7 +190,7 @@ def resigned(folder: Path, name: str, **changes: Any) -> None:
 def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, column: str, change: Any) -> None:
     resigned(folder, f"{name}-0000.parquet", **{column: change})
     with pytest.raises(DamagedFileError, match="Part 0 of"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, costs: SplitCosts) -> None:
@@ -202,7 +202,7 @@ def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, c
 
     resigned(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
     with pytest.raises(DamagedFileError, match="does not go with its topologies"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, c
 def test_a_foreign_index_is_refused(folder: Path, change: Any) -> None:
     (folder / INDEX).write_text(json.dumps(change(read_json(folder / INDEX))))
     with pytest.raises(DamagedFileError):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 def test_a_folder_without_costs_is_refused(tmp_path: Path, costs: SplitCosts) -> None:
     with pytest.raises(DamagedFileError, match=r"index\.json cannot be read"):
-        load_costs(tmp_path)
+        load_measurements(tmp_path)
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(DamagedFileError, match="JSON"):
         append_costs(tmp_path, costs)

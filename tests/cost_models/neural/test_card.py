@@ -16,7 +16,7 @@ from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.neural import load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.card import card_page, make_card
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.cost_models.neural.rivals import RivalCounts, rival_tasks
+from shard_gym.cost_models.neural.test_task_rows import RivalCounts, rival_tasks
 
 MODEL = AnalyticalCostModel()
 

@@ -16,21 +16,22 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data import ray_workers
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import load_collected, load_costs
-from shard_gym.cost_models.data.ray_workers import RayCrew, SpreadOut
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Here, Outcome, Turn, turns
+from shard_gym.cost_models.data.folder import read_index
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.measurers import LocalMeasurer, MeasurementId, MeasurementResult, RayWorkerPool, WorkerPool
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.data.collecting import measurement_schedule
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.tables import Workload
 
-DRAWS = Draws(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
+SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
 
 
 class Scripted:
     """Workers that finish in random order; every turn of `deadly` kills the one that takes it."""
 
     def __init__(self, workers: int = 3, deadly: Sequence[int] = (), origins: Any = None) -> None:
-        self._here, self._random = Here(AnalyticalCostModel, DRAWS), random.Random(0)
+        self._here, self._random = LocalMeasurer(AnalyticalCostModel, SAMPLER), random.Random(0)
         self._origins = origins or [(self._here.fingerprint, "a-hall")] * workers
         self._deadly = deadly
         self.busy: dict[int, int] = {}
@@ -39,7 +40,7 @@ class Scripted:
     def origins(self) -> list[tuple[str, str]]:
         return list(self._origins)
 
-    def start(self, worker: int, turn: Turn) -> int:
+    def start(self, worker: int, turn: MeasurementId) -> int:
         assert worker not in self.busy.values()
         self._tasks += 1
         self.busy[self._tasks] = worker
@@ -50,9 +51,9 @@ class Scripted:
         assert sorted(tasks) == sorted(self.busy)
         return self._random.choice(list(tasks))
 
-    def outcome(self, task: int, turn: Turn) -> Outcome:
+    def outcome(self, task: int, turn: MeasurementId) -> MeasurementResult:
         del self.busy[task]
-        return Outcome(turn, None, reason="It died.") if turn.number in self._deadly else self._here.measured(turn)
+        return MeasurementResult(turn, None, reason="It died.") if turn.number in self._deadly else self._here.measure_one(turn)
 
     def close(self) -> None:
         self.closed = True
@@ -60,24 +61,24 @@ class Scripted:
 
 def test_all_workers_work_and_the_data_are_those_of_one(tmp_path: Path) -> None:
     crew = Scripted()
-    collect(SpreadOut(crew), tmp_path / "many", DRAWS, count=50, repeat_every=7)
-    collect(Here(AnalyticalCostModel, DRAWS), tmp_path / "one", DRAWS, count=50, repeat_every=7)
+    collect(SpreadOut(crew), tmp_path / "many", SAMPLER, count=50, repeat_every=7)
+    collect(LocalMeasurer(AnalyticalCostModel, SAMPLER), tmp_path / "one", SAMPLER, count=50, repeat_every=7)
     assert crew.most_busy == 3
-    many, one = (load_collected(tmp_path / name).notes for name in ("many", "one"))
+    many, one = (read_index(tmp_path / name).info for name in ("many", "one"))
     assert many is not None
     assert one is not None
     found = list(zip(many.number.tolist(), many.repeat.tolist(), strict=True))
-    assert sorted(found) == sorted(turns(50, 7))
-    assert found != list(turns(50, 7))
-    costs = [load_costs(tmp_path / name).data.cost_ms for name in ("many", "one")]
+    assert sorted(found) == sorted(measurement_schedule(50, 7))
+    assert found != list(measurement_schedule(50, 7))
+    costs = [load_measurements(tmp_path / name).data.cost_ms for name in ("many", "one")]
     assert sorted(costs[0]) == sorted(costs[1])
-    assert load_collected(tmp_path / "many").hardware == "a-hall"
+    assert read_index(tmp_path / "many").hardware == "a-hall"
 
 
 def test_a_worker_that_dies_costs_its_turn_only(tmp_path: Path) -> None:
-    tally = collect(SpreadOut(Scripted(deadly=(3, 11))), tmp_path, DRAWS, count=20, repeat_every=None)
+    tally = collect(SpreadOut(Scripted(deadly=(3, 11))), tmp_path, SAMPLER, count=20, repeat_every=None)
     assert (tally.measured, tally.skipped, tally.reasons) == (18, 2, {"It died.": 2})
-    assert sorted(each.number for each in load_collected(tmp_path).skipped) == [3, 11]
+    assert sorted(each.number for each in read_index(tmp_path).skipped) == [3, 11]
 
 
 def test_an_interrupted_run_goes_on_without_duplicates(tmp_path: Path) -> None:
@@ -88,20 +89,20 @@ def test_an_interrupted_run_goes_on_without_duplicates(tmp_path: Path) -> None:
             return super().first(tasks)
 
     with pytest.raises(KeyboardInterrupt):
-        collect(SpreadOut(Interrupted()), tmp_path, DRAWS, count=50)
-    notes = load_collected(tmp_path).notes
+        collect(SpreadOut(Interrupted()), tmp_path, SAMPLER, count=50)
+    notes = read_index(tmp_path).info
     assert notes is not None
     assert 15 <= len(notes) <= 20
-    collect(SpreadOut(Scripted()), tmp_path, DRAWS, count=50)
-    notes = load_collected(tmp_path).notes
+    collect(SpreadOut(Scripted()), tmp_path, SAMPLER, count=50)
+    notes = read_index(tmp_path).info
     assert notes is not None
-    assert sorted(zip(notes.number.tolist(), notes.repeat.tolist(), strict=True)) == sorted(turns(50, 10))
+    assert sorted(zip(notes.number.tolist(), notes.repeat.tolist(), strict=True)) == sorted(measurement_schedule(50, 10))
 
 
 def test_the_budget_holds_for_all(tmp_path: Path) -> None:
     ticks: Iterator[int] = iter(range(10_000))
-    tally = collect(SpreadOut(Scripted()), tmp_path, DRAWS, budget_s=40, clock=lambda: float(next(ticks)))
-    assert tally.new == len(load_costs(tmp_path).data)
+    tally = collect(SpreadOut(Scripted()), tmp_path, SAMPLER, budget_s=40, clock=lambda: float(next(ticks)))
+    assert tally.new == len(load_measurements(tmp_path).data)
     assert tally.new == 39
 
 
@@ -157,40 +158,40 @@ def cluster() -> Iterator[None]:
 @needs_ray
 def test_actors_measure(tmp_path: Path, cluster: None) -> None:
     # The load that kills: that of draw 7, and of all others with as many tables.
-    size = len(DRAWS.draw(7).tables)
-    deadly = [number for number in range(12) if len(DRAWS.draw(number).tables) == size]
-    crew = RayCrew(partial(Hall, (size,)), DRAWS, workers=2, cpus=0.1)
+    size = len(SAMPLER.sample(7).tables)
+    deadly = [number for number in range(12) if len(SAMPLER.sample(number).tables) == size]
+    crew = RayCrew(partial(Hall, (size,)), SAMPLER, workers=2, cpus=0.1)
     measurer = SpreadOut(crew)
     assert (measurer.fingerprint, measurer.hardware) == (AnalyticalCostModel().fingerprint, "a-hall")
-    tally = collect(measurer, tmp_path, DRAWS, count=12, repeat_every=None)
+    tally = collect(measurer, tmp_path, SAMPLER, count=12, repeat_every=None)
     measurer.close()
-    assert sorted(each.number for each in load_collected(tmp_path).skipped) == deadly
+    assert sorted(each.number for each in read_index(tmp_path).skipped) == deadly
     assert tally.measured == 12 - len(deadly)
     assert list(tally.reasons) == ["The worker died while it measured this."]
 
     with pytest.raises(InvalidOptionError, match="no such device here"):
-        SpreadOut(RayCrew(broken, DRAWS, workers=1, cpus=0.1))
+        SpreadOut(RayCrew(broken, SAMPLER, workers=1, cpus=0.1))
     with pytest.raises(InvalidOptionError, match="room for 1 workers of 1 CPUs"):
-        RayCrew(AnalyticalCostModel, DRAWS, workers=9, cpus=1)
+        RayCrew(AnalyticalCostModel, SAMPLER, workers=9, cpus=1)
     with pytest.raises(InvalidOptionError, match="room for 0"):
-        RayCrew(AnalyticalCostModel, DRAWS, cpus=0.1, gpus=1)
+        RayCrew(AnalyticalCostModel, SAMPLER, cpus=0.1, gpus=1)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[ray\]"):
-        RayCrew(AnalyticalCostModel, DRAWS)
+        RayCrew(AnalyticalCostModel, SAMPLER)
 
 
 def test_in_one_process_turns_are_taken_as_late_as_possible() -> None:
-    taken: list[Turn] = []
+    taken: list[MeasurementId] = []
 
-    def watched() -> Iterator[Turn]:
-        for turn in turns(5, None):
+    def watched() -> Iterator[MeasurementId]:
+        for turn in measurement_schedule(5, None):
             taken.append(turn)
             yield turn
 
-    outcomes = Here(AnalyticalCostModel, DRAWS).measure(watched())
+    outcomes = LocalMeasurer(AnalyticalCostModel, SAMPLER).measure(watched())
     next(outcomes)
     assert len(taken) == 1
 
@@ -203,4 +204,4 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ray_workers, "import_module", lambda name: ray)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(InvalidOptionError, match=r"no Ray cluster at 10\.0\.0\.1:6379: nobody answers"):
-        RayCrew(AnalyticalCostModel, DRAWS)
+        RayCrew(AnalyticalCostModel, SAMPLER)
