@@ -16,8 +16,8 @@ from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
-from shard_gym.cost_models.data.ray_workers import SpreadOut
 from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.ray_workers import SpreadOut
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -115,7 +115,11 @@ def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
     assert asked == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
     about = read_index(tmp_path)
     assert about.workload == Workload(512, "fp32", "rowwise_adagrad")
-    assert (about.sampling["max_bytes"], about.sampling["profile"], about.sampling["seed"]) == (3 * 2**29, "v100-nvlink", 7)
+    assert (about.sampling["max_bytes"], about.sampling["profile"], about.sampling["seed"]) == (
+        3 * 2**29,
+        "v100-nvlink",
+        7,
+    )
     assert about.info is not None
     assert len(about.info) == 12
 

@@ -9,8 +9,8 @@ from shard_gym.cli import COMMANDS
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
 from shard_gym.tables import Workload

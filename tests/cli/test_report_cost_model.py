@@ -10,8 +10,8 @@ from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 from shard_gym.cost_models.report import REPEATED, compare
 from shard_gym.errors import MissingExtraError

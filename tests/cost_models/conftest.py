@@ -124,7 +124,7 @@ def make_costs() -> MakeCosts:
                 size, rows = round(float(np.exp(rng.uniform(*np.log((3, 30)))))), groups[split]
                 tables = pool.select(rng.choice(rows, size, replace=size > len(rows)))
                 tables = tables.with_dims(rng.choice(np.array([16, 64]), size))
-                topology = profile.topology(int(rng.integers(1, 5)))
+                topology = profile.topology(int(rng.integers(min(2, placements_per_task), 5)))
                 for _ in range(placements_per_task):
                     place = greedy_placement if rng.random() < 0.25 else random_placement
                     placement = place(tables, topology, rng)

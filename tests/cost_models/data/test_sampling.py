@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.data.sampling import CYCLE, SampledPlacement, PlacementSampler, split_of
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, SampledPlacement, split_of
 from shard_gym.cost_models.data.splits import SPLITS, table_kinds
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
