@@ -21,8 +21,8 @@ PAGE = "cost-model-analytical.md"
 
 
 def measured_into(folder: Path, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
-    draws = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(LocalMeasurer(AnalyticalCostModel, draws), folder, draws, count=40, repeat_every=repeat_every)
+    sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
+    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=40, repeat_every=repeat_every)
     return folder
 
 
@@ -124,7 +124,7 @@ def test_a_model_of_another_workload_is_refused(run, data: Path, tmp_path: Path)
     path = model_into(tmp_path / "pooled.safetensors", size=4096)
     outcome = run("report-cost-model", data, "--models", path, "--out", tmp_path / "new")
     assert outcome.code == 2
-    assert "no data set here is trained that way" in " ".join(outcome.err.split())
+    assert "no data set here has that workload" in " ".join(outcome.err.split())
 
 
 def test_a_folder_without_measurements_is_refused(run, tmp_path: Path) -> None:
