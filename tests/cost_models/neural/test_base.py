@@ -193,7 +193,7 @@ def test_tables_of_another_workload_are_warned_of_once(untrained: Untrained, ran
         for card in ({}, {"data": {"workload": asdict(tables.workload)}}, {"data": "x"}):
             type(plain)(plain.weights, card).table_loads(tables, topology)
     strange = type(plain)(plain.weights, {"data": {"workload": other}})
-    with pytest.warns(UserWarning, match=r"was fitted to \{'batch_size': .* is a guess"):
+    with pytest.warns(UserWarning, match=r"was fitted to \{'batch_size': .* are guesses"):
         strange.table_loads(tables, topology)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
