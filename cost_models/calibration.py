@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.errors import InvalidOptionError, missing_extra
@@ -67,7 +67,7 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) 
         errors: FloatArray = weight * (np.log(np.maximum(estimated, LEAST_MS)) - measured)
         return np.concatenate([errors, PRIOR * np.median(weight) * logarithms])
 
-    has_all_to_alls = bool(spent[..., 1:3].any())
+    has_all_to_alls = bool(spent[..., COMMUNICATION].any())
     count = len(DEVICE) + (len(LINKS) if has_all_to_alls else 0)
     found = least_squares(
         residuals,

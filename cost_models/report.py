@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, PHASES, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile, profile_in
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.measurements import Measurements
@@ -32,9 +32,6 @@ from shard_gym.text import counted, format_percent
 
 REPEATED = "measured again"
 """Name of the repeated measurements beside the models."""
-
-ALL_TO_ALLS = slice(1, 3)
-"""The all-to-alls among the phases."""
 
 MAX_REASONS = 5
 """Reasons of failed measurements that a page lists."""
@@ -73,8 +70,8 @@ class Comparison:
     @property
     def has_modelled_all_to_alls(self) -> bool:
         """Whether the all-to-alls are estimates of the analytical model, because one device measured all loads."""
-        estimated = estimates_of(AnalyticalCostModel(), self.test).phases_ms[..., ALL_TO_ALLS]
-        measured = self.test.phases_ms[..., ALL_TO_ALLS]
+        estimated = estimates_of(AnalyticalCostModel(), self.test).phases_ms[..., COMMUNICATION]
+        measured = self.test.phases_ms[..., COMMUNICATION]
         return bool(measured.any() and np.allclose(measured, estimated, rtol=1e-6, atol=0.0))
 
     @property

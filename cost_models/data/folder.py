@@ -35,8 +35,7 @@ HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 
 _KEYS = {"schema", "source", "hardware", "workload", "drawn", "parts", "skipped"}
 _SOURCE_MEANING = (
-    "A source stands for layout, iterations, dtype and optimizer, for the machine, and for the versions of torch and "
-    "FBGEMM."
+    "A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
 )
 
 

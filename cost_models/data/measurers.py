@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
@@ -196,6 +197,7 @@ class RayWorkerPool(WorkerPool):
             )
         actor = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=MAX_RESTARTS)(_Actor)
         settings = replace(sampler)  # without the tables that it may have loaded
+        self._actor_of: dict[Any, Any] = {}
         self._actors += [actor.remote(make_model, settings) for _ in range(workers or room)]
         try:
             origins = ray.get([actor.origin.remote() for actor in self._actors])
@@ -216,17 +218,22 @@ class RayWorkerPool(WorkerPool):
 
     def start(self, worker: int, id: MeasurementId) -> Any:
         """See `WorkerPool`."""
-        return self._actors[worker].measure_one.remote(id)
+        task = self._actors[worker].measure_one.remote(id)
+        self._actor_of[task] = self._actors[worker]
+        return task
 
     def first_done(self, tasks: Sequence[Any]) -> Any:
         """See `WorkerPool`."""
         return self._ray.wait(list(tasks), num_returns=1)[0][0]
 
     def result(self, task: Any, id: MeasurementId) -> MeasurementResult:
-        """See `WorkerPool`."""
+        """See `WorkerPool`; waits until a worker that died is started again, because until then its tasks fail."""
+        actor = self._actor_of.pop(task)
         try:
             result: MeasurementResult = self._ray.get(task)
         except self._ray.exceptions.RayActorError:
+            with suppress(self._ray.exceptions.RayActorError):  # it was started too often
+                self._ray.get(actor.origin.options(max_task_retries=-1).remote())
             return MeasurementResult(id, None, reason="The worker died while it measured this.")
         return result
 

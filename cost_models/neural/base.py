@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Cluster, Topology
@@ -191,7 +191,7 @@ class NeuralCostModel(AdditiveCostModel):
         both = self.all_to_alls(self.weights, phases, shared, cluster)
         if both is not None:
             sends = cluster.device_mask & (self._total_alone(shared) > 0)[..., None]
-            phases[..., 1:3] = np.where(sends[..., None], np.maximum(both, 0.0), 0.0)
+            phases[..., COMMUNICATION] = np.where(sends[..., None], np.maximum(both, 0.0), 0.0)
 
     def _total_alone(self, shared: FloatArray) -> FloatArray:
         """(...) ms, the sum of the costs alone of all placed tables, from the (..., D, C) `shared_loads`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
     fitted_feature_normalization,
@@ -89,7 +89,7 @@ class DreamShardCostModel(NeuralCostModel):
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """The sum of the heads, by which the authors sort tables; the head for the cost is not trained on one table."""
         phases = self.own_phases(self.weights, loads.astype(np.float32))
-        return np.asarray(phases[:, [0, 2, 3]].sum(axis=1), np.float64)
+        return np.asarray(phases[:, [FORWARD, BACKWARD_COMM, BACKWARD]].sum(axis=1), np.float64)
 
     @classmethod
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:

@@ -110,75 +110,51 @@ def fit_cost_model(
         TrainingDivergedError: a weight became NaN or infinite, or no validation error was finite.
     """
     seed = checked_seed(seed)
-    chosen = network_named(network) if isinstance(network, str) else network
+    options, chosen = options or FitOptions(), network_named(network) if isinstance(network, str) else network
+    rng, step, best_step, best_error = np.random.default_rng(seed), 0, 0, np.inf
     with one_thread():
-        fit = _Fit(chosen, costs, np.random.default_rng(seed), options or FitOptions())
-        while not fit.done:
-            fit.train_until_validation(on_progress)
-        if not np.isfinite(fit.best_error):
-            raise TrainingDivergedError(
-                f"The fit of {chosen.architecture!r} diverged: its error on the validation tables was never a finite "
-                "number. Fit with a smaller learning_rate."
+        samples, validation = Samples(costs.part("train"), chosen), costs.part("validation")
+        weights = trainable(with_normalization(samples, chosen.new_weights(rng)))
+        optimizer, best = new_optimizer(weights, options.weight_decay), as_arrays(weights)
+        while step < options.steps and step - best_step < options.patience * options.check_every:
+            begin, step = step, min(step + options.check_every, options.steps)
+            loss = train_network(
+                weights,
+                optimizer,
+                samples,
+                rng,
+                steps=step - begin,
+                learning_rate=options.learning_rate * (1 - begin / options.steps),
+                final_learning_rate=options.learning_rate * (1 - step / options.steps),
+                batch_size=options.batch_size,
             )
-    return chosen(fit.best, {"fit": {"seed": seed, **fit.record()}})
-
-
-class _Fit:
-    """A network in training, and the best weights so far."""
-
-    def __init__(
-        self, network: type[NeuralCostModel], costs: SplitCosts, rng: np.random.Generator, options: FitOptions
-    ) -> None:
-        self._network, self._rng, self._options = network, rng, options
-        self._samples, self._validation = Samples(costs.part("train"), network), costs.part("validation")
-        self._weights = trainable(with_normalization(self._samples, network.new_weights(rng)))
-        self._optimizer = new_optimizer(self._weights, options.weight_decay)
-        self._step, self._best_step, self.best_error = 0, 0, np.inf
-        self.best = as_arrays(self._weights)
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are done, or `patience` validations gave no smaller error."""
-        stuck = self._step - self._best_step >= self._options.patience * self._options.check_every
-        return stuck or self._step >= self._options.steps
-
-    def train_until_validation(self, on_progress: OnProgress | None) -> None:
-        """Train until the next validation, and validate."""
-        options, done = self._options, self._step
-        self._step = min(done + options.check_every, options.steps)
-        loss = train_network(
-            self._weights,
-            self._optimizer,
-            self._samples,
-            self._rng,
-            steps=self._step - done,
-            learning_rate=options.learning_rate * (1 - done / options.steps),
-            final_learning_rate=options.learning_rate * (1 - self._step / options.steps),
-            batch_size=options.batch_size,
+            arrays = as_arrays(weights)
+            if not all(np.isfinite(array).all() for array in arrays.values()):
+                raise TrainingDivergedError(
+                    f"The fit of {chosen.architecture!r} diverged: after {step} steps a weight is no finite number. "
+                    f"Fit with a learning_rate below {options.learning_rate:g}."
+                )
+            error = validation_error(chosen(arrays), validation)
+            if error < best_error:
+                best, best_error, best_step = arrays, error, step
+            if on_progress:
+                on_progress(FitProgress(step, options.steps, loss, error, best_step))
+    if not np.isfinite(best_error):
+        raise TrainingDivergedError(
+            f"The fit of {chosen.architecture!r} diverged: its error on the validation tables was never a finite "
+            "number. Fit with a smaller learning_rate."
         )
-        weights = as_arrays(self._weights)
-        if not all(np.isfinite(array).all() for array in weights.values()):
-            raise TrainingDivergedError(
-                f"The fit of {self._network.architecture!r} diverged: after {self._step} steps a weight is no finite "
-                f"number. Fit with a learning_rate below {options.learning_rate:g}."
-            )
-        error = validation_error(self._network(weights), self._validation)
-        if error < self.best_error:
-            self.best, self.best_error, self._best_step = weights, error, self._step
-        if on_progress:
-            on_progress(FitProgress(self._step, options.steps, loss, error, self._best_step))
+    import shard_gym
 
-    def record(self) -> dict[str, Any]:
-        """Options and course of the fit, as JSON values."""
-        import shard_gym
-
-        return {
-            **vars(self._options),
-            "steps_done": self._step,
-            "best_step": self._best_step,
-            "validation_error": self.best_error,
-            "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
-        }
+    record: dict[str, Any] = {
+        "seed": seed,
+        **vars(options),
+        "steps_done": step,
+        "best_step": best_step,
+        "validation_error": best_error,
+        "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
+    }
+    return chosen(best, {"fit": record})
 
 
 def validation_error(model: NeuralCostModel, data: CostDataset) -> float:

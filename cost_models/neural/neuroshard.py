@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
     fitted_feature_normalization,
@@ -126,7 +127,7 @@ def fitted_communication_normalization(data: NormalizationData, mib: NDArray[np.
     """The normalization of `communication`; `mib` is (P, D), the outputs of each device."""
     real = data.cluster.device_mask
     route = routes(mib, data.cluster)[real]
-    ready = data.phases_ms[..., [0, 2, 3]].sum(axis=-1)
+    ready = data.phases_ms[..., [FORWARD, BACKWARD_COMM, BACKWARD]].sum(axis=-1)
     return {**fitted_normalization("route", route), **fitted_normalization("skew", skews(ready, data.cluster)[real])}
 
 
@@ -134,7 +135,7 @@ def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster)
     """(..., D, 2) ms of the forward and backward all-to-all from (..., D, 4) phases and (..., D) MiB of outputs."""
     route = normalized(weights, "route", routes(mib, cluster))
     backward = mlp(weights, "backward_comm", route)
-    late = skews(phases[..., 0] + phases[..., 3] + backward[..., 0], cluster)
+    late = skews(phases[..., FORWARD] + phases[..., BACKWARD] + backward[..., 0], cluster)
     forward = mlp(weights, "forward_comm", joined([route, normalized(weights, "skew", late)]))
     return joined([forward, backward])
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import COMMUNICATION
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import (
     Array,
@@ -127,7 +128,7 @@ class PooledCostModel(NeuralCostModel):
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """See `NeuralCostModel`."""
-        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][1:3]
+        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
 
 
 def work(tables: Tables) -> NDArray[np.float64]:

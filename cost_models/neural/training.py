@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
@@ -241,7 +242,7 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     loads = samples.loads(latents, which)
     cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
     phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))
-    error = (phases - samples.used_phases_ms[rows])[:, [0, 2, 3]]
+    error = (phases - samples.used_phases_ms[rows])[:, [FORWARD, BACKWARD_COMM, BACKWARD]]
     total: Tensor = (cost**2).mean() + (error**2).mean(dim=0).sum()
     return total
 

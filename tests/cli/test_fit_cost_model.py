@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.cli import COMMANDS
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
@@ -101,7 +100,3 @@ def test_too_little_data_is_refused(run, tmp_path: Path) -> None:
     assert outcome.code == 2
     assert "too small to fit a model to" in " ".join(outcome.err.split())
     assert run("fit-cost-model", tmp_path / "nowhere", "--out", tmp_path / "new").code == 2
-
-
-def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["fit-cost-model"].help in " ".join(run("--help", columns=200).out.split())

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.cli import COMMANDS
 from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
@@ -131,7 +130,3 @@ def test_a_folder_without_measurements_is_refused(run, tmp_path: Path) -> None:
     outcome = run("report-cost-model", tmp_path)
     assert outcome.code == 2
     assert "`shard-gym collect` makes such a folder" in " ".join(outcome.err.split())
-
-
-def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["report-cost-model"].help in " ".join(run("--help", columns=200).out.split())

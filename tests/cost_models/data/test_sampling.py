@@ -32,51 +32,51 @@ def same(one: SampledPlacement, other: SampledPlacement) -> bool:
 
 
 @given(NUMBERS)
-def test_a_draw_depends_on_seed_and_number_alone(number: int) -> None:
+def test_a_placement_depends_on_seed_and_number_alone(number: int) -> None:
     again = replace(SAMPLER)
-    again.sample(number + 1)  # what was drawn before does not matter
+    again.sample(number + 1)  # earlier samples have no effect
     assert same(SAMPLER.sample(number), again.sample(number))
     assert not same(SAMPLER.sample(number), replace(SAMPLER, seed=1).sample(number))
 
 
 @given(NUMBERS)
-def test_a_draw_fits_wherever_it_is_placed_and_keeps_its_rows(number: int) -> None:
-    drawn = SAMPLER.sample(number)
-    check_placement(drawn.placement, drawn.tables, drawn.topology)
-    assert drawn.topology.num_devices == 4
-    assert 1 <= len(drawn.tables) <= 4 * SAMPLER.tables_per_device
-    assert drawn.tables.memory_bytes.sum() <= 4 * GIB
-    assert ((drawn.tables.embedding_dim >= 4) & (drawn.tables.embedding_dim <= 128)).all()
-    assert len(set(drawn.tables.names)) == len(drawn.tables)
+def test_a_placement_fits_one_device_and_keeps_its_rows(number: int) -> None:
+    sampled = SAMPLER.sample(number)
+    check_placement(sampled.placement, sampled.tables, sampled.topology)
+    assert sampled.topology.num_devices == 4
+    assert 1 <= len(sampled.tables) <= 4 * SAMPLER.tables_per_device
+    assert sampled.tables.memory_bytes.sum() <= 4 * GIB
+    assert ((sampled.tables.embedding_dim >= 4) & (sampled.tables.embedding_dim <= 128)).all()
+    assert len(set(sampled.tables.names)) == len(sampled.tables)
     rows = dict(zip(SAMPLER.tables.names, SAMPLER.tables.num_embeddings, strict=True))
-    assert [rows[name] for name in drawn.tables.names] == drawn.tables.num_embeddings.tolist()
+    assert [rows[name] for name in sampled.tables.names] == sampled.tables.num_embeddings.tolist()
 
 
 @given(NUMBERS, st.integers(0, 3), st.sampled_from([512, 65_536]))
 def test_a_table_has_one_split_whatever_the_seed_and_the_batch_size(number: int, seed: int, size: int) -> None:
-    drawn = replace(SAMPLER, seed=seed, workload=Workload(size)).sample(number)
+    sampled = replace(SAMPLER, seed=seed, workload=Workload(size)).sample(number)
     split_by_name = {SAMPLER.tables.names[row]: split for split in SPLITS for row in SAMPLER.groups[split]}
-    assert {split_by_name[name] for name in drawn.tables.names} == {drawn.split} == {split_of(number)}
+    assert {split_by_name[name] for name in sampled.tables.names} == {sampled.split} == {split_of(number)}
 
 
-def test_all_kinds_of_loads_come_up() -> None:
-    drawn = [SAMPLER.sample(number) for number in range(200)]
-    assert [sum(each.split == split for each in drawn) for split in SPLITS] == [140, 20, 40]
-    counts = [len(each.tables) for each in drawn]
+def test_placements_of_all_kinds_occur() -> None:
+    sampled = [SAMPLER.sample(number) for number in range(200)]
+    assert [sum(each.split == split for each in sampled) for split in SPLITS] == [140, 20, 40]
+    counts = [len(each.tables) for each in sampled]
     assert min(counts) == 1
     assert max(counts) > 100
-    empty = [4 - len(set(each.placement.tolist())) for each in drawn if len(each.tables) > 8]
+    empty = [4 - len(set(each.placement.tolist())) for each in sampled if len(each.tables) > 8]
     assert 0 in empty
     assert max(empty) >= 2
-    widths = [set(each.tables.embedding_dim.tolist()) for each in drawn]
+    widths = [set(each.tables.embedding_dim.tolist()) for each in sampled]
     assert {4, 128} <= set().union(*widths)
     assert any(len(each) > 10 for each in widths)
     assert any(each == {128} for each in widths)
 
 
 def test_test_tables_are_placed_several_times() -> None:
-    drawn = [SAMPLER.sample(number) for number in range(2 * CYCLE) if split_of(number) == "test"]
-    one, other = drawn[:8], drawn[8:]
+    sampled = [SAMPLER.sample(number) for number in range(2 * CYCLE) if split_of(number) == "test"]
+    one, other = sampled[:8], sampled[8:]
     assert len(other) == 8
     assert {each.tables.names for each in one} != {each.tables.names for each in other}
     for group in (one, other):
@@ -85,7 +85,7 @@ def test_test_tables_are_placed_several_times() -> None:
         assert len({each.placement.tobytes() for each in group}) == 8
 
 
-def test_what_a_batch_reads_follows_its_size() -> None:
+def test_row_statistics_follow_the_batch_size() -> None:
     pool = load_pool("dlrm-2021")
     own = replace(SAMPLER, workload=Workload(65_536), pools=("dlrm-2021",)).tables
     # Zipf's law is not stored to the last digit, so neither are its sums.
@@ -129,7 +129,7 @@ def test_unknown_names_are_refused() -> None:
         replace(SAMPLER, pools=("dlrm-2020",)).prepare()
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_little_memory_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="allow more memory"):
         replace(SAMPLER, max_bytes=1).sample(0)
 
