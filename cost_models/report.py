@@ -220,11 +220,11 @@ def _facts(comparison: Comparison) -> Iterator[str]:
             "Interquartile range of an iteration's cost within a measurement: "
             f"{median} of the median; 5 % of the measurements have more than {worst}."
         )
-    if index.skipped:
-        reasons = Counter(skipped.reason for skipped in index.skipped).most_common()
+    if index.failed:
+        reasons = Counter(failed.reason for failed in index.failed).most_common()
         named = [f"{count} x {reason}" for reason, count in reasons[:MAX_REASONS]]
         more = [f"and {len(reasons) - MAX_REASONS} other reasons"] if len(reasons) > MAX_REASONS else []
-        yield f"Failed: {counted(len(index.skipped), 'measurement')} ({'; '.join([*named, *more])})."
+        yield f"Failed: {counted(len(index.failed), 'measurement')} ({'; '.join([*named, *more])})."
 
 
 def _error_table(comparison: Comparison) -> str:

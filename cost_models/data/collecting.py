@@ -13,10 +13,10 @@ import numpy as np
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models.data.dataset import CostRecorder
 from shard_gym.cost_models.data.folder import (
+    FailedMeasurement,
     MeasurementIndex,
-    SkippedMeasurement,
+    append_failed,
     append_part,
-    append_skipped,
     begin_folder,
     exclusive_access,
     read_parts,
@@ -45,7 +45,7 @@ class CollectionProgress:
     Attributes:
         measured: measurements in the folder, or about to be written.
         repeats: those of them that measured a placement again.
-        skipped: measurements that failed.
+        failed: measurements that failed.
         new: measurements that this run added.
         reasons: why measurements failed, with the count of each reason.
         seconds: duration of this run so far.
@@ -53,7 +53,7 @@ class CollectionProgress:
 
     measured: int
     repeats: int
-    skipped: int
+    failed: int
     new: int
     reasons: dict[str, int]
     seconds: float
@@ -158,7 +158,7 @@ class _Writer:
             info = read_parts(folder, index)[1]  # fails if a part is damaged, so nothing is added to it
             self._measured = {MeasurementId(*id) for id in zip(info.number.tolist(), info.repeat.tolist(), strict=True)}
         self._count_before = len(self._measured)
-        self._reasons = {MeasurementId(each.number, each.repeat): each.reason for each in index.skipped}
+        self._reasons = {MeasurementId(each.number, each.repeat): each.reason for each in index.failed}
         self._unwritten: list[MeasurementResult] = []
         self._failed: list[MeasurementResult] = []
         self._failures_in_a_row = 0
@@ -205,7 +205,7 @@ class _Writer:
         if results:
             append_part(self._folder, *self._part(results))
         if failed:
-            append_skipped(self._folder, [SkippedMeasurement(*result.id, result.reason) for result in failed])
+            append_failed(self._folder, [FailedMeasurement(*result.id, result.reason) for result in failed])
 
     def _part(self, results: Sequence[MeasurementResult]) -> tuple[SplitCosts, MeasurementInfo]:
         recorder, splits = CostRecorder(self._source), []
@@ -226,7 +226,7 @@ class _Writer:
         return CollectionProgress(
             measured=len(self._measured),
             repeats=sum(id.repeat for id in self._measured),
-            skipped=len(self._reasons),
+            failed=len(self._reasons),
             new=len(self._measured) - self._count_before,
             reasons=dict(Counter(self._reasons.values()).most_common()),
             seconds=seconds,

@@ -39,7 +39,7 @@ _SOURCE_MEANING = (
 )
 
 
-class SkippedMeasurement(NamedTuple):
+class FailedMeasurement(NamedTuple):
     """A measurement that failed: `number` and `repeat` as in `MeasurementInfo`, and the reason."""
 
     number: int
@@ -57,7 +57,7 @@ class MeasurementIndex:
         workload: how the tables are trained.
         sampling: `PlacementSampler.to_json` of the sampler.
         parts: for each part its "topologies" and the "sha256" of its files.
-        skipped: measurements that failed.
+        failed: measurements that failed.
     """
 
     source: str
@@ -65,7 +65,7 @@ class MeasurementIndex:
     workload: Workload
     sampling: Mapping[str, Any]
     parts: tuple[Any, ...] = ()
-    skipped: tuple[SkippedMeasurement, ...] = ()
+    failed: tuple[FailedMeasurement, ...] = ()
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
@@ -92,7 +92,7 @@ def read_index(folder: str | Path) -> MeasurementIndex:
             workload=Workload(**index["workload"]),
             sampling=index["drawn"],
             parts=tuple(index["parts"]),
-            skipped=tuple(SkippedMeasurement(**each) for each in index["skipped"]),
+            failed=tuple(FailedMeasurement(**each) for each in index["skipped"]),
         )
     except (TypeError, ValueError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}") from error
@@ -104,7 +104,7 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
         **{"source": index.source, "hardware": index.hardware, "workload": asdict(index.workload)},
         "drawn": dict(index.sampling),
         "parts": list(index.parts),
-        "skipped": [skipped._asdict() for skipped in index.skipped],
+        "skipped": [failed._asdict() for failed in index.failed],
     }
     write_json(folder / INDEX, content)
 
@@ -208,7 +208,7 @@ def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) ->
     _write_index(folder, replace(index, parts=(*index.parts, part)))
 
 
-def append_skipped(folder: str | Path, skipped: Sequence[SkippedMeasurement]) -> None:
+def append_failed(folder: str | Path, failed: Sequence[FailedMeasurement]) -> None:
     """Note measurements that failed in the index of `folder`.
 
     Raises:
@@ -216,7 +216,7 @@ def append_skipped(folder: str | Path, skipped: Sequence[SkippedMeasurement]) ->
         UnwritablePathError: the disk refuses.
     """
     index = read_index(folder)
-    _write_index(Path(folder), replace(index, skipped=(*index.skipped, *skipped)))
+    _write_index(Path(folder), replace(index, failed=(*index.failed, *failed)))
 
 
 def read_parts(folder: str | Path, index: MeasurementIndex) -> tuple[SplitCosts, MeasurementInfo]:

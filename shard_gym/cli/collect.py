@@ -250,8 +250,8 @@ def _shown(
 
         def show(state: CollectionProgress) -> None:
             progress[folder] = state
-            counts = f"{state.measured:,} measured, {state.skipped:,} failed"
-            done = (state.measured - state.repeats + state.skipped) / count if count else 0.0
+            counts = f"{state.measured:,} measured, {state.failed:,} failed"
+            done = (state.measured - state.repeats + state.failed) / count if count else 0.0
             bars.update(bar, description=counts, completed=max(done, state.seconds / max(budget_s, 1e-9)))
             if not console.is_terminal and state.new % PART_SIZE == 0:
                 console.print(sentence(f"{folder}: {counts}"), soft_wrap=True)
@@ -267,7 +267,7 @@ def _print_progress(hardware: str, progress: dict[Path, CollectionProgress]) -> 
     for header in ("measured", "of them again", "new", "failed", "time"):
         table.add_column(header, justify="right")
     for folder, state in progress.items():
-        numbers = (state.measured, state.repeats, state.new, state.skipped)
+        numbers = (state.measured, state.repeats, state.new, state.failed)
         table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
     console = output()
     heading(console, f"Measured on {hardware}")

@@ -128,7 +128,7 @@ def test_some_reasons_of_failures_are_shown(run, fake, tmp_path: Path) -> None:
     assert "3 x: 3 bytes too few." in outcome.out
     assert outcome.out.count("bytes too few") == 5
     assert "... and for 1 other reasons" in outcome.out
-    assert len(read_index(tmp_path).skipped) == 8
+    assert len(read_index(tmp_path).failed) == 8
 
 
 @pytest.mark.parametrize("by_signal", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from shard_gym.cost_models import PHASES, AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.calibration import DEVICE, LINKS
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import SkippedMeasurement, append_skipped
+from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
@@ -158,7 +158,7 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
 
 def test_the_page_has_failures_and_spreads(tmp_path: Path) -> None:
     measure(tmp_path, count=20)
-    append_skipped(tmp_path, [SkippedMeasurement(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
+    append_failed(tmp_path, [FailedMeasurement(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
     found = load_measurements(tmp_path)
     found = replace(found, info=replace(found.info, spread=np.linspace(0, 0.2, len(found.info))))
     text = page([compare(found, {})], "command", [""])

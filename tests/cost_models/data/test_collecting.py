@@ -114,7 +114,7 @@ def test_a_repeat_comes_much_later() -> None:
 
 def test_what_is_measured_is_what_is_sampled(tmp_path: Path) -> None:
     progress = collect(tmp_path, count=60, repeat_every=7, part_size=16)
-    assert (progress.measured, progress.new, progress.repeats, progress.skipped) == (68, 68, 8, 0)
+    assert (progress.measured, progress.new, progress.repeats, progress.failed) == (68, 68, 8, 0)
     found = load_measurements(tmp_path)
     index, data = found.index, found.costs.data
     assert (index.source, index.hardware, index.workload) == (Fake().fingerprint, "fake-device", SAMPLER.workload)
@@ -270,24 +270,24 @@ def test_the_budget_is_in_seconds_of_real_time(tmp_path: Path) -> None:
 
 def test_failures_are_noted_and_not_tried_again(tmp_path: Path) -> None:
     progress = collect(tmp_path, fake(fails=lambda number: number % 3 == 0), count=30, repeat_every=None, part_size=4)
-    assert (progress.measured, progress.skipped) == (20, 10)
+    assert (progress.measured, progress.failed) == (20, 10)
     assert progress.reasons == {"The device has too little memory.": 10}
-    skipped = read_index(tmp_path).skipped
+    skipped = read_index(tmp_path).failed
     assert [(each.number, each.repeat) for each in skipped] == [(number, 0) for number in range(0, 30, 3)]
     assert {each.reason for each in skipped} == {"The device has too little memory."}
     again = collect(tmp_path, count=30, repeat_every=3)
     assert again.new == again.repeats == 9  # 2, 5, ... 26; none of them failed, and 29 is the last
-    assert again.skipped == 10
+    assert again.failed == 10
 
 
 def test_a_placement_that_failed_is_not_repeated_either(tmp_path: Path) -> None:
-    assert collect(tmp_path, fake(fails=lambda number: number == 2), count=10, repeat_every=3).skipped == 1
+    assert collect(tmp_path, fake(fails=lambda number: number == 2), count=10, repeat_every=3).failed == 1
     assert [id.number for id in measured_ids(tmp_path) if id.repeat] == [5, 8]  # but not 2
 
 
 def test_a_folder_may_hold_failures_only(tmp_path: Path) -> None:
     collect(tmp_path, fake(fails=lambda _: True), count=5, repeat_every=None)
-    assert [each.number for each in read_index(tmp_path).skipped] == [0, 1, 2, 3, 4]
+    assert [each.number for each in read_index(tmp_path).failed] == [0, 1, 2, 3, 4]
     with pytest.raises(InvalidOptionError, match="holds no measurement yet"):
         load_measurements(tmp_path)
     collect(tmp_path, count=8, repeat_every=None)
@@ -297,7 +297,7 @@ def test_a_folder_may_hold_failures_only(tmp_path: Path) -> None:
 def test_a_machine_that_fails_does_not_use_up_the_placements(tmp_path: Path) -> None:
     with pytest.raises(RunsFailedError, match="too little memory"):
         collect(tmp_path, fake(fails=lambda number: number == 1 or number >= 10), count=100, repeat_every=None)
-    assert [each.number for each in read_index(tmp_path).skipped] == [1]
+    assert [each.number for each in read_index(tmp_path).failed] == [1]
     assert collect(tmp_path, count=10 + MAX_FAILURES, repeat_every=None).new == MAX_FAILURES
 
 
@@ -308,7 +308,7 @@ def test_other_exceptions_are_raised(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         collect(tmp_path, Broken, count=5)
-    assert not read_index(tmp_path).skipped
+    assert not read_index(tmp_path).failed
 
 
 # Refusals

@@ -85,8 +85,8 @@ def test_all_workers_work_and_the_data_are_those_of_one(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_loses_its_measurement_only(tmp_path: Path) -> None:
     progress = collect(FakePool(deadly=(3, 11)), tmp_path, SAMPLER, count=20, repeat_every=None)
-    assert (progress.measured, progress.skipped, progress.reasons) == (18, 2, {"It died.": 2})
-    assert sorted(each.number for each in read_index(tmp_path).skipped) == [3, 11]
+    assert (progress.measured, progress.failed, progress.reasons) == (18, 2, {"It died.": 2})
+    assert sorted(each.number for each in read_index(tmp_path).failed) == [3, 11]
 
 
 def test_an_interrupted_run_continues_without_duplicates(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_actors_measure(tmp_path: Path, cluster: None) -> None:
     assert (pool.fingerprint, pool.hardware) == (AnalyticalCostModel().fingerprint, "a-cluster")
     progress = collect(pool, tmp_path, SAMPLER, count=12, repeat_every=None)
     pool.close()
-    assert sorted(each.number for each in read_index(tmp_path).skipped) == deadly
+    assert sorted(each.number for each in read_index(tmp_path).failed) == deadly
     assert progress.measured == 12 - len(deadly)
     assert list(progress.reasons) == ["The worker died while it measured this."]
 

@@ -1,4 +1,4 @@
-"""PlacementSampler: a function of seed and number, within the memory, and never of tables of two splits."""
+"""Sampled placements: a function of seed and number, within the memory, and never of tables of two splits."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_cost_alone_is_that_of_a_task_of_one_table(architecture: str, untraine
         alone = model.table_loads(tables, topology)[:, model.alone]
         for table in np.flatnonzero(alone > LEAST_MS):
             estimate = model.estimate(np.zeros(1, np.int64), tables.select([table]), topology).total_ms
-            assert said == pytest.approx(alone[table], rel=TOLERANCE)
+            assert estimate == pytest.approx(alone[table], rel=TOLERANCE)
             compared += 1
     assert compared > 10
 
