@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,25 +40,27 @@ class MeasurementResult(NamedTuple):
     reason: str = ""
 
 
-class Measurer(Protocol):
-    """Measures sampled placements with one cost model on one kind of machine."""
+class Measurer(ABC):
+    """Measures sampled placements with one cost model on one kind of machine.
 
-    @property
-    def fingerprint(self) -> str:
-        """That of the cost model."""
+    Attributes:
+        fingerprint: that of the cost model.
+        hardware: name of the machine; the name of a model that does not measure.
+    """
 
-    @property
-    def hardware(self) -> str:
-        """Name of the machine."""
+    fingerprint: str
+    hardware: str
 
+    @abstractmethod
     def measure(self, ids: Iterator[MeasurementId]) -> Iterator[MeasurementResult]:
         """A result for each of `ids`, in any order; the next id is taken only when something is free to measure it."""
 
+    @abstractmethod
     def close(self) -> None:
         """End all workers."""
 
 
-class LocalMeasurer:
+class LocalMeasurer(Measurer):
     """Measures one placement after the other in this process.
 
     Args:
@@ -68,19 +70,11 @@ class LocalMeasurer:
 
     def __init__(self, make_model: Callable[[], CostModel], sampler: PlacementSampler) -> None:
         self._make_model, self._sampler = make_model, sampler
-        self._models: dict[int, CostModel] = {0: make_model()}
+        model = make_model()
+        self._models: dict[int, CostModel] = {0: model}
+        self.fingerprint, self.hardware = model.fingerprint, str(getattr(model, "hardware", model.name))
 
-    @property
-    def fingerprint(self) -> str:
-        """That of the cost model."""
-        return self._models[0].fingerprint
-
-    @property
-    def hardware(self) -> str:
-        """Name of the machine; the name of the model if it does not measure."""
-        return str(getattr(self._models[0], "hardware", self._models[0].name))
-
-    def measure(self, ids: Iterable[MeasurementId]) -> Iterator[MeasurementResult]:
+    def measure(self, ids: Iterator[MeasurementId]) -> Iterator[MeasurementResult]:
         """A result for each of `ids`, in their order."""
         return map(self.measure_one, ids)
 
@@ -101,8 +95,8 @@ class LocalMeasurer:
             getattr(model, "close", lambda: None)()
 
 
-class WorkerPool(ABC):
-    """A `Measurer` that keeps several workers busy.
+class WorkerPool(Measurer):
+    """Keeps several workers busy.
 
     Args:
         origins: fingerprint and hardware of the cost model of each worker.
@@ -148,10 +142,6 @@ class WorkerPool(ABC):
     @abstractmethod
     def result(self, task: Any, id: MeasurementId) -> MeasurementResult:
         """The result of a task that is done; a worker that died gives a reason instead of an estimate."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all workers."""
 
 
 class RayWorkerPool(WorkerPool):
@@ -246,7 +236,7 @@ class RayWorkerPool(WorkerPool):
 
 
 class _Actor(LocalMeasurer):
-    """A `LocalMeasurer` whose properties can be asked for remotely."""
+    """A `LocalMeasurer` whose attributes are available remotely."""
 
     def origin(self) -> tuple[str, str]:
         return self.fingerprint, self.hardware

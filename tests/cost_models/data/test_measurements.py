@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.base import CostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
 from shard_gym.cost_models.data.measurers import LocalMeasurer
@@ -32,12 +30,9 @@ class Slower(AnalyticalCostModel):
 def measure(
     folder: Path, sampler: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, hardware: str = "fake-device"
 ) -> Path:
-    def models() -> Callable[[], CostModel]:
-        made = iter((AnalyticalCostModel, Slower))
-        return lambda: next(made)()
-
-    measurer = LocalMeasurer(models(), sampler)
-    measurer._models[0].hardware = hardware  # type: ignore[attr-defined]
+    models = iter((AnalyticalCostModel, Slower))
+    measurer = LocalMeasurer(lambda: next(models)(), sampler)
+    measurer.hardware = hardware
     collect(measurer, folder, sampler, count=count)
     return folder
 
