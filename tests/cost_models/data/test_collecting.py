@@ -320,7 +320,7 @@ def test_other_exceptions_are_raised(tmp_path: Path) -> None:
         (Fake, replace(SAMPLER, seed=1), "seed is 0, not 1"),
         (Fake, replace(SAMPLER, max_bytes=2**31), "max_bytes"),
         (Fake, replace(SAMPLER, workload=Workload(1024)), "batch_size"),
-        (fake(version=99), SAMPLER, "source .*A source stands for layout"),
+        (fake(version=99), SAMPLER, "source .*A source identifies layout"),
         (fake(hardware="other-device"), SAMPLER, "hardware is 'fake-device', not 'other-device'"),
     ],
 )
