@@ -1,4 +1,4 @@
-"""The analytical model's numbers for a machine, found from what was measured on it; needs scipy."""
+"""Calibration: the numbers of a hardware profile with which the analytical model fits measurements; needs scipy."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ from dataclasses import replace
 import numpy as np
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
-from shard_gym.cost_models.metrics import predictions
+from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.hardware import HardwareProfile
 
 DEVICE = ("dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "clock_ghz", "kernel_launch_us", "ramp_bytes")
-"""What is found of a device. The clock stands for what its lanes reach: number of SMs times clock enters as one."""
+"""Calibrated numbers of a device. The model uses the product of clock and number of SMs, so the clock covers both."""
 
 LINKS = ("intra_host_gb_per_s", "intra_host_latency_us")
+"""Calibrated numbers of the links."""
 
-REACH = np.log(1000.0)
-"""No number moves by more than this factor."""
+MAX_LOG_CHANGE = np.log(1000.0)
+"""Bound of the change of a number, as a logarithm."""
 
 OUTLIER = 0.1
-"""Logarithmic errors beyond this weigh less than their square."""
+"""Logarithmic errors beyond this are outliers (see soft L1)."""
 
 STEP = 0.02
-"""By which numbers are moved to see what that changes; the L2's size enters in steps."""
+"""Step of the numerical derivatives; large, because costs change in steps with the size of the L2."""
 
-MOST_EVALUATIONS = 60
+MAX_EVALUATIONS = 60
 LEAST_MS = 1e-6
 
 PRIOR = 3.0
-"""Every number that moves weighs as much as so many devices off by the same factor in one phase: next to nothing, but
-numbers of which the data say nothing stay where they were."""
+"""Weight of the change of a number, in devices with the same logarithmic error in one phase. It is small, but keeps
+numbers that have no effect on the data at their initial values."""
 
 
 def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) -> HardwareProfile:
-    """`start` with the numbers that make the analytical model fit `data` best.
+    """The profile with which the analytical model fits `data` best.
 
-    What is made small is the squared error of the logarithm of every device's time in every phase, each phase weighing
-    the same, outliers less (soft L1). Numbers that the data say nothing about, such as links between hosts, stay, or
-    nearly so (see `PRIOR`).
+    Minimizes the squared errors of the logarithms of each device's time in each phase, with equal weight for each
+    phase and less for outliers (soft L1). Numbers that have no effect on the data, such as links between hosts, keep
+    their values, or nearly so (see `PRIOR`).
 
     Args:
         data: measured placements on one kind of machine.
-        start: where the search begins; None for the devices and links that the data name.
+        start: initial numbers; None for the device and links of the topologies.
 
     Raises:
         InvalidOptionError: no phase of any device took time.
@@ -54,45 +55,45 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) 
         from scipy.optimize import least_squares
     except ModuleNotFoundError as error:
         raise missing_extra("scipy", "torch", "Calibrating a hardware profile") from error
-    begin = start or profile_in(data)
+    initial = start or profile_in(data)
     spent = data.phases_ms > 0
     if not spent.any():
         raise InvalidOptionError("Nothing can be calibrated: no phase of any device took time in these measurements.")
     model, measured = AnalyticalCostModel(), np.log(data.phases_ms[spent])
     weight = np.broadcast_to(1.0 / np.sqrt(np.maximum(spent.sum(axis=(0, 1)), 1)), spent.shape)[spent]
 
-    def misses(moves: FloatArray) -> FloatArray:
-        said = predictions(model, data.on(_moved(begin, moves)))[0][spent]
-        misses: FloatArray = weight * (np.log(np.maximum(said, LEAST_MS)) - measured)
-        return np.concatenate([misses, PRIOR * np.median(weight) * moves])
+    def residuals(logarithms: FloatArray) -> FloatArray:
+        estimated = estimates_of(model, data.on(_changed(initial, logarithms))).phases_ms[spent]
+        errors: FloatArray = weight * (np.log(np.maximum(estimated, LEAST_MS)) - measured)
+        return np.concatenate([errors, PRIOR * np.median(weight) * logarithms])
 
-    exchanged = bool(spent[..., 1:3].any())
-    free = len(DEVICE) + (len(LINKS) if exchanged else 0)
+    has_all_to_alls = bool(spent[..., COMMUNICATION].any())
+    count = len(DEVICE) + (len(LINKS) if has_all_to_alls else 0)
     found = least_squares(
-        misses,
-        np.zeros(free),
-        bounds=(-REACH, REACH),
+        residuals,
+        np.zeros(count),
+        bounds=(-MAX_LOG_CHANGE, MAX_LOG_CHANGE),
         loss="soft_l1",
         f_scale=OUTLIER * float(np.median(weight)),
         diff_step=STEP,
         x_scale=1.0,
-        max_nfev=MOST_EVALUATIONS,
+        max_nfev=MAX_EVALUATIONS,
     )
-    return _moved(begin, found.x, f"[measured] calibrated on {len(data):,} placements of {data.source}")
+    return _changed(initial, found.x, f"[measured] calibrated on {len(data):,} placements of {data.source}")
 
 
 def profile_in(data: CostDataset) -> HardwareProfile:
-    """The devices and links that the data name."""
+    """The device and links of the first topology of `data`."""
     first = data.topologies[0]
     return HardwareProfile(first.device.name, first.device, first.links, first.devices_per_host)
 
 
-def _moved(start: HardwareProfile, moves: FloatArray, source: str = "") -> HardwareProfile:
-    """`start` with each number times exp of its move; `source` is where they come from."""
-    names = (*DEVICE, *LINKS)[: len(moves)]
+def _changed(start: HardwareProfile, logarithms: FloatArray, source: str = "") -> HardwareProfile:
+    """`start` with its numbers multiplied by factors, given as logarithms; `source` describes the new numbers."""
+    names = (*DEVICE, *LINKS)[: len(logarithms)]
     values = {
-        name: getattr(start.device if name in DEVICE else start.links, name) * float(np.exp(move))
-        for name, move in zip(names, moves, strict=True)
+        name: getattr(start.device if name in DEVICE else start.links, name) * float(np.exp(logarithm))
+        for name, logarithm in zip(names, logarithms, strict=True)
     }
     values["l2_bytes"] = round(values["l2_bytes"])
     device = {name: values[name] for name in names if name in DEVICE}

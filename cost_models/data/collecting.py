@@ -1,101 +1,233 @@
-"""Measuring draw after draw into a folder, for as long as there is time; what is there is never measured again."""
+"""Measuring sampled placements into a folder until the time is up; what the folder has is not measured again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from shard_gym.cost_models.data.folder import begin_costs, only_one
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Measurer, Turn, turns
-from shard_gym.cost_models.data.writer import Book, Tally
-from shard_gym.errors import InvalidOptionError, wrong_kind
+import numpy as np
 
-PART = 24
-"""Measurements that are written at once; a program that is killed loses fewer than these."""
+from shard_gym.checks import checked_count, checked_positive
+from shard_gym.cost_models.data.dataset import CostRecorder
+from shard_gym.cost_models.data.folder import (
+    FailedMeasurement,
+    MeasurementIndex,
+    append_failed,
+    append_part,
+    begin_folder,
+    exclusive_access,
+    read_parts,
+)
+from shard_gym.cost_models.data.measurers import MeasurementId, MeasurementResult, Measurer
+from shard_gym.cost_models.data.parquet import MeasurementInfo
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
+from shard_gym.errors import InvalidOptionError, RunsFailedError
+from shard_gym.text import counted
+
+PART_SIZE = 24
+"""Measurements that are written together; a program that is killed loses fewer than these."""
+
+REPEAT_DELAY = 30
+"""A placement is measured again after so many others, so in another part and at another time."""
+
+MAX_FAILURES = 20
+"""Failures in a row after which a collection stops, because the cause is not the placements."""
+
+
+@dataclass(frozen=True)
+class CollectionProgress:
+    """State of a collection.
+
+    Attributes:
+        measured: measurements in the folder, or about to be written.
+        repeats: those of them that measured a placement again.
+        failed: measurements that failed.
+        new: measurements that this run added.
+        reasons: why measurements failed, with the count of each reason.
+        seconds: duration of this run so far.
+    """
+
+    measured: int
+    repeats: int
+    failed: int
+    new: int
+    reasons: dict[str, int]
+    seconds: float
 
 
 def collect(
     measurer: Measurer,
     folder: str | Path,
-    draws: Draws,
+    sampler: PlacementSampler,
     *,
     budget_s: float | None = None,
     count: int | None = None,
     repeat_every: int | None = 10,
-    part: int = PART,
-    on_tally: Callable[[Tally], None] | None = None,
+    part_size: int = PART_SIZE,
+    on_progress: Callable[[CollectionProgress], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Tally:
-    """Measure draws that `folder` does not have yet, until the time is up or all are there, and add them to it.
+) -> CollectionProgress:
+    """Measure placements that `folder` does not have yet and add them to it, until the time is up or all are there.
 
-    Every `part` measurements are written at once; so is what is there when the time is up, or at Ctrl-C. A draw that
-    fails with an error of ours is noted as skipped, with the reason, and not tried again.
+    Every `part_size` measurements are written together, the rest at the end and at Ctrl-C. A placement whose
+    measurement fails with an error of this project is noted with the reason and not tried again.
 
     Args:
         measurer: what measures.
-        folder: see `neural.collection`; made if it is missing, and gone on with if it is not.
-        draws: what the numbers mean.
+        folder: see `data.folder`; made if it is missing.
+        sampler: gives the placements.
         budget_s: seconds after which no further measurement begins; None for no limit.
-        count: draws that the folder shall have in all; None for no limit.
-        repeat_every: k: every k-th draw is measured a second time, not right after the first; None for never.
-        part: measurements that are written at once.
-        on_tally: called after every measurement.
-        clock: seconds, rising.
+        count: placements that the folder shall have in total; None for no limit.
+        repeat_every: k: every k-th placement is measured a second time, later; None for never.
+        part_size: measurements that are written together.
+        on_progress: called after every measurement.
+        clock: monotonic time in seconds.
 
     Raises:
-        InvalidOptionError: a number means nothing, there is neither a budget nor a count, or the folder holds
-            something else, or another program adds to it.
-        RunsFailedError: `book.MOST_FAILURES` draws in a row failed; these are not noted.
+        InvalidOptionError: an option is out of range, there is neither a budget nor a count, the folder holds other
+            measurements, or another program adds to it.
+        RunsFailedError: `MAX_FAILURES` measurements in a row failed; these are not noted.
         DamagedFileError: the folder is damaged.
         UnwritablePathError: the disk refuses.
         MissingExtraError: pyarrow is not installed.
     """
-    _check(budget_s, count, repeat_every, part)
-    draws.prepare()
-    begin = clock()
-    with only_one(folder):
-        source, hardware = measurer.fingerprint, measurer.hardware
-        begin_costs(folder, source=source, hardware=hardware, workload=draws.workload, drawn=draws.to_json())
-        book = Book(Path(folder), draws, source, part)
-        _fill(book, measurer, turns(count, repeat_every), budget_s, on_tally, lambda: clock() - begin)
-    return book.tally(clock() - begin)
-
-
-def _fill(
-    book: Book,
-    measurer: Measurer,
-    every: Iterator[Turn],
-    budget_s: float | None,
-    on_tally: Callable[[Tally], None] | None,
-    passed: Callable[[], float],
-) -> None:
-    """Measure what `book` does not have, until the time is up."""
-
-    def wanted() -> Iterator[Turn]:
-        for turn in every:
-            if book.has(turn):
-                continue
-            if budget_s is not None and passed() >= budget_s:
-                return
-            yield turn
-
-    try:
-        for outcome in measurer.measure(wanted()):
-            book.add(outcome)
-            if on_tally:
-                on_tally(book.tally(passed()))
-    finally:
-        book.write()
-
-
-def _check(budget_s: Any, count: Any, repeat_every: Any, part: Any) -> None:
     if budget_s is None and count is None:
         raise InvalidOptionError("A collection needs an end: give a budget, a count, or both.")
-    if budget_s is not None and not 0 < budget_s < float("inf"):
-        raise wrong_kind("budget_s", budget_s, "a positive number of seconds")
-    for name, value in (("count", count), ("repeat_every", repeat_every), ("part", part)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise wrong_kind(name, value, "an integer of at least 1")
+    if budget_s is not None:
+        checked_positive("budget_s", budget_s)
+    for name, value in (("count", count), ("repeat_every", repeat_every), ("part_size", part_size)):
+        if value is not None:
+            checked_count(name, value)
+    sampler.prepare()
+    begin = clock()
+    with exclusive_access(folder):
+        writer = _Writer(Path(folder), sampler, measurer, part_size)
+
+        def missing() -> Iterator[MeasurementId]:
+            for id in measurement_schedule(count, repeat_every):
+                if writer.has(id):
+                    continue
+                if budget_s is not None and clock() - begin >= budget_s:
+                    return
+                yield id
+
+        try:
+            for result in measurer.measure(missing()):
+                writer.add(result)
+                if on_progress:
+                    on_progress(writer.progress(clock() - begin))
+        finally:
+            writer.write()
+    return writer.progress(clock() - begin)
+
+
+def measurement_schedule(count: int | None, repeat_every: int | None) -> Iterator[MeasurementId]:
+    """Placements by number, and every `repeat_every`-th a second time, `REPEAT_DELAY` placements later.
+
+    The order does not depend on `count`, except for the repeats that remain at the end.
+    """
+
+    def repeats(number: int) -> bool:
+        return repeat_every is not None and number >= 0 and number % repeat_every == repeat_every - 1
+
+    number = 0
+    while count is None or number < count:
+        yield MeasurementId(number, 0)
+        if repeats(number - REPEAT_DELAY):
+            yield MeasurementId(number - REPEAT_DELAY, 1)
+        number += 1
+    for late in range(max(0, number - REPEAT_DELAY), number - 1):  # not the last one: nothing was measured after it
+        if repeats(late):
+            yield MeasurementId(late, 1)
+
+
+class _Writer:
+    """Adds results to a folder, part by part, and knows what the folder has."""
+
+    def __init__(self, folder: Path, sampler: PlacementSampler, measurer: Measurer, part_size: int) -> None:
+        self._folder, self._sampler, self._source, self._part_size = folder, sampler, measurer.fingerprint, part_size
+        index = begin_folder(
+            folder, MeasurementIndex(measurer.fingerprint, measurer.hardware, sampler.workload, sampler.to_json())
+        )
+        self._measured: set[MeasurementId] = set()
+        if index.parts:
+            info = read_parts(folder, index)[1]  # fails if a part is damaged, so nothing is added to it
+            self._measured = {MeasurementId(*id) for id in zip(info.number.tolist(), info.repeat.tolist(), strict=True)}
+        self._count_before = len(self._measured)
+        self._reasons = {MeasurementId(each.number, each.repeat): each.reason for each in index.failed}
+        self._unwritten: list[MeasurementResult] = []
+        self._failed: list[MeasurementResult] = []
+        self._failures_in_a_row = 0
+
+    def has(self, id: MeasurementId) -> bool:
+        """Whether `id` is done; a placement whose first measurement failed is not measured again either."""
+        return id in self._measured or id in self._reasons or MeasurementId(id.number, 0) in self._reasons
+
+    def add(self, result: MeasurementResult) -> None:
+        """Take a result; a full part is written.
+
+        Raises:
+            RunsFailedError: this was the last of `MAX_FAILURES` failures in a row; they are not noted.
+            UnwritablePathError: the disk refuses.
+        """
+        if result.estimate is None:
+            self._failed.append(result)
+            self._reasons[result.id] = result.reason
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= MAX_FAILURES:
+                self._stop()
+            return
+        self._failures_in_a_row = 0
+        self._measured.add(result.id)
+        self._unwritten.append(result)
+        if len(self._unwritten) >= self._part_size:
+            self.write()
+
+    def _stop(self) -> None:
+        for result in self._failed[-MAX_FAILURES:]:
+            del self._reasons[result.id]
+        reason = self._failed[-1].reason
+        del self._failed[-MAX_FAILURES:]
+        raise RunsFailedError(
+            f"{counted(MAX_FAILURES, 'measurement')} in a row failed, so the collection stops and these are not noted. "
+            f"The last reason: {reason}"
+        )
+
+    def write(self) -> None:
+        """Write the results that are not in the folder yet."""
+        # The lists are emptied first, so that an interrupted write is never repeated.
+        results, self._unwritten = self._unwritten, []
+        failed, self._failed = self._failed, []
+        if results:
+            append_part(self._folder, *self._part(results))
+        if failed:
+            append_failed(self._folder, [FailedMeasurement(*result.id, result.reason) for result in failed])
+
+    def _part(self, results: Sequence[MeasurementResult]) -> tuple[SplitCosts, MeasurementInfo]:
+        recorder, splits = CostRecorder(self._source), []
+        for result in results:
+            sampled = self._sampler.sample(result.id.number)
+            assert result.estimate is not None
+            recorder.add(sampled.tables, sampled.topology, sampled.placement, result.estimate)
+            splits.append(SPLITS.index(sampled.split))
+        info = MeasurementInfo(
+            number=np.array([result.id.number for result in results], np.int64),
+            repeat=np.array([result.id.repeat for result in results], np.int64),
+            spread=np.array([result.spread for result in results], np.float64),
+        )
+        return SplitCosts.recorded(recorder, splits), info
+
+    def progress(self, seconds: float) -> CollectionProgress:
+        """State of the collection after so many seconds."""
+        return CollectionProgress(
+            measured=len(self._measured),
+            repeats=sum(id.repeat for id in self._measured),
+            failed=len(self._reasons),
+            new=len(self._measured) - self._count_before,
+            reasons=dict(Counter(self._reasons.values()).most_common()),
+            seconds=seconds,
+        )

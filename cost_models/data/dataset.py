@@ -1,4 +1,4 @@
-"""What placements were measured to cost: the data that neural cost models learn from."""
+"""Data sets of placements and their costs, in memory: what neural cost models are trained on."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in
 
 @dataclass(frozen=True, eq=False)
 class CostDataset:
-    """P placements and the ms of each phase on each of their devices; tables that occur again are kept once.
+    """P placements and the ms of each phase on each of their devices; equal tables are kept once.
 
     Attributes:
-        tables: the M tables that occur.
-        topologies: the clusters that occur.
-        topology: (P,) int64, the cluster of each placement.
+        tables: the M different tables.
+        topologies: the different topologies.
+        topology: (P,) int64, the number of the topology of each placement.
         start: (P + 1,) int64; placement p places the tables `members[start[p]:start[p + 1]]`.
         members: (R,) int64, rows of `tables`.
         devices: (R,) int64, the device of each.
-        phases_ms: (P, D, 4) float64, D that of the widest cluster; 0 beyond the devices there are.
+        phases_ms: (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement.
         cost_ms: (P,) float64, ms of the iteration.
-        source: fingerprint of the cost model, or name of the hardware, that said so.
+        source: fingerprint of the cost model that gave the costs.
 
     Raises:
         InvalidOptionError: the arrays do not describe placements and their costs.
@@ -53,12 +53,12 @@ class CostDataset:
     source: str
 
     def __post_init__(self) -> None:
-        for sentence, holds in self._facts():
+        for sentence, holds in self._requirements():
             if not holds:
                 raise InvalidOptionError(f"These arrays are no measured costs: {sentence}.")
 
-    def _facts(self) -> Iterator[tuple[str, bool]]:
-        """What has to hold, each with whether it does; later ones may rely on earlier ones."""
+    def _requirements(self) -> Iterator[tuple[str, bool]]:
+        """Each requirement with whether it holds; later ones rely on earlier ones."""
         count, rows = self.cost_ms.shape[:1], self.members.shape
         widest = max(topology.num_devices for topology in self.topologies)
         for name, dtype, shape in (
@@ -86,11 +86,11 @@ class CostDataset:
 
     @property
     def num_devices(self) -> IntArray:
-        """(P,) int64, the true D."""
+        """(P,) int64, the number of devices of each placement."""
         return np.array([topology.num_devices for topology in self.topologies])[self.topology]
 
     def take(self, which: Sequence[int] | IntArray) -> CostDataset:
-        """The placements `which`, in that order; the tables stay as they are."""
+        """The placements `which`, in that order, with all tables."""
         which = np.asarray(which, np.int64)
         sizes = np.diff(self.start)[which]
         rows = np.concatenate([np.arange(self.start[p], self.start[p + 1]) for p in which] or [np.empty(0, np.int64)])
@@ -105,7 +105,7 @@ class CostDataset:
         )
 
     def on(self, profile: HardwareProfile) -> CostDataset:
-        """The same placements on the devices and links of `profile`; what a model that asks for them should assume."""
+        """The same placements on the devices and links of `profile`, for a cost model that reads them."""
         topologies = tuple(
             profile.topology(topology.num_devices, memory_cap_bytes=topology.memory_cap_bytes)
             for topology in self.topologies
@@ -113,7 +113,7 @@ class CostDataset:
         return replace(self, topologies=topologies)
 
     def to_arrays(self) -> Arrays:
-        """Everything as plain arrays, for a file; the clusters and the workload as JSON in bytes."""
+        """Everything as arrays, for a file; topologies and workload as JSON in bytes."""
         about = {
             "workload": asdict(self.tables.workload),
             "names": list(self.tables.names),
@@ -126,10 +126,10 @@ class CostDataset:
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CostDataset:
-        """The data set that `to_arrays` took apart.
+        """The inverse of `to_arrays`.
 
         Raises:
-            DamagedFileError: something is missing or impossible.
+            DamagedFileError: an array is missing or impossible.
         """
         try:
             about = json.loads(arrays["about"].tobytes())
@@ -153,10 +153,10 @@ _OWN_ARRAYS = ("topology", "start", "members", "devices", "phases_ms", "cost_ms"
 
 
 class CostRecorder:
-    """Collects measurements into a `CostDataset`; equal tables and equal clusters are recognised.
+    """Builds a `CostDataset` placement by placement; equal tables and equal topologies are kept once.
 
     Args:
-        source: fingerprint of what measures.
+        source: fingerprint of the cost model that gives the costs.
     """
 
     def __init__(self, source: str) -> None:
@@ -171,21 +171,21 @@ class CostRecorder:
         return len(self._placements)
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record what `placement` (checked) was measured to cost.
+        """Record the cost of a valid `placement`.
 
         Raises:
-            InvalidOptionError: the tables are trained in another way than those recorded before.
+            InvalidOptionError: the tables have another workload than those recorded before.
         """
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
-                f"One data set holds tables of one workload; it has {self._tables[0][0].workload}, "
-                f"and these tables have {tables.workload}. Record them in another."
+                f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
+                f"and these tables have {tables.workload}. Record them in another data set."
             )
         members = self._rows_of(tables)
         self._placements.append((self._row_of(topology), members, np.array(placement), estimate))
 
     def extend(self, data: CostDataset) -> None:
-        """Record all placements of `data`."""
+        """Record all placements of another data set."""
         for p in range(len(data)):
             rows = slice(int(data.start[p]), int(data.start[p + 1]))
             topology = data.topologies[data.topology[p]]
@@ -193,10 +193,10 @@ class CostRecorder:
             self.add(data.tables.select(data.members[rows]), topology, data.devices[rows], estimate)
 
     def _rows_of(self, tables: Tables) -> IntArray:
-        stacked = [getattr(tables, name) for name in TABLE_ARRAYS]
+        columns = [getattr(tables, name) for name in TABLE_ARRAYS]
         rows, new = np.empty(len(tables), np.int64), []
         for table in range(len(tables)):
-            key = b"".join(array[table].tobytes() for array in stacked)
+            key = b"".join(array[table].tobytes() for array in columns)
             if key not in self._table_rows:
                 self._table_rows[key] = len(self._table_rows)
                 new.append(table)
@@ -213,10 +213,10 @@ class CostRecorder:
         return self._topology_rows[key]
 
     def dataset(self) -> CostDataset:
-        """All that was recorded.
+        """All placements recorded so far.
 
         Raises:
-            InvalidOptionError: nothing was.
+            InvalidOptionError: there are none.
         """
         if not self._placements:
             raise InvalidOptionError("Nothing was measured yet; record a placement first.")
@@ -246,7 +246,7 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """`topology` as JSON values; where its numbers come from is left out."""
+    """`topology` as JSON values, without the sources of its numbers."""
     device, links = asdict(topology.device), asdict(topology.links)
     return {
         "device": {key: value for key, value in device.items() if key != "sources"},
@@ -258,7 +258,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The topology that `topology_to_json` described."""
+    """The inverse of `topology_to_json`."""
     return Topology(
         device=DeviceSpec(**record["device"]),
         links=LinkSpec(**record["links"]),

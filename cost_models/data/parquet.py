@@ -1,9 +1,9 @@
-"""Measured costs as two Parquet files, one of tables and one of placements, and back. Needs pyarrow (extra `torch`).
+"""Measurements as two Parquet files, one of tables and one of placements, and back. Needs pyarrow (extra `torch`).
 
 tables      one row for each table: its arrays (see `Tables`), `name` and `split`
-placements  one row for each placement: `topology` (its number in a list kept elsewhere), `num_devices`, `tables` (rows
-            of the file of tables), `devices` (one for each of them), `phases_ms` (four for each device), `cost_ms`;
-            and, where placements were drawn by number, those of `Notes`
+placements  one row for each measurement: `topology` (its number in a list kept elsewhere), `num_devices`, `tables`
+            (rows of the file of tables), `devices` (one for each of them), `phases_ms` (four for each device),
+            `cost_ms`, and the columns of `MeasurementInfo`
 """
 
 from __future__ import annotations
@@ -16,39 +16,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, IntArray
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
 from shard_gym.tables import NUM_BINS, Tables, Workload
 from shard_gym.topology import Topology
 
-TEXTS = ("name", "split")
-INTEGERS = ("num_embeddings", "embedding_dim", "num_features")
 HISTOGRAMS = ("reuse_histogram", "access_histogram")
 
 
 @dataclass(frozen=True, eq=False)
-class Notes:
-    """What is known of each of P measurements besides its cost.
+class MeasurementInfo:
+    """What is known of P measurements besides their costs.
 
     Attributes:
-        number: (P,) int64, that of the draw.
+        number: (P,) int64, number of the sampled placement.
         repeat: (P,) int64, 0 for its first measurement, 1 for its second.
-        spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it was not taken.
+        spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown.
 
     Raises:
-        InvalidOptionError: the arrays are of different lengths or types, or a number is negative.
+        InvalidOptionError: the arrays have different lengths or wrong types, or a number is negative.
     """
 
-    number: NDArray[np.int64]
-    repeat: NDArray[np.int64]
-    spread: NDArray[np.float64]
+    number: IntArray
+    repeat: IntArray
+    spread: FloatArray
 
     def __post_init__(self) -> None:
         if {self.number.dtype, self.repeat.dtype} != {np.dtype(np.int64)} or self.spread.dtype != np.float64:
-            raise InvalidOptionError("Notes hold int64 numbers and repeats, and float64 spreads.")
+            raise InvalidOptionError("Numbers and repeats of measurements must be int64, spreads float64.")
         if self.number.ndim != 1 or {self.repeat.shape, self.spread.shape} != {self.number.shape}:
-            raise InvalidOptionError("Notes hold one number, one repeat and one spread for each measurement.")
+            raise InvalidOptionError("There must be one number, one repeat and one spread for each measurement.")
         if (self.number < 0).any() or (self.repeat < 0).any() or (self.spread < 0).any():
             raise InvalidOptionError("No number, repeat or spread of a measurement may be negative.")
 
@@ -56,48 +55,31 @@ class Notes:
         return len(self.number)
 
     @staticmethod
-    def joined(parts: Sequence[Notes]) -> Notes:
-        """The notes of all parts after each other."""
-        return Notes(*(np.concatenate([getattr(part, name) for part in parts]) for name in NOTES))
+    def joined(parts: Sequence[MeasurementInfo]) -> MeasurementInfo:
+        """All parts after each other."""
+        return MeasurementInfo(*(np.concatenate([getattr(part, name) for part in parts]) for name in _INFO))
 
 
-NOTES = tuple(field.name for field in fields(Notes))
+_INFO = tuple(field.name for field in fields(MeasurementInfo))
 
 
-def to_parquet(costs: SplitCosts, notes: Notes | None = None) -> dict[str, bytes]:
+def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements".
 
     Raises:
-        InvalidOptionError: there is not one note for each placement.
+        InvalidOptionError: costs and info have different lengths.
         MissingExtraError: pyarrow is not installed.
     """
-    placements = _placement_columns(costs.data)
-    if notes is not None:
-        if len(notes) != len(costs.data):
-            raise InvalidOptionError(f"There are {len(costs.data)} placements, but notes on {len(notes)}.")
-        placements |= {name: getattr(notes, name) for name in NOTES}
-    return {
-        "tables": _written(_table_columns(costs), _schema("tables")),
-        "placements": _written(placements, _schema("placements", noted=notes is not None)),
-    }
-
-
-def notes_from_parquet(content: bytes) -> Notes | None:
-    """The notes in a file of placements; None if it has none.
-
-    Raises:
-        DamagedFileError: it is no Parquet file, or has other columns.
-        InvalidOptionError: the notes are impossible.
-        MissingExtraError: pyarrow is not installed.
-    """
-    columns = _read(content, "placements")
-    return Notes(*(_numbers(columns[name]) for name in NOTES)) if NOTES[0] in columns else None
+    if len(info) != len(costs.data):
+        raise InvalidOptionError(f"There are {len(costs.data)} measurements, but info on {len(info)}.")
+    placements = _placement_columns(costs.data) | {name: getattr(info, name) for name in _INFO}
+    return {"tables": _write("tables", _table_columns(costs)), "placements": _write("placements", placements)}
 
 
 def from_parquet(
     files: Mapping[str, bytes], workload: Workload, topologies: Sequence[Topology], source: str
-) -> SplitCosts:
-    """The costs in the two `files`, with what stands in neither of them.
+) -> tuple[SplitCosts, MeasurementInfo]:
+    """The measurements in the two `files`; the other arguments are what the files do not hold.
 
     Raises:
         DamagedFileError: a file is no Parquet file, or has other columns.
@@ -105,20 +87,18 @@ def from_parquet(
         InvalidOptionError: the placements are impossible, or mix splits.
         MissingExtraError: pyarrow is not installed.
     """
-    tables, splits = _read_tables(_read(files["tables"], "tables"), workload)
-    return SplitCosts(_read_placements(_read(files["placements"], "placements"), tables, topologies, source), splits)
+    tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
+    placements = _read("placements", files["placements"])
+    costs = SplitCosts(_read_placements(placements, tables, topologies, source), table_split)
+    return costs, MeasurementInfo(*(_values(placements[name]) for name in _INFO))
 
 
-def require_arrow() -> None:
-    """Check that files can be written, before the work for them begins.
+def require_arrow() -> ModuleType:
+    """The module pyarrow.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    _arrow()
-
-
-def _arrow() -> ModuleType:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -128,61 +108,56 @@ def _arrow() -> ModuleType:
     return module
 
 
-def _schema(kind: str, *, noted: bool = False) -> Any:
-    arrow = _arrow()
+def _schema(kind: str) -> Any:
+    arrow = require_arrow()
+    whole, real = arrow.int64(), arrow.float64()
     if kind == "placements":
-        whole, lists = ("topology", "num_devices"), ("tables", "devices")
         types = {
-            **dict.fromkeys(whole, arrow.int64()),
-            **dict.fromkeys(lists, arrow.list_(arrow.int64())),
-            "phases_ms": arrow.list_(arrow.float64()),
-            "cost_ms": arrow.float64(),
+            **{"topology": whole, "num_devices": whole, "tables": arrow.list_(whole), "devices": arrow.list_(whole)},
+            **{"phases_ms": arrow.list_(real), "cost_ms": real, "number": whole, "repeat": whole, "spread": real},
         }
-        if noted:
-            types |= {"number": arrow.int64(), "repeat": arrow.int64(), "spread": arrow.float64()}
     else:
         types = {
-            **dict.fromkeys(TEXTS, arrow.string()),
-            **dict.fromkeys(TABLE_ARRAYS, arrow.float64()),
-            **dict.fromkeys(INTEGERS, arrow.int64()),
-            **dict.fromkeys(HISTOGRAMS, arrow.list_(arrow.float64(), NUM_BINS)),
+            **dict.fromkeys(("name", "split"), arrow.string()),
+            **dict.fromkeys(TABLE_ARRAYS, real),
+            **dict.fromkeys(("num_embeddings", "embedding_dim", "num_features"), whole),
+            **dict.fromkeys(HISTOGRAMS, arrow.list_(real, NUM_BINS)),
         }
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def _written(columns: Mapping[str, Any], schema: Any) -> bytes:
-    arrow = _arrow()
+def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
+    arrow = require_arrow()
     sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(arrow.table(dict(columns), schema=schema), sink, compression="zstd")
+    arrow.parquet.write_table(arrow.table(dict(columns), schema=_schema(kind)), sink, compression="zstd")
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
-def _read(content: bytes, kind: str) -> dict[str, Any]:
-    """The columns of a file, each in one piece and without gaps.
+def _read(kind: str, content: bytes) -> dict[str, Any]:
+    """The columns of a file, each as one array.
 
     Raises:
         DamagedFileError: it is no such file.
     """
-    arrow = _arrow()
+    arrow = require_arrow()
     try:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
     except (OSError, arrow.ArrowException) as error:
         raise DamagedFileError(f"The file of {kind} is damaged, or no Parquet file: {error}.") from error
-    noted = NOTES[0] in table.schema.names
-    if not table.schema.equals(_schema(kind, noted=noted)):
+    if not table.schema.equals(_schema(kind)):
         raise DamagedFileError(f"The file of {kind} has other columns than {', '.join(_schema(kind).names)}.")
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 
-def _numbers(column: Any) -> NDArray[Any]:
+def _values(column: Any) -> NDArray[Any]:
     """A column of numbers, or all numbers of a column of lists."""
     flat = column.flatten() if hasattr(column, "flatten") else column
     return np.array(flat.to_numpy(zero_copy_only=False))
 
 
 def _table_columns(costs: SplitCosts) -> dict[str, Any]:
-    arrow, tables = _arrow(), costs.data.tables
+    arrow, tables = require_arrow(), costs.data.tables
     columns = {"name": list(tables.names), "split": [SPLITS[split] for split in costs.table_split]}
     for name in TABLE_ARRAYS:
         flat = arrow.array(getattr(tables, name).reshape(-1))
@@ -190,58 +165,57 @@ def _table_columns(costs: SplitCosts) -> dict[str, Any]:
     return columns
 
 
-def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, NDArray[np.int64]]:
+def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
     """The tables, and the number of the split of each."""
-    arrays = {name: _numbers(columns[name]) for name in TABLE_ARRAYS}
+    arrays = {name: _values(columns[name]) for name in TABLE_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
-    splits, known = columns["split"].to_pylist(), dict(zip(SPLITS, range(len(SPLITS)), strict=True))
-    strange = sorted(set(splits) - known.keys())
-    if strange:
-        raise DamagedFileError(f"The file of tables names a split {strange[0]!r}; known are {', '.join(SPLITS)}.")
+    splits = columns["split"].to_pylist()
+    unknown = sorted(set(splits) - set(SPLITS))
+    if unknown:
+        raise DamagedFileError(f"The file of tables names a split {unknown[0]!r}; known are {', '.join(SPLITS)}.")
     tables = Tables(**arrays, workload=workload, names=tuple(columns["name"].to_pylist()))
-    return tables, np.array([known[split] for split in splits], np.int64)
+    return tables, np.array([SPLITS.index(split) for split in splits], np.int64)
 
 
 def _placement_columns(data: CostDataset) -> dict[str, Any]:
-    there = np.arange(data.phases_ms.shape[1]) < data.num_devices[:, None]
+    real = np.arange(data.phases_ms.shape[1]) < data.num_devices[:, None]
     phase_start = np.concatenate([[0], np.cumsum(4 * data.num_devices)])
     return {
         "topology": data.topology,
         "num_devices": data.num_devices,
         "tables": _lists(data.start, data.members),
         "devices": _lists(data.start, data.devices),
-        "phases_ms": _lists(phase_start, data.phases_ms[there].reshape(-1)),
+        "phases_ms": _lists(phase_start, data.phases_ms[real].reshape(-1)),
         "cost_ms": data.cost_ms,
     }
 
 
-def _lists(start: NDArray[np.int64], values: NDArray[Any]) -> Any:
-    arrow = _arrow()
+def _lists(start: IntArray, values: NDArray[Any]) -> Any:
+    arrow = require_arrow()
     return arrow.ListArray.from_arrays(arrow.array(start, arrow.int32()), arrow.array(values))
 
 
 def _read_placements(
     columns: Mapping[str, Any], tables: Tables, topologies: Sequence[Topology], source: str
 ) -> CostDataset:
-    topology, num_devices = _numbers(columns["topology"]), _numbers(columns["num_devices"])
-    there_are = np.array([each.num_devices for each in topologies])
-    if ((topology < 0) | (topology >= len(there_are))).any() or (there_are[topology] != num_devices).any():
-        raise DamagedFileError("The file of placements does not go with its topologies.")
-    sizes = {name: np.diff(_numbers(columns[name].offsets)) for name in ("tables", "devices", "phases_ms")}
+    topology, num_devices = _values(columns["topology"]), _values(columns["num_devices"])
+    expected = np.array([each.num_devices for each in topologies])
+    if ((topology < 0) | (topology >= len(expected))).any() or (expected[topology] != num_devices).any():
+        raise DamagedFileError("The topologies of the file of placements are not those of the index.")
+    sizes = {name: np.diff(_values(columns[name].offsets)) for name in ("tables", "devices", "phases_ms")}
     if (sizes["tables"] != sizes["devices"]).any() or (sizes["phases_ms"] != 4 * num_devices).any():
         raise DamagedFileError("The file of placements has lists of impossible lengths.")
-    widest = int(there_are.max())
-    there = np.arange(widest) < num_devices[:, None]
+    widest = int(expected.max())
     phases = np.zeros((len(topology), widest, 4))
-    phases[there] = _numbers(columns["phases_ms"]).reshape(-1, 4)
+    phases[np.arange(widest) < num_devices[:, None]] = _values(columns["phases_ms"]).reshape(-1, 4)
     return CostDataset(
         tables=tables,
         topologies=tuple(topologies),
         topology=topology,
         start=np.concatenate([[0], np.cumsum(sizes["tables"])]),
-        members=_numbers(columns["tables"]),
-        devices=_numbers(columns["devices"]),
+        members=_values(columns["tables"]),
+        devices=_values(columns["devices"]),
         phases_ms=phases,
-        cost_ms=_numbers(columns["cost_ms"]),
+        cost_ms=_values(columns["cost_ms"]),
         source=source,
     )

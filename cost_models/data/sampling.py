@@ -1,7 +1,7 @@
-"""What is measured: random tables on random devices, numbered, each draw by its number alone.
+"""Which placements are measured: random tables on random devices, each a function of the seed and its number alone.
 
-Of every `CYCLE` numbers in a row, the `TEST_EVERY`-th ones place the same test tables, each in another way, so that
-models can be judged by how they order placements of one task; all others place tables of their own.
+Of every `CYCLE` numbers in a row, the test placements (see `split_of`) place the same tables, each in another way, so
+that models can be compared by how they rank placements of one task. All other placements have tables of their own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shard_gym.checks import checked_count
 from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
-from shard_gym.cost_models.data.random_placements import ATTEMPTS, greedy_placement, random_placement
 from shard_gym.cost_models.data.splits import SPLITS, Groups, check_groups, split_tables
-from shard_gym.errors import InvalidOptionError, wrong_kind
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
@@ -26,24 +26,34 @@ from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 CYCLE, TEST_EVERY, VALIDATION_EVERY = 40, 5, 10
-"""Of 40 draws, eight are for the test (numbers 4, 9, 14, ...) and four for validation (2, 12, 22, 32)."""
+"""Of 40 placements, eight are for the test (numbers 4, 9, 14, ...) and four for validation (2, 12, 22, 32)."""
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
-"""Widest tables of a draw, all equally likely; the dims of the others are multiples of 4 up to that. The widest table
-of a fused op slows down the others, so draws without any wide table are needed too."""
+"""Dims of the widest table of a placement, all equally likely; the dims of the others are multiples of 4 up to that.
+The widest table of a fused op slows down the others, so placements without any wide table are needed too."""
 
-ONE_WIDTH = 0.25
-"""Share of the draws whose tables are all equally wide."""
+SAME_WIDTH_SHARE = 0.25
+"""Share of the placements whose tables all have the same dim."""
 
-BALANCED = 0.25
-"""Share of the draws that are greedy in noisy work; the others are as uneven as chance has it."""
+GREEDY_SHARE = 0.25
+"""Share of the placements that `greedy_placement` makes; `random_placement` makes the others."""
 
-_SPLITTING = 0
-"""Seed of the groups of tables: the same in all collections, so that a table for the test is one everywhere."""
+CONCENTRATIONS = (0.5, 20.0)
+"""Range of the Dirichlet concentration of the devices' shares, log-uniform: from nearly all tables on one device to
+nearly equal numbers of tables."""
+
+NOISE = 0.5
+"""Largest standard deviation of the logarithm of the work that `greedy_placement` balances."""
+
+MAX_ATTEMPTS = 1_000
+"""Random sets of tables tried before the sampler gives up because none fits the memory."""
+
+_SPLIT_SEED = 0
+"""The same in all collections, so that a test table is a test table everywhere."""
 
 
-class Draw(NamedTuple):
-    """One thing to measure.
+class SampledPlacement(NamedTuple):
+    """A placement to measure.
 
     Attributes:
         split: the one of `SPLITS` that all its tables belong to.
@@ -59,21 +69,21 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Draws:
-    """All that draws depend on besides their number.
+class PlacementSampler:
+    """Random placements by number.
 
     Attributes:
         workload: how the tables are trained; lookups, distinct rows and histograms follow its batch size.
-        profile: name of the hardware profile whose device and links stand in the topologies; the memory is `max_bytes`.
+        profile: name of the hardware profile whose device and links the topologies have; their memory is `max_bytes`.
         num_devices: D.
-        max_bytes: what all tables of a draw may take together, so that any placement fits where this fits on one
-            device. A table that would take more is left out of the draw; none is made smaller.
-        seed: of all draws.
-        tables_per_device: most tables of a draw, divided by D.
-        pools: names of the pools that tables come from; each must know the law of its requests.
+        max_bytes: memory of all tables of a placement together, so that any placement fits where this fits on one
+            device. Tables beyond it are left out of the placement.
+        seed: of all placements.
+        tables_per_device: most tables of a placement, divided by D.
+        pools: names of the pools that tables come from; each must know the popularity law of its rows.
 
     Raises:
-        InvalidOptionError: a number means nothing, or a pool stands there twice.
+        InvalidOptionError: a number is out of range, or a pool is named twice.
         UnknownNameError: there is no such profile.
     """
 
@@ -87,9 +97,7 @@ class Draws:
 
     def __post_init__(self) -> None:
         for name, least in (("num_devices", 1), ("max_bytes", 1), ("seed", 0), ("tables_per_device", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise wrong_kind(name, value, f"an integer of at least {least}")
+            checked_count(name, getattr(self, name), least)
         hardware_profile(self.profile)
         if not self.pools or len(set(self.pools)) != len(self.pools):
             raise InvalidOptionError(f"pools must be different names, one at least, not {self.pools!r}.")
@@ -100,8 +108,8 @@ class Draws:
 
     @cached_property
     def tables(self) -> Tables:
-        """All tables there are to draw, of any dim."""
-        return concatenate_tables([_pool_at(name, self.workload).tables for name in self.pools])
+        """The tables of all pools, with the dims that they have there."""
+        return concatenate_tables([_pool_tables(name, self.workload).tables for name in self.pools])
 
     @cached_property
     def groups(self) -> Groups:
@@ -109,88 +117,112 @@ class Draws:
         groups: dict[str, list[IntArray]] = {split: [] for split in SPLITS}
         before = 0
         for name in self.pools:
-            pool = _pool_at(name, self.workload)
+            pool = _pool_tables(name, self.workload)
             for split, rows in pool.groups.items():
                 groups[split].append(rows + before)
             before += len(pool.tables)
         return {split: np.concatenate(rows) for split, rows in groups.items()}
 
     def prepare(self) -> None:
-        """Make the tables now instead of with the first draw, which would seem to take long.
+        """Load the tables now instead of with the first placement, whose time would include it.
 
         Raises:
-            InvalidOptionError: a pool has no law of its requests, or two pools share tables.
+            InvalidOptionError: a pool has no popularity law, or two pools share tables.
             UnknownNameError: there is no such pool.
         """
         check_groups(self.tables, self.groups)
 
-    def draw(self, number: int) -> Draw:
-        """The draw of that number, from 0 up; equal settings and numbers give equal draws.
+    def sample(self, number: int) -> SampledPlacement:
+        """The placement of that number, from 0 up; equal settings and numbers give equal placements.
 
         Raises:
             InvalidOptionError: nearly no table fits `max_bytes`.
         """
         split = split_of(number)
         rng = np.random.default_rng([self.seed, number])
-        # All test draws of a cycle place the same tables.
-        of_tables = np.random.default_rng([self.seed, number // CYCLE, 1]) if split == "test" else rng
-        tables = self._some_tables(split, of_tables)
+        # All test placements of a cycle place the same tables.
+        tables_rng = np.random.default_rng([self.seed, number // CYCLE, 1]) if split == "test" else rng
+        tables = self._sample_tables(split, tables_rng)
         topology = hardware_profile(self.profile).topology(self.num_devices, memory_cap_bytes=self.max_bytes)
-        place = greedy_placement if rng.random() < BALANCED else random_placement
-        return Draw(split, tables, topology, place(tables, topology, rng))
+        place = greedy_placement if rng.random() < GREEDY_SHARE else random_placement
+        return SampledPlacement(split, tables, topology, place(tables, topology, rng))
 
-    def _some_tables(self, split: str, rng: np.random.Generator) -> Tables:
-        """Random tables of a split, as many as are drawn and fit; their number is log-uniform before that.
+    def _sample_tables(self, split: str, rng: np.random.Generator) -> Tables:
+        """Random tables of a split that fit `max_bytes`; their number is log-uniform before the others are left out.
 
-        Loads of all sizes, down to one table, teach what a device costs by itself. Tables for the test are placed
-        several times, so there are at least two for each device.
+        There may be a single table, so that models learn what one costs alone. Test tables are placed several times,
+        so there are at least two for each device.
         """
         rows, most = self.groups[split], self.num_devices * self.tables_per_device
         fewest = min(most, 2 * self.num_devices) if split == "test" else 1
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             count = min(len(rows), round(float(np.exp(rng.uniform(*np.log((fewest, most)))))))
             tables = self.tables.select(rng.choice(rows, size=count, replace=False)).with_dims(_dims(count, rng))
-            fitting = _that_fit(tables.memory_bytes, self.max_bytes)
+            fitting = _fitting_tables(tables.memory_bytes, self.max_bytes)
             if fitting:
                 return tables.select(fitting)
         raise InvalidOptionError(
-            f"{ATTEMPTS} times in a row, no table drawn fitted into {format_bytes(self.max_bytes)}; allow more memory."
+            f"None of {MAX_ATTEMPTS} random sets of tables had one that fits into {format_bytes(self.max_bytes)}; "
+            "allow more memory."
         )
 
 
 def split_of(number: int) -> str:
-    """The split that the draw of that number belongs to."""
+    """The split that the placement of that number belongs to."""
     if number % TEST_EVERY == TEST_EVERY - 1:
         return "test"
     return "validation" if number % VALIDATION_EVERY == 2 else "train"
 
 
+def random_placement(tables: Tables, topology: Topology, rng: np.random.Generator) -> Placement:
+    """(T,) int64, every table on a random device; the devices' shares are between equal and one-sided."""
+    low, high = np.log(CONCENTRATIONS)
+    shares = rng.dirichlet(np.full(topology.num_devices, np.exp(rng.uniform(low, high))))
+    return rng.choice(topology.num_devices, size=len(tables), p=shares)
+
+
+def greedy_placement(tables: Tables, topology: Topology, rng: np.random.Generator) -> Placement:
+    """(T,) int64, the table with the most work first, each to the device with the least.
+
+    Work is a product of dim, lookups and rows with random exponents, and noise. This gives placements like those of
+    many heuristics, good and mediocre.
+    """
+    sizes = np.stack([tables.embedding_dim, tables.pooling_factor + 0.1, tables.num_embeddings], axis=1)
+    exponents = rng.uniform(0, 1, 3) * (1, 1, 0.3)
+    work = np.exp(np.log(sizes) @ exponents + NOISE * rng.random() * rng.standard_normal(len(tables)))
+    placement, busy = np.empty(len(tables), np.int64), np.zeros(topology.num_devices)
+    for table in np.argsort(-work):
+        placement[table] = busy.argmin()
+        busy[placement[table]] += work[table]
+    return placement
+
+
 def _dims(count: int, rng: np.random.Generator) -> IntArray:
-    """(count,) int64, multiples of 4 up to one of `WIDTHS`; or all as wide as it."""
+    """(count,) int64: multiples of 4 up to one of `WIDTHS`, or all equal to it."""
     widest = int(rng.choice(WIDTHS))
-    if rng.random() < ONE_WIDTH:
+    if rng.random() < SAME_WIDTH_SHARE:
         return np.full(count, widest)
     return 4 * rng.integers(1, widest // 4 + 1, count)
 
 
-def _that_fit(needed: IntArray, max_bytes: int) -> Sequence[int]:
-    """Which tables are taken if each is, in turn, unless it no longer fits."""
-    taken, free = [], max_bytes
-    for table, size in enumerate(needed.tolist()):
+def _fitting_tables(table_bytes: IntArray, max_bytes: int) -> Sequence[int]:
+    """Tables that fit if each is added, in order, unless it exceeds the memory that is left."""
+    chosen, free = [], max_bytes
+    for table, size in enumerate(table_bytes.tolist()):
         if size <= free:
-            taken.append(table)
+            chosen.append(table)
             free -= size
-    return taken
+    return chosen
 
 
-class _PoolAt(NamedTuple):
+class _PoolTables(NamedTuple):
     tables: Tables
     groups: Groups
 
 
 @lru_cache(maxsize=16)
-def _pool_at(name: str, workload: Workload) -> _PoolAt:
-    """A pool's tables trained in another way, and their split; what a batch reads follows from the law of requests.
+def _pool_tables(name: str, workload: Workload) -> _PoolTables:
+    """A pool's tables with another workload, and their splits; row statistics follow from the pool's popularity law.
 
     Raises:
         UnknownNameError: there is no such pool.
@@ -200,11 +232,11 @@ def _pool_at(name: str, workload: Workload) -> _PoolAt:
     tables, popularity = pool.tables, pool.popularity
     if popularity is None:
         raise InvalidOptionError(
-            f"The pool {pool.name!r} has no law of its requests, so nothing is known of batches of another size."
+            f"The pool {pool.name!r} has no popularity law, so row statistics of other batch sizes are unknown."
         )
     rows, lookups = tables.num_embeddings.astype(np.float64), tables.pooling_factor * workload.batch_size
     statistics = rounded_statistics(reuse_statistics(rows, lookups, popularity.q, popularity.s), rows, lookups)
-    changed = Tables(
+    resized = Tables(
         num_embeddings=tables.num_embeddings,
         embedding_dim=tables.embedding_dim,
         pooling_factor=tables.pooling_factor,
@@ -213,4 +245,4 @@ def _pool_at(name: str, workload: Workload) -> _PoolAt:
         num_features=tables.num_features,
         names=tuple(f"{pool.name}/{name}" for name in tables.names),
     )
-    return _PoolAt(changed, split_tables(tables, _SPLITTING))
+    return _PoolTables(resized, split_tables(tables, _SPLIT_SEED))

@@ -1,6 +1,6 @@
-"""Which tables a model learns from, which say when to stop, and which it is judged by: measured costs, split by table.
+"""Splits of the tables of a data set into training, validation and test tables.
 
-A placement belongs to the split of its tables. None mixes two splits, so nothing about a test table is learnt early.
+A placement belongs to the split of its tables. None mixes two splits, so models are tested on tables they never saw.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from shard_gym.tables import Tables
 SPLITS = ("train", "validation", "test")
 
 Groups = Mapping[str, IntArray]
-"""For each split, by name, the rows of a set of tables that belong to it."""
+"""By name of split, its rows of a set of tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class SplitCosts:
-    """A data set whose tables are split.
+    """A data set with a split for each table.
 
     Attributes:
         data: P placements of M tables.
         table_split: (M,) int64, for each table the number of its split in `SPLITS`.
 
     Raises:
-        InvalidOptionError: not every table has a split, or a placement mixes tables of two.
+        InvalidOptionError: a table has no split, or a placement mixes tables of two splits.
     """
 
     data: CostDataset
@@ -46,7 +46,7 @@ class SplitCosts:
             placement = int(np.searchsorted(self.data.start, mixed[0], side="right")) - 1
             raise InvalidOptionError(
                 f"Placement {placement} mixes tables of two splits, {self._split_names(placement)}; "
-                "a placement must keep to one, or the test would be about tables that were learnt."
+                "its tables must belong to one, so that test tables are never trained on."
             )
 
     def _split_names(self, placement: int) -> str:
@@ -55,7 +55,7 @@ class SplitCosts:
 
     @property
     def placement_split(self) -> IntArray:
-        """(P,) int64, the split of each placement: that of its tables."""
+        """(P,) int64, the split of the tables of each placement."""
         return self.table_split[self.data.members[self.data.start[:-1]]]
 
     def part(self, split: str) -> CostDataset:
@@ -73,15 +73,15 @@ class SplitCosts:
         return self.data.take(chosen)
 
     def num_tables(self, split: str) -> int:
-        """How many tables belong to `split`; one that occurs with two widths counts twice."""
+        """How many tables belong to `split`; a table with two different dims counts twice."""
         return int((self.table_split == SPLITS.index(split)).sum())
 
     @staticmethod
     def recorded(recorder: CostRecorder, placement_split: Sequence[int]) -> SplitCosts:
-        """All that `recorder` holds; `placement_split[p]` is the split of its placement p.
+        """The placements of `recorder`; `placement_split[p]` is the split of its placement p.
 
         Raises:
-            InvalidOptionError: nothing was recorded, or a table stands in placements of two splits.
+            InvalidOptionError: nothing was recorded, or a table is in placements of two splits.
         """
         data = recorder.dataset()
         wanted = np.repeat(np.asarray(placement_split, np.int64), np.diff(data.start))
@@ -90,7 +90,7 @@ class SplitCosts:
         twice = data.members[table_split[data.members] != wanted]
         if twice.size:
             raise InvalidOptionError(
-                f"Table {data.tables.names[twice[0]]} stands in placements of two splits; give every table one."
+                f"Table {data.tables.names[twice[0]]} is in placements of two splits; give every table one."
             )
         return SplitCosts(data, table_split)
 
@@ -104,7 +104,7 @@ class SplitCosts:
         every = list(parts)
         sources = sorted({part.data.source for part in every})
         if len(sources) != 1:
-            raise InvalidOptionError(f"One data set has one source, and these have {sources}. Keep them apart.")
+            raise InvalidOptionError(f"A data set has one source, but these have {sources}. Keep them apart.")
         recorder = CostRecorder(sources[0])
         for part in every:
             recorder.extend(part.data)
@@ -112,12 +112,12 @@ class SplitCosts:
 
 
 def split_tables(tables: Tables, seed: int, shares: Sequence[float] = (0.7, 0.1, 0.2)) -> dict[str, IntArray]:
-    """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or width stay together.
+    """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or dim stay together.
 
     Args:
         tables: T tables.
         seed: equal seeds, equal groups.
-        shares: of the different tables that go to each split; each gets one at least.
+        shares: of the different tables that each split gets; it gets one at least.
 
     Raises:
         InvalidOptionError: `shares` are not three positive numbers, or there are fewer than three different tables.
@@ -140,12 +140,12 @@ def split_tables(tables: Tables, seed: int, shares: Sequence[float] = (0.7, 0.1,
 
 
 def check_groups(tables: Tables, groups: Groups) -> None:
-    """Refuse groups that are not apart.
+    """Refuse groups that overlap.
 
     Raises:
         UnknownNameError: a group is not named after one of `SPLITS`.
-        InvalidOptionError: a group is empty, names a table that is not there, or holds a table that another group
-            holds too, be it under another name or of another width.
+        InvalidOptionError: a group is empty or names a table that is not there, or two groups have tables that differ
+            at most in name and dim.
     """
     kinds = table_kinds(tables)
     group_of_kind: dict[int, str] = {}
@@ -158,12 +158,12 @@ def check_groups(tables: Tables, groups: Groups) -> None:
             if group_of_kind.setdefault(kind, name) != name:
                 raise InvalidOptionError(
                     f"Table {row} ({tables.names[row]}) of group {name!r} is in group {group_of_kind[kind]!r} too, "
-                    "or one that differs in name or width alone. Groups must be apart; `split_tables` makes such."
+                    "or a table that differs in name or dim alone. Groups must not overlap; see `split_tables`."
                 )
 
 
 def table_kinds(tables: Tables) -> IntArray:
-    """(T,) int64, numbers from 0 up; equal for tables that differ in name and width alone."""
+    """(T,) int64, numbers from 0 up; equal for tables that differ in name and dim alone."""
     columns = [getattr(tables, name).reshape(len(tables), -1) for name in TABLE_ARRAYS if name != "embedding_dim"]
     rows = np.concatenate(columns, axis=1, dtype=np.float64)  # whole numbers up to 2^40 are exact
     return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1), np.int64)

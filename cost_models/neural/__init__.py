@@ -1,7 +1,7 @@
-"""Neural cost models: the networks, the data they learn from, fitting, and the card that says how good they are.
+"""Neural cost models: the networks, their files, how they are fitted, and the cards with their errors.
 
-What estimates needs numpy alone; files need safetensors (models) and pyarrow (data), and fitting needs torch. So
-`fit` and `training` are imported by their own names only.
+Estimating needs NumPy alone, files need safetensors, and fitting needs torch. So `fit` and `training` are imported by
+their own names only.
 """
 
 from shard_gym.cost_models.neural.base import NeuralCostModel

@@ -1,9 +1,9 @@
-"""What all neural cost models share: tables become latents, latents add up, heads read ms from the sums.
+"""The base class of neural cost models: tables have latents, devices their sums, and heads read ms from the sums.
 
-A model is a dict of weights and a few functions of them that serve NumPy and torch alike (see `network`). The functions
-`latents`, `own_phases`, `all_to_alls` and `overall` are the network; the methods of `AdditiveCostModel` call them
-with NumPy arrays and see to it that no estimate is negative, that an empty device costs nothing, and that no cost lies
-outside the bounds promised. Training calls them with tensors (see `training`).
+A model is a dict of weights and functions of them that work on NumPy arrays and torch tensors alike (see `network`).
+The functions `latents`, `own_phases`, `all_to_alls` and `overall` are the network. The methods of `AdditiveCostModel`
+call them with NumPy arrays and make sure that no estimate is negative, that an empty device costs nothing, and that
+every cost is within the bounds. Training calls them with tensors (see `training`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Cluster, Topology
 
 LEAST_SHARE, MOST_SHARE = 0.002, 3.0
-"""No placement is estimated below the first share, or above the second, of the sum of its tables' costs alone. A fused
-op is cheaper than its tables one by one, and devices work side by side; what lies beyond is a network's error."""
+"""Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than
+its tables one by one, and devices work in parallel; an estimate outside the bounds is an error of the network."""
 
 LEAST_MS = 1e-3
-"""No table alone is estimated to cost less."""
+"""Lower bound of the cost of a table alone."""
 
 
 @dataclass(frozen=True)
 class NormalizationData:
-    """What the training data look like to an untrained network; NumPy arrays.
+    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays.
 
     Attributes:
-        inputs: (M, F) float32, what it reads of each table.
-        loads: (P, D, K) float32, its loads of each device.
+        inputs: (M, F) float32, inputs of each table.
+        loads: (P, D, K) float32, loads of each device.
         cluster: the topologies, leading shape (P,).
-        phases_ms: (P, D, 4) float32, ms measured.
+        phases_ms: (P, D, 4) float32, measured ms.
     """
 
     inputs: NDArray[np.float32]
@@ -52,15 +52,15 @@ class NormalizationData:
 class NeuralCostModel(AdditiveCostModel):
     """A cost model whose formulas are a network.
 
-    The loads of a table are `num_sums` latents that are summed over a device, then its cost alone in ms (column
-    `alone`, summed too: it tells an empty device, and bounds every cost), then latents that are reduced by maximum.
+    The loads of a table are `num_sums` latents that are summed over a device; then its cost alone in ms (column
+    `alone`, summed too; it is 0 for an empty device, and bounds every cost); then latents reduced by maximum.
 
     Args:
         weights: float32 arrays by name.
-        card: what is known about the model (data, errors); JSON values.
+        card: training data and errors of the model, see `card`; JSON values.
 
     Attributes:
-        architecture: how files and the registry of networks call the network.
+        architecture: name of the network in files and in `storage.NETWORKS`.
         num_sums: latents that are summed.
         num_maxima: latents that are reduced by maximum; none may be negative.
     """
@@ -73,7 +73,7 @@ class NeuralCostModel(AdditiveCostModel):
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], card: Mapping[str, Any] | None = None) -> None:
         self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self.card = dict(card or {})
-        self._strange: list[Workload] = []
+        self._warned: list[Workload] = []
         self.name = f"neural-{self.architecture}"
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
@@ -92,7 +92,7 @@ class NeuralCostModel(AdditiveCostModel):
         """Name, version and the first digits of the SHA-256 of the weights."""
         return f"{super().fingerprint}-{self._digest}"
 
-    # The network: `weights` and all arrays are NumPy's or torch's
+    # The network; `weights` and arrays are those of NumPy or of torch
 
     @classmethod
     @abstractmethod
@@ -101,13 +101,13 @@ class NeuralCostModel(AdditiveCostModel):
 
     @classmethod
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        """The weights that are measured on the training data, not learnt; by default there are none."""
+        """The weights that are statistics of the training data; by default there are none."""
         return {}
 
     @classmethod
     @abstractmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
-        """(T, F) float32, what the network reads of each table."""
+        """(T, F) float32, the inputs of each table."""
 
     @classmethod
     @abstractmethod
@@ -117,20 +117,20 @@ class NeuralCostModel(AdditiveCostModel):
     @classmethod
     @abstractmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        """(..., 4) ms from the (..., K) loads of a device; of any sign, and anything for an empty device."""
+        """(..., 4) ms from the (..., K) loads of a device; may be negative, and is arbitrary for an empty device."""
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array | None:
-        """(..., D, 2) ms of the forward and the backward all-to-all, if the network estimates them from all devices.
+        """(..., D, 2) ms of the forward and the backward all-to-all, if they depend on all devices.
 
         Args:
             weights: of the network.
-            phases: (..., D, 4) ms, what `own_phases` says.
+            phases: (..., D, 4) ms, from `own_phases`.
             loads: (..., D, C), the `shared_loads`.
             cluster: the topologies; its arrays are of the same library.
 
         Returns:
-            None for a network whose `own_phases` hold them already.
+            None for a network whose `own_phases` include them.
         """
         return None
 
@@ -138,8 +138,7 @@ class NeuralCostModel(AdditiveCostModel):
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """(...) ms of an iteration from (..., D, 4) phases and the (..., D, C) `shared_loads` of the devices.
 
-        Both are 0 beyond the devices that `cluster` says there are. By default the phases follow each other, each as
-        long as its slowest device.
+        Both are 0 beyond the devices of `cluster`. By default the sum over the phases of the slowest device.
         """
         return largest(phases, -2).sum(-1)
 
@@ -149,27 +148,27 @@ class NeuralCostModel(AdditiveCostModel):
         """(T, K) float64.
 
         Warns:
-            UserWarning: the tables are trained with another workload than those the model was fitted to; once for each.
+            UserWarning: the tables have another workload than the training data; once for each workload.
         """
-        self._warn_of_another(tables.workload)
+        self._check_workload(tables.workload)
         loads = np.asarray(self.latents(self.weights, self.describe(tables)), np.float64)
         loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
         return loads
 
-    def _warn_of_another(self, workload: Workload) -> None:
+    def _check_workload(self, workload: Workload) -> None:
         data = self.card.get("data")
         fitted = data.get("workload") if isinstance(data, Mapping) else None
-        if not fitted or fitted == asdict(workload) or workload in self._strange:
+        if not fitted or fitted == asdict(workload) or workload in self._warned:
             return
-        self._strange.append(workload)
+        self._warned.append(workload)
         warnings.warn(
             f"This cost model was fitted to {fitted}, but these tables are trained with {asdict(workload)}: "
-            "what it says of them is a guess.",
+            "its estimates of them are guesses.",
             stacklevel=3,
         )
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T,) ms, each table alone on the first device, not bounded."""
+        """(T,) ms, each table alone on the first device, without bounds."""
         shared = np.zeros((len(loads), topology.num_devices, loads[:, self.shared_loads].shape[1]))
         shared[:, 0] = loads[:, self.shared_loads]
         phases = np.zeros((len(loads), topology.num_devices, 4))
@@ -179,38 +178,38 @@ class NeuralCostModel(AdditiveCostModel):
         return np.asarray(self.overall(self.weights, phases, shared, cluster), np.float64)
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """See `AdditiveCostModel`; they are in the loads already."""
+        """See `AdditiveCostModel`; a column of the loads."""
         return loads[:, self.alone].copy()
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """See `AdditiveCostModel`."""
         phases = self.own_phases(self.weights, loads.astype(np.float32))
-        return _estimated(phases, loads[..., self.alone])
+        return _clipped(phases, loads[..., self.alone])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """See `AdditiveCostModel`."""
         both = self.all_to_alls(self.weights, phases, shared, cluster)
         if both is not None:
-            sends = cluster.device_mask & (self._costs_in_all(shared) > 0)[..., None]
-            phases[..., 1:3] = np.where(sends[..., None], np.maximum(both, 0.0), 0.0)
+            sends = cluster.device_mask & (self._total_alone(shared) > 0)[..., None]
+            phases[..., COMMUNICATION] = np.where(sends[..., None], np.maximum(both, 0.0), 0.0)
 
-    def _costs_in_all(self, shared: FloatArray) -> FloatArray:
-        """(...) ms, the sum of the costs alone of all tables placed, from the (..., D, C) `shared_loads`."""
+    def _total_alone(self, shared: FloatArray) -> FloatArray:
+        """(...) ms, the sum of the costs alone of all placed tables, from the (..., D, C) `shared_loads`."""
         return np.asarray(shared[..., self.alone - (self.shared_loads.start or 0)].sum(axis=-1))
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """See `AdditiveCostModel`; within the bounds of `cost_bounds`."""
-        in_all = self._costs_in_all(shared)
+        total = self._total_alone(shared)
         cost = self.overall(self.weights, phases, shared, cluster)
-        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * in_all), MOST_SHARE * in_all), np.float64)
+        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * total), MOST_SHARE * total), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See `AdditiveCostModel`: shares of the sum of the tables' costs alone."""
-        in_all = float(loads[:, self.alone].sum())
-        # A placement's loads may be added in another order: a hair of room for the rounding.
-        return LEAST_SHARE * in_all * (1 - 1e-9), MOST_SHARE * in_all * (1 + 1e-9)
+        total = float(loads[:, self.alone].sum())
+        # The order of additions differs between placements, so leave room for rounding.
+        return LEAST_SHARE * total * (1 - 1e-9), MOST_SHARE * total * (1 + 1e-9)
 
 
-def _estimated(phases: Array, alone: FloatArray) -> FloatArray:
-    """Phases without negative times, and none at all for an empty device."""
+def _clipped(phases: Array, alone: FloatArray) -> FloatArray:
+    """Phases without negative times; all 0 for an empty device."""
     return np.where((alone > 0)[..., None], np.maximum(phases, 0.0), 0.0).astype(np.float64)

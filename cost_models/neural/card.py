@@ -1,6 +1,6 @@
-"""The card of a neural cost model: what it is, what it learnt from, and how wrong it is.
+"""The card of a neural cost model: its training data, its errors and how it was fitted.
 
-`make_card` measures it, as JSON values that go into the model's file; `card_page` writes it as Markdown.
+`make_card` computes it as JSON values that go into the model's file; `card_page` writes it as Markdown.
 """
 
 from __future__ import annotations
@@ -14,46 +14,44 @@ import numpy as np
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
-from shard_gym.cost_models.metrics import Error, errors, ranking
+from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.linear import fit_linear
 from shard_gym.cost_models.neural.network import NORMALIZATION
+from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
 COST = "cost"
-DIGITS = 4
-"""Digits that the numbers of a card keep."""
-
-MOST_DIMS = 8
-"""Dims that a page names one by one."""
+MAX_DIMS = 8
+"""Dims that a page lists one by one."""
 
 
 def make_card(
-    model: NeuralCostModel, costs: SplitCosts, rivals: Sequence[CostDataset], hardware: str | None = None
+    model: NeuralCostModel, costs: SplitCosts, test_tasks: Sequence[CostDataset], hardware: str
 ) -> dict[str, Any]:
-    """What is known about a `model` that was fitted to simulated or measured costs; JSON values.
+    """The card of a fitted `model`; JSON values.
 
     Args:
-        model: as `fit_cost_model` returned it; what its card says of the fit is taken over.
-        costs: what it was fitted to, with test tables it never saw.
-        rivals: several placements of one task each, of test tables; see `rival_tasks`. Without any, the card says
-            nothing about rankings.
-        hardware: what the costs were measured on; None if they were simulated.
+        model: as `fit_cost_model` returned it, with a card that has the key "fit".
+        costs: the data set it was fitted to, with test tables.
+        test_tasks: several placements of test tables for each task; if there are none, the card has no rankings.
+        hardware: name of the machine on which the costs were measured.
 
     Raises:
         InvalidOptionError: a split has no placement.
+        MissingExtraError: scipy is not installed.
     """
     models: dict[str, AdditiveCostModel] = {"network": model, "linear": fit_linear(costs.part("train"))}
     return {
         "model": model.fingerprint,
         "architecture": model.architecture,
         "parameters": sum(array.size for name, array in model.weights.items() if not name.endswith(NORMALIZATION)),
-        "data": {**_data(costs), **({"hardware": hardware} if hardware else {})},
+        "data": {**_data(costs), "hardware": hardware},
         "errors": {
             name: {split: _errors(each, costs.part(split)) for split in ("train", "test")}
             for name, each in models.items()
         },
-        "ranking": {name: _ranking(each, rivals) for name, each in models.items()} if rivals else {},
+        "ranking": {name: _ranking(each, test_tasks) for name, each in models.items()} if test_tasks else {},
         "fit": model.card.get("fit", {}),
     }
 
@@ -73,54 +71,49 @@ def _data(costs: SplitCosts) -> dict[str, Any]:
 
 
 def _errors(model: AdditiveCostModel, data: CostDataset) -> dict[str, Any]:
+    """None for phases that no device spends time in."""
     found = errors(model, data)
-    return {name: _error(error) for name, error in {COST: found.cost, **found.phases}.items()}
-
-
-def _error(error: Error) -> dict[str, float] | None:
-    """None where nothing could be compared."""
-    return {"mape": _short(error.mape), "ratio": _short(error.ratio)} if error.count else None
-
-
-def _ranking(model: AdditiveCostModel, rivals: Sequence[CostDataset]) -> dict[str, Any]:
-    found = ranking(model, rivals)
     return {
-        "tasks": found.tasks,
-        "placements": sum(map(len, rivals)),
-        "kendall_tau": _short(found.kendall_tau),
-        "regret": {str(k): _short(regret) for k, regret in found.regret.items()},
+        name: {"mape": _rounded(error.mape), "ratio": _rounded(error.ratio)} if error.count else None
+        for name, error in {COST: found.cost, **found.phases}.items()
     }
 
 
-def _short(number: float) -> float:
-    return float(f"{number:.{DIGITS}g}")
+def _ranking(model: AdditiveCostModel, test_tasks: Sequence[CostDataset]) -> dict[str, Any]:
+    found = ranking(model, test_tasks)
+    return {
+        "tasks": found.tasks,
+        "placements": sum(map(len, test_tasks)),
+        "kendall_tau": _rounded(found.kendall_tau),
+        "regret": {str(k): _rounded(regret) for k, regret in found.regret.items()},
+    }
+
+
+def _rounded(number: float) -> float:
+    """To four significant digits."""
+    return float(f"{number:.4g}")
 
 
 def card_page(card: Mapping[str, Any]) -> str:
     """A card that `make_card` made, as Markdown."""
-    return "\n".join([*_head(card), *_error_table(card), *_ranking_table(card), *_fit_lines(card)])
+    return "\n\n".join([*_head(card), *_error_table(card), *_ranking_table(card), *_fit_lines(card)]) + "\n"
 
 
 def _head(card: Mapping[str, Any]) -> Iterator[str]:
     data = card["data"]
     yield f"# Neural cost model `{card['model']}`"
-    yield ""
-    if "hardware" in data:
-        learnt = f"what placements were measured to cost on `{data['hardware']}` (`{data['source']}`)."
-    else:
-        learnt = (
-            f"what the cost model `{data['source']}` says. Nothing was measured: **every error below is the distance "
-            "to that cost model, not to hardware.**"
-        )
-    numbers = counted(card["parameters"], "learnt number")
-    yield f"A network of architecture `{card['architecture']}` with {numbers}. It learnt {learnt}"
-    yield ""
-    yield f"- Devices: {_range(data['num_devices'])} x {', '.join(data['devices'])}"
-    yield f"- Tables of a placement: {_range(data['num_tables'])}, of dim {_listed(data['embedding_dims'])}"
-    yield f"- Workload: {', '.join(f'{key} {value}' for key, value in data['workload'].items())}"
+    yield (
+        f"A network of architecture `{card['architecture']}` with {counted(card['parameters'], 'trained parameter')}, "
+        f"fitted to measurements on `{data['hardware']}` (`{data['source']}`)."
+    )
     sizes = [f"{data['placements'][split]:,} of {data['tables'][split]:,} tables ({split})" for split in SPLITS]
-    yield f"- Placements: {'; '.join(sizes)}. No table is in two of these groups; each width of a table counts as one."
-    yield ""
+    facts = (
+        f"Devices: {_range(data['num_devices'])} x {', '.join(data['devices'])}",
+        f"Tables of a placement: {_range(data['num_tables'])}, of dim {_listed(data['embedding_dims'])}",
+        f"Workload: {', '.join(f'{key} {value}' for key, value in data['workload'].items())}",
+        f"Placements: {'; '.join(sizes)}. No table is in two splits; each dim of a table counts as one table.",
+    )
+    yield "\n".join(f"- {fact}" for fact in facts)
 
 
 def _range(ends: Sequence[int]) -> str:
@@ -128,23 +121,18 @@ def _range(ends: Sequence[int]) -> str:
 
 
 def _listed(dims: Sequence[int]) -> str:
-    return ", ".join(map(str, dims)) if len(dims) <= MOST_DIMS else f"{dims[0]} to {dims[-1]}"
+    return ", ".join(map(str, dims)) if len(dims) <= MAX_DIMS else f"{dims[0]} to {dims[-1]}"
 
 
 def _error_table(card: Mapping[str, Any]) -> Iterator[str]:
+    columns = [card["errors"][model][split] for model, split in (("network", "train"), ("network", "test"))]
+    columns.append(card["errors"]["linear"]["test"])
     yield "## Errors"
-    yield ""
-    yield "Mean of |estimate / cost - 1|, and in brackets exp(mean |ln(estimate / cost)|) - 1."
-    yield ""
-    yield "| | tables it learnt from | unseen tables | linear model, unseen tables |"
-    yield "|---|--:|--:|--:|"
-    for row in (COST, *PHASES):
-        cells = [card["errors"][who][split][row] for who, split in _COLUMNS]
-        yield f"| {row} | {' | '.join(map(_cell, cells))} |"
-    yield ""
-
-
-_COLUMNS = (("network", "train"), ("network", "test"), ("linear", "test"))
+    yield "Mean of |estimate / measured - 1|, and in brackets exp(mean |ln(estimate / measured)|) - 1."
+    yield table(
+        ("", "training tables", "test tables", "linear model, test tables"),
+        [(row, *(_cell(column[row]) for column in columns)) for row in (COST, *PHASES)],
+    )
 
 
 def _cell(error: Mapping[str, float] | None) -> str:
@@ -156,30 +144,25 @@ def _ranking_table(card: Mapping[str, Any]) -> Iterator[str]:
         return
     network = card["ranking"]["network"]
     yield "## Ranking"
-    yield ""
-    kinds = "random and greedy" if "hardware" in card["data"] else "random, greedy and searched"
     yield (
-        f"{counted(network['placements'], 'placement')} of {counted(network['tasks'], 'task')} of unseen tables: "
-        f"{kinds}. Regret is what the best of the k ranked first costs more than the best of all."
+        f"{counted(network['placements'], 'placement')} of {counted(network['tasks'], 'task')} of test tables, random "
+        "and greedy. Regret is how much more the best of the k placements ranked first costs than the best of all."
     )
-    yield ""
-    yield f"| | Kendall's tau | {' | '.join(f'regret, k = {k}' for k in network['regret'])} |"
-    yield f"|---|--:|{'--:|' * len(network['regret'])}"
-    for who, found in card["ranking"].items():
-        regrets = " | ".join(format_percent(regret) for regret in found["regret"].values())
-        yield f"| {who} | {found['kendall_tau']:.3f} | {regrets} |"
-    yield ""
+    yield table(
+        ("", "Kendall's tau", *(f"regret, k = {k}" for k in network["regret"])),
+        [
+            (name, f"{found['kendall_tau']:.3f}", *map(format_percent, found["regret"].values()))
+            for name, found in card["ranking"].items()
+        ],
+    )
 
 
 def _fit_lines(card: Mapping[str, Any]) -> Iterator[str]:
-    yield "## How it was fitted"
-    yield ""
-    for key, value in card["fit"].items():
-        yield f"- {key.replace('_', ' ')}: {_said(value)}"
-    yield ""
+    yield "## Fit"
+    yield "\n".join(f"- {key.replace('_', ' ')}: {_value_text(value)}" for key, value in card["fit"].items())
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {each}" for key, each in value.items())
-    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,6 @@
-"""DreamShard's cost network: table latents, their sum over a device, a head for each kind of time, one for the total.
+"""DreamShard's cost network, and two ablations of it.
 
-Zha et al., *DreamShard*, NeurIPS 2022; sizes and activations as in daochenzha/dreamshard,
-dreamshard/models.py.
+Zha et al., *DreamShard*, NeurIPS 2022; sizes and activations as in daochenzha/dreamshard, dreamshard/models.py.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
     fitted_feature_normalization,
@@ -37,7 +36,7 @@ HIDDEN = 64
 HEADS = ("forward", "communication", "backward")
 
 PHASE_OF_HEAD = [0, 1, 1, 2]
-"""The network has one head for communication; both all-to-alls take its time."""
+"""Both all-to-alls have the time of the one head for communication."""
 
 
 class DreamShardCostModel(NeuralCostModel):
@@ -47,9 +46,9 @@ class DreamShardCostModel(NeuralCostModel):
     64 hidden units for forward, communication and backward; the maximum of the sums over the devices, and a head with
     64 hidden units for the cost of the iteration. Numbers are ms throughout.
 
-    Two things differ from the authors' code: features are standardised over all training tables, not within a task,
-    which forgets the absolute scale; and an empty device costs nothing instead of what the network says of a table of
-    zeros.
+    Two differences from the authors' code: features are normalized over all training tables, because normalizing
+    within a task loses the absolute scale; and an empty device costs nothing instead of the network's output for a
+    table of zeros.
     """
 
     architecture = "dreamshard"
@@ -88,13 +87,13 @@ class DreamShardCostModel(NeuralCostModel):
         return heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """The heads' times added up, as the authors sort tables: no placement teaches the total of one table."""
+        """The sum of the heads, by which the authors sort tables; the head for the cost is not trained on one table."""
         phases = self.own_phases(self.weights, loads.astype(np.float32))
-        return np.asarray(phases[:, [0, 2, 3]].sum(axis=1), np.float64)
+        return np.asarray(phases[:, [FORWARD, BACKWARD_COMM, BACKWARD]].sum(axis=1), np.float64)
 
     @classmethod
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        """(...) ms from the maxima of the latent sums over the devices; the phases are not looked at."""
+        """(...) ms from the maxima of the latent sums over the devices; does not depend on the phases."""
         return mlp(weights, "overall", cls._placement(cls._device(loads), cluster))[..., 0]
 
     @classmethod
@@ -106,3 +105,31 @@ class DreamShardCostModel(NeuralCostModel):
     def _placement(cls, latents: Array, cluster: Cluster) -> Array:
         """(..., 32), the latents of a placement: the maxima over its (..., D, 32) devices."""
         return largest(latents, -2)
+
+
+class MeanTablesCostModel(DreamShardCostModel):
+    """Ablation: a device is the mean of its tables instead of their sum, so the number of tables is unknown."""
+
+    architecture = "dreamshard-mean-tables"
+    num_sums = LATENT + 1
+
+    @classmethod
+    def latents(cls, weights: Weights, inputs: Array) -> Array:
+        """See `NeuralCostModel`; the last summed latent counts the tables."""
+        loads = super().latents(weights, inputs)
+        return joined([loads, loads[:, LATENT:]])
+
+    @classmethod
+    def _device(cls, loads: Array) -> Array:
+        return loads[..., :LATENT] / loads[..., LATENT : LATENT + 1].clip(min=1.0)
+
+
+class MeanDevicesCostModel(DreamShardCostModel):
+    """Ablation: a placement is the mean of its devices instead of their maximum, which hides the slowest device."""
+
+    architecture = "dreamshard-mean-devices"
+
+    @classmethod
+    def _placement(cls, latents: Array, cluster: Cluster) -> Array:
+        count: Array = cluster.num_devices  # without padding
+        return latents.sum(-2) / count[..., None]

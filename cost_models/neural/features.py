@@ -16,14 +16,14 @@ from shard_gym.cost_models.neural.network import (
 from shard_gym.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD
 
 SCALED = len(FEATURE_MEAN)
-"""Features that `Tables.features` gives as standardised logarithms; the reuse bins after them are shares."""
+"""Features that `Tables.features` gives as standardized logarithms; the reuse bins after them are shares."""
 
 
 def plain_features(features: Array) -> Array:
     """(..., 21): dim, rows, pooling factor and GiB of each table, then the reuse bins, from `Tables.features`.
 
-    What a device costs is nearly linear in these numbers. From their logarithms a small network with a sum behind it
-    learns it several times worse from a hundred placements.
+    The cost of a device is nearly linear in these numbers. With their logarithms as inputs, a small network that sums
+    over tables has an error several times as large after a hundred placements.
     """
     columns = [
         exp2(features[..., k : k + 1] * std + mean) - 1.0
@@ -34,12 +34,12 @@ def plain_features(features: Array) -> Array:
 
 
 def new_feature_normalization() -> FloatWeights:
-    """Weights of `normalized` for plain features, that change nothing yet."""
+    """Weights with which `normalized` changes no plain feature."""
     return new_normalization("features", len(FEATURE_NAMES))
 
 
 def fitted_feature_normalization(plain: NDArray[np.float32]) -> FloatWeights:
-    """The weights that standardise (M, 21) plain features over the training tables; the reuse bins stay as they are."""
+    """The weights that normalize (M, 21) plain features over the training tables; the reuse bins stay as they are."""
     weights = new_feature_normalization()
     for name, values in fitted_normalization("features", plain[:, :SCALED]).items():
         weights[name][:SCALED] = values

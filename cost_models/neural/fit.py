@@ -1,10 +1,11 @@
-"""Fitting a neural cost model to a data set: it learns from some tables and stops by what it says of others.
+"""Fitting a neural cost model to the training tables of a data set, with early stopping on the validation tables.
 
 Needs torch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.metrics import errors
@@ -25,21 +27,21 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.errors import InvalidOptionError, TrainingDivergedError, wrong_kind
+from shard_gym.errors import TrainingDivergedError, wrong_kind
 from shard_gym.system import one_thread
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How long and how fast a network learns.
+    """Length and step sizes of a fit.
 
     Attributes:
-        steps: batches it learns from at most.
-        learning_rate: of Adam's first step; falls linearly to 0.
+        steps: most batches to train on.
+        learning_rate: of AdamW's first step; falls linearly to 0.
         weight_decay: of the matrices, see `training.new_optimizer`.
         batch_size: placements in a batch.
-        check_every: steps between two looks at the validation tables.
-        patience: looks without a smaller error before the fit ends.
+        check_every: steps between two validations.
+        patience: validations without a smaller error before the fit ends.
 
     Raises:
         InvalidOptionError: a number is not positive (the decay: negative).
@@ -54,29 +56,23 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InvalidOptionError(f"{name} of a fit must be an integer of at least 1, not {value!r}.")
-        if not _is_number(self.learning_rate) or not 0 < self.learning_rate < np.inf:
-            raise InvalidOptionError(f"learning_rate of a fit must be a positive number, not {self.learning_rate!r}.")
-        if not _is_number(self.weight_decay) or not 0 <= self.weight_decay < np.inf:
-            raise InvalidOptionError(f"weight_decay of a fit must be a number from 0 up, not {self.weight_decay!r}.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+            checked_count(name, getattr(self, name))
+        checked_positive("learning_rate", self.learning_rate)
+        decay = self.weight_decay
+        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay < math.inf:
+            raise wrong_kind("weight_decay", decay, "a number of at least 0")
 
 
 @dataclass(frozen=True)
 class FitProgress:
-    """Where a fit stands after a look at the validation tables.
+    """State of a fit after a validation.
 
     Attributes:
-        step: batches learnt from so far.
-        steps: how many there will be at most.
+        step: batches trained on so far.
+        steps: most batches to train on.
         loss: mean of the last training losses.
         validation_error: see `validation_error`.
-        best_step: the step with the smallest validation error so far; its weights are kept.
+        best_step: the step with the smallest validation error so far, whose weights are kept.
     """
 
     step: int
@@ -97,99 +93,72 @@ def fit_cost_model(
     options: FitOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> NeuralCostModel:
-    """A network that learnt the costs of the training tables; equal arguments give equal weights.
+    """A network fitted to the costs of the training tables; equal arguments give equal weights.
 
-    The weights with the smallest `validation_error` met on the way are returned, with a card that says how they came
-    about (`make_card` makes it whole).
+    It has the weights with the smallest `validation_error`, and a card with the key "fit" alone (see `make_card`).
 
     Args:
         network: architecture, by name or class.
-        costs: placements of training and of validation tables, at least.
-        seed: of the first weights and of the batches.
-        options: how long and how fast.
-        on_progress: called after every look at the validation tables.
+        costs: placements of training and validation tables, at least.
+        seed: of the initial weights and of the batches.
+        options: length and step sizes.
+        on_progress: called after every validation.
 
     Raises:
         UnknownNameError: there is no such network.
         InvalidOptionError: a split has no placement, or the seed is no integer of at least 0.
-        TrainingDivergedError: a weight became NaN or infinite, or none of the looks at the validation tables gave a
-            finite error.
+        TrainingDivergedError: a weight became NaN or infinite, or no validation error was finite.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise wrong_kind("seed", seed, "an integer of at least 0")
-    chosen = network_named(network) if isinstance(network, str) else network
+    seed = checked_seed(seed)
+    options, chosen = options or FitOptions(), network_named(network) if isinstance(network, str) else network
+    rng, step, best_step, best_error = np.random.default_rng(seed), 0, 0, np.inf
     with one_thread():
-        fit = _Fit(chosen, costs, np.random.default_rng(seed), options or FitOptions())
-        while not fit.over:
-            fit.go_on(on_progress)
-        if not np.isfinite(fit.best_error):
-            raise TrainingDivergedError(
-                f"The fit of {chosen.architecture!r} diverged: its error on the validation tables was never a finite "
-                "number. Fit with a smaller learning_rate."
+        samples, validation = Samples(costs.part("train"), chosen), costs.part("validation")
+        weights = trainable(with_normalization(samples, chosen.new_weights(rng)))
+        optimizer, best = new_optimizer(weights, options.weight_decay), as_arrays(weights)
+        while step < options.steps and step - best_step < options.patience * options.check_every:
+            begin, step = step, min(step + options.check_every, options.steps)
+            loss = train_network(
+                weights,
+                optimizer,
+                samples,
+                rng,
+                steps=step - begin,
+                learning_rate=options.learning_rate * (1 - begin / options.steps),
+                final_learning_rate=options.learning_rate * (1 - step / options.steps),
+                batch_size=options.batch_size,
             )
-    return chosen(fit.best, {"fit": {"seed": int(seed), **fit.account()}})
-
-
-class _Fit:
-    """A network in training, and the best weights so far."""
-
-    def __init__(
-        self, network: type[NeuralCostModel], costs: SplitCosts, rng: np.random.Generator, options: FitOptions
-    ) -> None:
-        self._network, self._rng, self._options = network, rng, options
-        self._samples, self._validation = Samples(costs.part("train"), network), costs.part("validation")
-        self._weights = trainable(with_normalization(self._samples, network.new_weights(rng)))
-        self._optimizer = new_optimizer(self._weights, options.weight_decay)
-        self._step, self._best_step, self.best_error = 0, 0, np.inf
-        self.best = as_arrays(self._weights)
-
-    @property
-    def over(self) -> bool:
-        """Whether all steps are done, or the last looks brought nothing better."""
-        stuck = self._step - self._best_step >= self._options.patience * self._options.check_every
-        return stuck or self._step >= self._options.steps
-
-    def go_on(self, on_progress: OnProgress | None) -> None:
-        """Learn until the next look at the validation tables, and look."""
-        options, done = self._options, self._step
-        self._step = min(done + options.check_every, options.steps)
-        loss = train_network(
-            self._weights,
-            self._optimizer,
-            self._samples,
-            self._rng,
-            steps=self._step - done,
-            learning_rate=options.learning_rate * (1 - done / options.steps),
-            final_learning_rate=options.learning_rate * (1 - self._step / options.steps),
-            batch_size=options.batch_size,
+            arrays = as_arrays(weights)
+            if not all(np.isfinite(array).all() for array in arrays.values()):
+                raise TrainingDivergedError(
+                    f"The fit of {chosen.architecture!r} diverged: after {step} steps a weight is no finite number. "
+                    f"Fit with a learning_rate below {options.learning_rate:g}."
+                )
+            error = validation_error(chosen(arrays), validation)
+            if error < best_error:
+                best, best_error, best_step = arrays, error, step
+            if on_progress:
+                on_progress(FitProgress(step, options.steps, loss, error, best_step))
+    if not np.isfinite(best_error):
+        raise TrainingDivergedError(
+            f"The fit of {chosen.architecture!r} diverged: its error on the validation tables was never a finite "
+            "number. Fit with a smaller learning_rate."
         )
-        weights = as_arrays(self._weights)
-        if not all(np.isfinite(array).all() for array in weights.values()):
-            raise TrainingDivergedError(
-                f"The fit of {self._network.architecture!r} diverged: after {self._step} steps a weight is no finite "
-                f"number. Fit with a learning_rate below {options.learning_rate:g}."
-            )
-        error = validation_error(self._network(weights), self._validation)
-        if error < self.best_error:
-            self.best, self.best_error, self._best_step = weights, error, self._step
-        if on_progress:
-            on_progress(FitProgress(self._step, options.steps, loss, error, self._best_step))
+    import shard_gym
 
-    def account(self) -> dict[str, Any]:
-        """How the weights came about, as JSON values."""
-        import shard_gym
-
-        return {
-            **vars(self._options),
-            "steps_done": self._step,
-            "best_step": self._best_step,
-            "validation_error": self.best_error,
-            "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
-        }
+    record: dict[str, Any] = {
+        "seed": seed,
+        **vars(options),
+        "steps_done": step,
+        "best_step": best_step,
+        "validation_error": best_error,
+        "versions": {"shard-gym": shard_gym.__version__, "numpy": np.__version__, "torch": torch.__version__},
+    }
+    return chosen(best, {"fit": record})
 
 
 def validation_error(model: NeuralCostModel, data: CostDataset) -> float:
-    """Mean of two relative errors of `model` on `data`: that of the cost, and the mean of those of the phases."""
+    """Mean of the relative error of the cost and of the mean relative error of the phases, of `model` on `data`."""
     found = errors(model, data)
     phases = [error.mape for error in found.phases.values() if error.count]
     return (found.cost.mape + float(np.mean(phases))) / 2

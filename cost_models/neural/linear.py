@@ -1,4 +1,4 @@
-"""The baseline a network has to beat: phases linear in the sums of the table features."""
+"""A linear baseline for neural cost models: phases linear in the sums of the table features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from shard_gym.topology import Topology
 class LinearCostModel(AdditiveCostModel):
     """Phases by least squares on the summed features of a device's tables, their number, and a constant.
 
-    The features are DreamShard's, not their logarithms. An iteration costs the sum over the phases of the slowest
-    device. A device sees its own tables only, so its all-to-alls are what such tables took on average. An empty device
-    costs nothing.
+    The features are DreamShard's, not their logarithms. The cost of an iteration is the sum over the phases of the
+    slowest device. The all-to-alls of a device depend on its own tables only. An empty device costs nothing.
 
     Args:
         coefficients: (23, 4) float64, ms of each phase for each feature, each table, and the constant.
@@ -40,7 +39,7 @@ class LinearCostModel(AdditiveCostModel):
         return np.where(loads[..., -1:] > 0, phases, 0.0)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `AdditiveCostModel`: 0, and all tables on one device less those that make it faster."""
+        """See `AdditiveCostModel`: 0, and all tables on one device without negative contributions."""
         slower = np.maximum(loads @ self.coefficients[:-1], 0.0).sum(axis=0)
         return 0.0, float((slower + np.maximum(self.coefficients[-1], 0.0)).sum())
 
@@ -53,7 +52,7 @@ def fit_linear(data: CostDataset) -> LinearCostModel:
     np.add.at(summed, places, _table_loads(data.tables)[data.members])
     used = summed[:, -1] > 0
     inputs, measured = _with_constant(summed[used]), data.phases_ms.reshape(-1, 4)[used]
-    unit = np.abs(inputs).max(axis=0)  # rows are millions, shares of accesses are below 1
+    unit = np.abs(inputs).max(axis=0)  # numbers of rows are millions, access shares are below 1
     unit[unit == 0] = 1.0
     return LinearCostModel(np.linalg.lstsq(inputs / unit, measured)[0] / unit[:, None])
 

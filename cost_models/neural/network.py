@@ -1,8 +1,8 @@
-"""Small dense networks over arrays of NumPy or of torch: one definition for estimating and for training.
+"""Layers of small dense networks on NumPy arrays or torch tensors: one definition for estimating and for training.
 
 Weights are a dict of arrays, `"<layer>.weight"` (inputs, outputs) and `"<layer>.bias"` (outputs,). With NumPy arrays a
-network estimates without torch; with tensors it can be trained. Only operations that both libraries spell alike are
-used, and the few they do not are below.
+network estimates without torch; with tensors it can be trained. Networks use operations that both libraries have under
+one name, and the functions below for the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = Any
-"""A NumPy array or a torch tensor; what goes in comes out."""
+"""A NumPy array or a torch tensor; functions return what they are given."""
 
 Weights = Mapping[str, Array]
 
@@ -24,7 +24,7 @@ FloatWeights = dict[str, NDArray[np.float32]]
 
 def relu(values: Array) -> Array:
     """`values` where they are positive, else 0."""
-    # NumPy's own `clip` takes several times as long, which is felt where one task is placed step by step.
+    # NumPy's `clip` takes several times as long, which slows down placing a task step by step.
     return np.maximum(values, 0.0) if isinstance(values, np.ndarray) else values.clamp(min=0)
 
 
@@ -56,7 +56,7 @@ def dense(weights: Weights, layer: str, inputs: Array) -> Array:
     """(..., outputs) of one affine layer."""
     weight = weights[f"{layer}.weight"]
     if inputs.dtype != weight.dtype:
-        inputs = inputs.astype(weight.dtype)  # NumPy alone gets here: a product of two precisions is slow
+        inputs = inputs.astype(weight.dtype)  # NumPy only: products of two precisions are slow
     return inputs @ weight + weights[f"{layer}.bias"]
 
 
@@ -79,13 +79,13 @@ def heads(weights: Weights, name: str, inputs: Array) -> Array:
 
 
 def _with_shortcut(weights: Weights, name: str, inputs: Array, values: Array) -> Array:
-    """`values`, and an affine layer around the network where it has one: it goes on straight beyond what was learnt."""
+    """`values` plus the affine layer around the network, if it has one; it extrapolates beyond the training data."""
     shortcut = f"{name}.shortcut"
     return values + dense(weights, shortcut, inputs) if f"{shortcut}.weight" in weights else values
 
 
 def new_mlp(rng: np.random.Generator, name: str, sizes: Sequence[int]) -> FloatWeights:
-    """Fresh weights of `mlp`: uniform within 1 / sqrt(inputs), the default of torch's linear layers."""
+    """Initial weights of `mlp`: uniform within 1 / sqrt(inputs), the default of torch's linear layers."""
     weights: FloatWeights = {}
     for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         weights |= new_dense(rng, f"{name}.{layer}", inputs, (inputs, outputs))
@@ -93,7 +93,7 @@ def new_mlp(rng: np.random.Generator, name: str, sizes: Sequence[int]) -> FloatW
 
 
 def new_heads(rng: np.random.Generator, name: str, inputs: int, hidden: int, count: int) -> FloatWeights:
-    """Fresh weights of `heads`, each head drawn as `new_mlp` would."""
+    """Initial weights of `heads`, each head as in `new_mlp`."""
     return {
         **new_dense(rng, f"{name}.hidden", inputs, (inputs, count * hidden)),
         **new_dense(rng, f"{name}.out", hidden, (count, hidden), outputs=count),
@@ -101,7 +101,7 @@ def new_heads(rng: np.random.Generator, name: str, inputs: int, hidden: int, cou
 
 
 def new_shortcut(name: str, inputs: int, outputs: int) -> FloatWeights:
-    """A shortcut around the network `name` that adds nothing yet."""
+    """Zero weights of the affine layer around the network `name`."""
     return {
         f"{name}.shortcut.weight": np.zeros((inputs, outputs), np.float32),
         f"{name}.shortcut.bias": np.zeros(outputs, np.float32),
@@ -111,7 +111,7 @@ def new_shortcut(name: str, inputs: int, outputs: int) -> FloatWeights:
 def new_dense(
     rng: np.random.Generator, layer: str, fan_in: int, shape: tuple[int, int], outputs: int | None = None
 ) -> FloatWeights:
-    """Fresh weights of one layer with `fan_in` inputs to each of its outputs."""
+    """Initial weights of one layer with `fan_in` inputs to each of its outputs."""
     bound = fan_in**-0.5
     return {
         f"{layer}.weight": rng.uniform(-bound, bound, shape).astype(np.float32),
@@ -120,24 +120,24 @@ def new_dense(
 
 
 NORMALIZATION = (".mean", ".scale")
-"""Weights with names that end so are measured on the training data, not learnt."""
+"""Endings of the names of weights that are statistics of the training data; they are not trained."""
 
 
 def new_normalization(name: str, size: int) -> FloatWeights:
-    """Weights of `normalized` that change nothing yet."""
+    """Weights with which `normalized` changes nothing."""
     return {f"{name}.mean": np.zeros(size, np.float32), f"{name}.scale": np.ones(size, np.float32)}
 
 
 def normalized(weights: Weights, name: str, values: Array) -> Array:
-    """`values` with the mean and the spread of the training data taken out."""
+    """`values` minus the mean and over the spread of the training data."""
     return (values - weights[f"{name}.mean"]) * weights[f"{name}.scale"]
 
 
 def fitted_normalization(name: str, values: NDArray[np.floating[Any]]) -> FloatWeights:
     """The weights of `normalized` for (n, size) `values`.
 
-    What hardly varies in the training data is scaled by a tenth of its mean instead of its spread, so that a new value
-    does not come out enormous; what does not vary at all is left out.
+    A column that hardly varies is scaled by a tenth of its mean instead of its spread, so that other values do not
+    become enormous; a column that does not vary becomes 0.
     """
     mean, spread = values.mean(axis=0), values.std(axis=0)
     unit = np.maximum(spread, np.abs(mean) / 10)

@@ -1,7 +1,7 @@
-"""NeuroShard's networks: one for the computation of a device, two for the all-to-alls of all devices.
+"""NeuroShard's cost networks: one for the computation of a device, two for the all-to-alls.
 
-Zha et al., *Pre-train and Search*, MLSys 2023; sizes as in daochenzha/neuroshard,
-neuroshard/compute_cost_model.py and neuroshard/comm_cost_model.py.
+Zha et al., *Pre-train and Search*, MLSys 2023; sizes as in daochenzha/neuroshard, neuroshard/compute_cost_model.py and
+neuroshard/comm_cost_model.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
     fitted_feature_normalization,
@@ -54,10 +55,10 @@ class NeuroShardCostModel(NeuralCostModel):
     hidden units. Communication: an MLP (128, 64, 32, 16) for each all-to-all; the backward one from what every device
     sends, the forward one also from when each device is ready to send.
 
-    Where it differs from the paper: computation has two outputs, forward and backward, because an iteration waits for
-    the slowest device in each. And the paper's communication networks read one number for each device of a fixed
-    cluster; here one network is asked about every device in turn, with what this device and the others send and
-    receive, inside the host and across, so any number of devices will do.
+    Differences from the paper: computation has two outputs, forward and backward, because an iteration waits for the
+    slowest device in each. The paper's communication networks read one number for each device of a fixed cluster; here
+    one network is evaluated for every device, on what this device and the others send and receive inside the host and
+    between hosts, so it works for any number of devices.
     """
 
     architecture = "neuroshard"
@@ -113,7 +114,7 @@ def output_mib(tables: Tables) -> NDArray[np.float32]:
 
 
 def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNICATION_SIZES) -> FloatWeights:
-    """Fresh weights of `communication`, with hidden layers of these sizes."""
+    """Initial weights of `communication`, with hidden layers of these sizes."""
     return {
         **new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
         **new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
@@ -123,10 +124,10 @@ def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNIC
 
 
 def fitted_communication_normalization(data: NormalizationData, mib: NDArray[np.float32]) -> FloatWeights:
-    """The weights of `communication` that are measured, not learnt; `mib` is (P, D), the outputs of each device."""
+    """The normalization of `communication`; `mib` is (P, D), the outputs of each device."""
     real = data.cluster.device_mask
     route = routes(mib, data.cluster)[real]
-    ready = data.phases_ms[..., [0, 2, 3]].sum(axis=-1)
+    ready = data.phases_ms[..., [FORWARD, BACKWARD_COMM, BACKWARD]].sum(axis=-1)
     return {**fitted_normalization("route", route), **fitted_normalization("skew", skews(ready, data.cluster)[real])}
 
 
@@ -134,16 +135,16 @@ def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster)
     """(..., D, 2) ms of the forward and backward all-to-all from (..., D, 4) phases and (..., D) MiB of outputs."""
     route = normalized(weights, "route", routes(mib, cluster))
     backward = mlp(weights, "backward_comm", route)
-    late = skews(phases[..., 0] + phases[..., 3] + backward[..., 0], cluster)
+    late = skews(phases[..., FORWARD] + phases[..., BACKWARD] + backward[..., 0], cluster)
     forward = mlp(weights, "forward_comm", joined([route, normalized(weights, "skew", late)]))
     return joined([forward, backward])
 
 
 def skews(ready: Array, cluster: Cluster) -> Array:
-    """(..., D, 2) ms: how much later than the first device each is ready to send, and how much the last one is.
+    """(..., D, 2) ms: delays, relative to the first device that is ready to send, of each device and of the last one.
 
-    The iteration before left the devices apart: each is ready after its backward all-to-all, its backward and its
-    forward computation (neuroshard/simulator.py).
+    A device is ready after its backward all-to-all and backward computation of the iteration before, and its forward
+    computation (neuroshard/simulator.py).
     """
     real = cluster.device_mask * 1.0
     first = -largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
@@ -153,9 +154,9 @@ def skews(ready: Array, cluster: Cluster) -> Array:
 
 
 def routes(mib: Array, cluster: Cluster) -> Array:
-    """(..., D, 7): what a device sends and receives (MiB), inside its host and across, and how many devices there are.
+    """(..., D, 7): what a device sends and receives (MiB) inside its host and between hosts, and the number of devices.
 
-    Every device sends one D-th of its pooled outputs to every device, and receives as much of theirs.
+    Every device sends one D-th of its pooled outputs to every device, and receives one D-th of theirs.
     """
     count: Array = cluster.num_devices
     count = count[..., None]

@@ -1,11 +1,11 @@
-"""The network behind `dream-search`: NeuroShard's, told more about the tables and able to see the widest one.
+"""The network of `dream-search`: NeuroShard's with more inputs, and with the largest dim of a device's tables.
 
-What it adds to NeuroShard's, because an analytical or measured cost depends on it and DreamShard's 21 features leave it
-to guesswork: the work of each table in linear units (lookups, bytes read, bytes updated, bytes sent), which add up over
-a device exactly; the share of accesses in each reuse bin; and the dim of the widest table, which decides how the whole
-fused op runs (FBGEMM chooses its threads per lookup by it). A maximum over learnt latents could find that dim as well,
-but not from a hundred placements: on mixdim-4 a search inside such a dream ended 9% above one that asks the true cost
-(one seed), with the plain dim 3.3% (five, docs/results/dreamshard.md).
+Costs depend on quantities that DreamShard's 21 features do not show, so the network also reads: the work of each table
+in linear units (lookups, bytes read, updated and sent), whose sums over a device are exact; the share of accesses in
+each reuse bin; and the dim of the widest table, by which FBGEMM chooses the threads per lookup of the whole fused op.
+A maximum over trained latents needs more than a hundred placements to find that dim: on mixdim-4 a search on such a
+network ended 9% above a search on the true cost (one seed), with the dim as a load 3.3% (five seeds,
+docs/results/dreamshard.md).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import COMMUNICATION
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import (
     Array,
@@ -47,14 +48,14 @@ from shard_gym.topology import Cluster
 WORK = ("lookups", "read_mib", "distinct_mib", "gradient_mib", "output_mib")
 LATENT, HIDDEN = 32, 64
 ROUTE_HIDDEN = (32, 32)
-"""A tenth of NeuroShard's communication networks: every step and every try of a search asks about every device."""
+"""A tenth of the size of NeuroShard's communication networks, which every step of a search evaluates on all devices."""
 
 FULL_GROUP_DIM = 128.0
-"""Columns that a whole warp reads at once; the unit of the widest dim."""
+"""Columns that a warp reads at once; the unit of the widest dim."""
 
 INPUTS = len(FEATURE_NAMES) + NUM_BINS + len(WORK)
 PLAIN = len(WORK) + 1
-"""Numbers of a table that reach its device as they are: its work, then its dim."""
+"""Inputs that are loads as they are: the work, then the dim."""
 
 DEVICE = LATENT + PLAIN
 
@@ -62,8 +63,8 @@ DEVICE = LATENT + PLAIN
 class PooledCostModel(NeuralCostModel):
     """Sums of table latents and of work, the widest dim; heads for forward and backward, networks for the all-to-alls.
 
-    Every network has an affine shortcut around it and reads standardised numbers. Its outputs count in units of the
-    mean phase of the training data (`phase.scale`), so that one learning rate serves all hardware.
+    Every network has an affine shortcut around it and normalized inputs. The unit of its outputs is the mean phase of
+    the training data (`phase.scale`), so one learning rate works for all hardware.
     """
 
     architecture = "pooled"
@@ -121,17 +122,17 @@ class PooledCostModel(NeuralCostModel):
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
-        """(..., 38) what the heads read of a device: all loads but its tables' costs alone."""
+        """(..., 38), the inputs of the heads: all loads of a device but its tables' costs alone."""
         return joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """See `NeuralCostModel`."""
-        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][1:3]
+        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
 
 
 def work(tables: Tables) -> NDArray[np.float64]:
-    """(T, W) float64, what one batch asks of each table: millions of lookups, and MiB in the order of `WORK`."""
+    """(T, W) float64, the work of one batch for each table: millions of lookups, and MiB in the order of `WORK`."""
     lookups = tables.lookups_per_batch
     columns: list[NDArray[np.floating[Any]]] = [
         lookups / 1e6,

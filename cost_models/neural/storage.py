@@ -1,4 +1,4 @@
-"""Neural cost models as files: weights and card in safetensors. Reading them needs no torch and runs no code."""
+"""The networks by name, and neural cost models as safetensors files. Reading them needs no torch and runs no code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.neural.ablations import MeanDevicesCostModel, MeanTablesCostModel
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
+from shard_gym.cost_models.neural.dreamshard import (
+    DreamShardCostModel,
+    MeanDevicesCostModel,
+    MeanTablesCostModel,
+)
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.errors import InvalidCheckpointError, unknown_name
@@ -26,14 +29,18 @@ NETWORKS: dict[str, type[NeuralCostModel]] = {
         MeanDevicesCostModel,
     )
 }
-"""The one table of networks by architecture; add yours with `NETWORKS["name"] = YourCostModel`."""
+"""Networks by architecture; add yours with `NETWORKS["name"] = YourCostModel`."""
 
 
 def network_named(name: str, *others: str) -> type[NeuralCostModel]:
-    """The network with the architecture `name`; `others` are names that the asker knows besides.
+    """The network with the architecture `name`.
+
+    Args:
+        name: of the network.
+        others: further names that the caller accepts, for the message.
 
     Raises:
-        UnknownNameError: there is none; the message lists those there are.
+        UnknownNameError: there is none.
     """
     if name not in NETWORKS:
         raise unknown_name("network", name, [*NETWORKS, *others])
@@ -55,8 +62,8 @@ def load_cost_model(path: str | Path) -> NeuralCostModel:
     """The model that `save_cost_model` wrote to `path`.
 
     Raises:
-        InvalidCheckpointError: there is no such file; it is damaged or no cost model; its architecture is not known, or
-            in another version; or its arrays are not those of the architecture.
+        InvalidCheckpointError: there is no such file; it is damaged or no cost model; its architecture is unknown or of
+            another version; or its arrays are not those of the architecture.
         MissingExtraError: safetensors is not installed.
     """
     path = Path(path)

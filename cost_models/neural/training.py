@@ -1,9 +1,9 @@
-"""Teaching a neural cost model from measured placements; needs torch."""
+"""Training of neural cost models on data sets of placement costs; needs torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
@@ -19,12 +20,12 @@ from shard_gym.topology import Cluster
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
 
-LAST = 50
-"""Steps whose losses `train_network` reports."""
+REPORTED_LOSSES = 50
+"""Last steps whose mean loss `train_network` returns."""
 
 
 def trainable(weights: FloatWeights) -> TensorWeights:
-    """`weights` as tensors; all but the measured ones can be learnt."""
+    """`weights` as tensors that require gradients, except the normalization."""
     return {
         name: torch.tensor(array, requires_grad=not name.endswith(NORMALIZATION))
         for name, array in sorted(weights.items())
@@ -32,13 +33,13 @@ def trainable(weights: FloatWeights) -> TensorWeights:
 
 
 def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
-    """Adam for all of `weights` that can be learnt; the decay is for the matrices, not for biases and shortcuts.
+    """AdamW for all `weights` that are trained; matrices decay, biases and shortcuts do not.
 
-    A decay of 0.5 or 1 is large on purpose: with a hundred placements and as many tables the table network could tell
-    every table by heart, and decay leaves what the tables have in common. It wants a high learning rate beside it: for
-    200 placements of dlrm-50x4 tables, decay 1 and rate 3e-3 to 6e-3 in place of 0 and 1e-3 took the spread of a
-    device's error within unseen tasks of dlrm-200x8 from 5% to below 1%. That was before `pooled` was given the widest
-    dim; what decay does now is in docs/results/dreamshard.md (on mixdim-4 nothing that five seeds can tell).
+    A decay of 0.5 or 1 is large on purpose: with a hundred placements and as many tables, the table network could
+    memorize every table. It needs a high learning rate: for 200 placements of dlrm-50x4 tables, decay 1 and rates of
+    3e-3 to 6e-3 instead of 0 and 1e-3 reduced the spread of a device's error within unseen tasks of dlrm-200x8 from 5%
+    to below 1%. That was before `pooled` had the widest dim as a load; the present effect of decay is in
+    docs/results/dreamshard.md (on mixdim-4 none that five seeds can show).
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name in sorted(weights):
@@ -56,17 +57,17 @@ def as_arrays(weights: TensorWeights) -> FloatWeights:
 
 
 def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
-    """Give `weights` the values that `as_arrays` returned, in place: an optimizer goes on knowing them."""
+    """Assign arrays, as `as_arrays` returns them, to `weights` in place, so that an optimizer keeps them."""
     for name, tensor in weights.items():
         tensor.data.copy_(torch.from_numpy(arrays[name]))
 
 
 class Samples:
-    """A data set as tensors, ready to be drawn from in batches.
+    """A data set as tensors, from which batches are taken.
 
     Args:
         data: P placements.
-        network: whose inputs are wanted.
+        network: gives the inputs of the tables.
 
     Attributes:
         phases_ms: (P, D, 4) float32.
@@ -78,81 +79,80 @@ class Samples:
         self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32)
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
         self._inputs = torch.tensor(network.describe(data.tables))
-        self._devices = data.phases_ms.shape[1]
-        self._members, self._seats = self._padded(data)
+        self._num_devices = data.phases_ms.shape[1]
+        self._members, self._devices = self._padded(data)
         self._topology = torch.tensor(data.topology)
-        clusters = Cluster.stack([topology.cluster(self._devices) for topology in data.topologies])
+        clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
         self._clusters = {f.name: torch.tensor(getattr(clusters, f.name), dtype=torch.float32) for f in fields(Cluster)}
 
     def __len__(self) -> int:
         return len(self.cost_ms)
 
     def _padded(self, data: CostDataset) -> tuple[Tensor, Tensor]:
-        """(P, T) rows of tables and (P, T) devices; beyond a placement's tables table 0 sits on a device too many."""
+        """(P, T) rows of tables and (P, T) devices; padded with table 0 on the device D, whose loads are dropped."""
         widest = int(np.diff(data.start).max())
         members = np.zeros((len(data), widest), np.int64)
-        seats = np.full((len(data), widest), self._devices)
+        devices = np.full((len(data), widest), self._num_devices)
         for p in range(len(data)):
             rows = slice(int(data.start[p]), int(data.start[p + 1]))
             members[p, : rows.stop - rows.start] = data.members[rows]
-            seats[p, : rows.stop - rows.start] = data.devices[rows]
-        return torch.tensor(members), torch.tensor(seats)
+            devices[p, : rows.stop - rows.start] = data.devices[rows]
+        return torch.tensor(members), torch.tensor(devices)
 
-    def latents(self, weights: Weights, *wanted: Tensor) -> Tensor:
-        """(M, K) loads of the tables; with `wanted`, rows of tables, those of all others may be left at 0.
+    def latents(self, weights: Weights, *needed: Tensor) -> Tensor:
+        """(M, K) loads of the tables; with `needed`, rows of tables, those of all others may be 0.
 
         A batch of placements needs few of the thousands of tables of a large data set.
         """
-        asked = torch.zeros(len(self._inputs) + 1, dtype=torch.bool)
-        for rows in wanted:
-            asked[rows] = True
-        chosen = asked[:-1].nonzero()[:, 0]
-        if not wanted or 2 * len(chosen) > len(self._inputs):
+        is_needed = torch.zeros(len(self._inputs) + 1, dtype=torch.bool)
+        for rows in needed:
+            is_needed[rows] = True
+        chosen = is_needed[:-1].nonzero()[:, 0]
+        if not needed or 2 * len(chosen) > len(self._inputs):
             whole: Tensor = self.network.latents(weights, self._inputs)
             return whole
         some = self.network.latents(weights, self._inputs[chosen])
         return torch.zeros(len(self._inputs), some.shape[1]).index_copy(0, chosen, some)
 
     def members(self, which: Indices) -> Tensor:
-        """(B, T) the rows of the tables of the placements `which`, and 0 beyond them."""
+        """(B, T) the rows of the tables of the placements `which`, padded with 0."""
         return self._members[which]
 
     def loads(self, latents: Tensor, which: Indices) -> Tensor:
-        """(B, D, K) loads of the devices of the placements `which`, from what `latents` returned."""
+        """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
-        places = self._devices + 1
-        rows = torch.arange(len(which))[:, None] * places + self._seats[which]
+        width = self._num_devices + 1
+        rows = torch.arange(len(which))[:, None] * width + self._devices[which]
         rows, chosen = rows.flatten(), latents.index_select(0, self.members(which).flatten())
-        loads = torch.zeros(len(which) * places, split).index_add(0, rows, chosen[:, :split])
+        loads = torch.zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
-            maxima = torch.zeros(len(which) * places, self.network.num_maxima)
+            maxima = torch.zeros(len(which) * width, self.network.num_maxima)
             rows = rows[:, None].expand(-1, self.network.num_maxima)
             loads = torch.cat([loads, maxima.scatter_reduce(0, rows, chosen[:, split:], "amax")], dim=1)
-        return loads.view(len(which), places, -1)[:, :-1]
+        return loads.view(len(which), width, -1)[:, :-1]
 
     @cached_property
     def used_devices(self) -> Tensor:
-        """(U, T) for every device that holds a table, the rows of its tables; beyond them M."""
-        nobody = len(self._inputs)
-        places = [
-            self._members[p][self._seats[p] == device]
+        """(U, T) for every device that holds a table, the rows of its tables, padded with M."""
+        rows = [
+            self._members[p][self._devices[p] == device]
             for p in range(len(self))
-            for device in range(self._devices)
-            if (self._seats[p] == device).any()
+            for device in range(self._num_devices)
+            if (self._devices[p] == device).any()
         ]
-        return torch.nn.utils.rnn.pad_sequence(places, batch_first=True, padding_value=nobody)
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
 
     @cached_property
     def used_phases_ms(self) -> Tensor:
-        """(U, 4) float32, what was measured on the `used_devices`."""
-        seats = torch.arange(self._devices)
-        used = (self._seats[:, None, :] == seats[:, None]).any(dim=-1)
+        """(U, 4) float32, measured ms of the `used_devices`."""
+        numbers = torch.arange(self._num_devices)
+        used = (self._devices[:, None, :] == numbers[:, None]).any(dim=-1)
         return self.phases_ms[used]
 
     def device_loads(self, latents: Tensor, rows: Indices) -> Tensor:
         """(B, K) loads of the devices `rows` of `used_devices`; networks without maxima."""
-        with_nobody = torch.cat([latents, torch.zeros_like(latents[:1])])
-        return with_nobody[self.used_devices[rows]].sum(dim=1)
+        padded = torch.cat([latents, torch.zeros_like(latents[:1])])
+        return padded[self.used_devices[rows]].sum(dim=1)
 
     @cached_property
     def phase_unit(self) -> Tensor:
@@ -169,85 +169,72 @@ class Samples:
         rows = self._topology[which]
         return Cluster(**{name: values[rows] for name, values in self._clusters.items()})  # type: ignore[arg-type]
 
-    @cached_property
-    def everything(self) -> Indices:
-        """The numbers of all placements."""
-        return np.arange(len(self))
-
     def normalization_data(self, weights: FloatWeights) -> NormalizationData:
-        """What the data look like to a network with `weights`."""
+        """Inputs and loads of a network with `weights` for all placements."""
         tensors = {name: torch.tensor(array) for name, array in weights.items()}
-        cluster = self.clusters(self.everything)
+        everything = np.arange(len(self))
+        cluster = self.clusters(everything)
         arrays = {f.name: np.asarray(getattr(cluster, f.name)) for f in fields(Cluster)}
         arrays["device_mask"] = arrays["device_mask"] > 0
         return NormalizationData(
             inputs=self._inputs.numpy(),
-            loads=self.loads(self.latents(tensors), self.everything).numpy(),
+            loads=self.loads(self.latents(tensors), everything).numpy(),
             cluster=Cluster(**arrays),
             phases_ms=self.phases_ms.numpy(),
         )
 
 
 def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
-    """`weights` with those that are measured on `samples` measured.
+    """`weights` with the normalization of `samples`.
 
-    Twice: what later layers are given depends on what the first ones were given, which the first round sets.
+    There are two rounds, because the inputs of later layers depend on the normalization of the first ones.
     """
     for _ in range(2):
         weights = {**weights, **samples.network.fitted_normalization(samples.normalization_data(weights))}
     return weights
 
 
-@dataclass(frozen=True)
-class Estimates:
-    """What a network says of B placements.
+def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tensor, Tensor]:
+    """Estimates of the network with `weights` for the B placements `which`.
 
-    Attributes:
-        phases_ms: (B, D, 4), 0 for devices that are empty or not there.
-        cost_ms: (B,).
+    Returns:
+        (B, D, 4) ms of the phases, 0 for devices that are empty or padding; and (B,) ms of the iterations.
     """
-
-    phases_ms: Tensor
-    cost_ms: Tensor
-
-
-def estimates(weights: Weights, samples: Samples, which: Indices) -> Estimates:
-    """What the network with `weights` says of the placements `which`."""
     network = samples.network
     loads = samples.loads(samples.latents(weights, samples.members(which)), which)
     used = (loads[..., network.num_sums] > 0)[..., None]
     phases = network.own_phases(weights, loads) * used
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
-    # Skews are taken from the measured phases: the communication is learnt apart from the computation.
+    # Delays are those of the measured phases, so communication is trained independently of computation.
     both = network.all_to_alls(weights, samples.phases_ms[which], shared, cluster)
     if both is not None:
         both = both * cluster.device_mask[..., None]
         phases = torch.cat([phases[..., :1], both, phases[..., 3:]], dim=-1)
-    return Estimates(phases, network.overall(weights, phases, shared, cluster))
+    return phases, network.overall(weights, phases, shared, cluster)
 
 
 Loss = Callable[[Weights, "Samples", np.random.Generator, int], Tensor]
-"""Draws a batch of that many placements, and says how wrong the weights are about it."""
+"""The loss of weights on a random batch of that many placements."""
 
 
 def relative_loss(weights: Weights, samples: Samples, rng: np.random.Generator, batch_size: int) -> Tensor:
-    """Squared relative errors of phases and cost; a time below the mean of its kind counts as the mean.
+    """Squared relative errors of phases and cost, relative to the measured time, or to the mean if that is longer.
 
-    So neither do the few enormous loads outweigh all others, nor the tiny ones.
+    So neither a few very large placements nor the very small ones dominate the loss.
     """
     which = rng.integers(len(samples), size=batch_size)
-    said = estimates(weights, samples, which)
+    estimated_phases, estimated_cost = estimates(weights, samples, which)
     true_phases, true_cost = samples.phases_ms[which], samples.cost_ms[which]
-    phases = ((said.phases_ms - true_phases) / torch.maximum(samples.phase_unit, true_phases)) ** 2
-    cost = ((said.cost_ms - true_cost) / torch.maximum(samples.cost_unit, true_cost)) ** 2
+    phases = ((estimated_phases - true_phases) / torch.maximum(samples.phase_unit, true_phases)) ** 2
+    cost = ((estimated_cost - true_cost) / torch.maximum(samples.cost_unit, true_cost)) ** 2
     return 4 * phases.mean() + cost.mean()
 
 
 def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, batch_size: int) -> Tensor:
-    """DreamShard's (daochenzha/dreamshard, dreamshard/training.py), in ms.
+    """DreamShard's loss, in ms squared (daochenzha/dreamshard, dreamshard/training.py).
 
-    Squared errors of the cost of `batch_size` placements, and of forward, communication and backward of as many devices
-    of any placements; the communication is that of the backward all-to-all.
+    Squared errors of the cost of `batch_size` placements, and of forward, communication and backward of as many
+    devices of any placements; communication is the backward all-to-all.
     """
     which = rng.integers(len(samples), size=batch_size)
     rows = rng.integers(len(samples.used_devices), size=batch_size)
@@ -255,9 +242,9 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     loads = samples.loads(latents, which)
     cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
     phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))
-    wrong = (phases - samples.used_phases_ms[rows])[:, [0, 2, 3]]
-    in_all: Tensor = (cost**2).mean() + (wrong**2).mean(dim=0).sum()
-    return in_all
+    error = (phases - samples.used_phases_ms[rows])[:, [FORWARD, BACKWARD_COMM, BACKWARD]]
+    total: Tensor = (cost**2).mean() + (error**2).mean(dim=0).sum()
+    return total
 
 
 def train_network(
@@ -272,18 +259,21 @@ def train_network(
     batch_size: int = 64,
     loss: Loss = relative_loss,
 ) -> float:
-    """Change `weights` by `steps` steps, in place; the mean of the last losses.
+    """Train `weights` in place for `steps` steps.
 
     Args:
         weights: see `trainable`.
         optimizer: of these weights.
-        samples: what to learn from.
-        rng: draws the batches.
+        samples: the training data.
+        rng: chooses the batches.
         steps: at least 1.
         learning_rate: of the first step.
-        final_learning_rate: what it falls to, linearly.
+        final_learning_rate: value after the last step; the rate falls linearly.
         batch_size: placements in a batch.
-        loss: what to make small.
+        loss: to minimize.
+
+    Returns:
+        The mean of the last `REPORTED_LOSSES` losses.
     """
     losses = []
     for step in range(steps):
@@ -295,4 +285,4 @@ def train_network(
         batch_loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(batch_loss.detach())
-    return float(torch.stack(losses[-LAST:]).mean())
+    return float(torch.stack(losses[-REPORTED_LOSSES:]).mean())

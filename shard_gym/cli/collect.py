@@ -1,4 +1,4 @@
-"""`shard-gym collect`: placements measured on this machine, or on many, into a data set."""
+"""`shard-gym collect`: measurements of random placements, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from shard_gym.cli import INTERRUPTED_EXIT_CODE
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
 from shard_gym.cost_models.base import CostModel
-from shard_gym.cost_models.data.collecting import PART
-from shard_gym.cost_models.data.collecting import collect as collect_draws
+from shard_gym.cost_models.data import collecting
+from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Here, Measurer
-from shard_gym.cost_models.data.writer import Tally
+from shard_gym.cost_models.data.measurers import LocalMeasurer, Measurer
+from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.io.files import require_writable
@@ -31,22 +30,20 @@ from shard_gym.tables import Workload
 from shard_gym.text import format_seconds
 
 DEFAULT_BATCH_SIZE = 65_536
-TRAINED = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
-"""Weights and optimizer by kind of device, if not told otherwise: what FBGEMM is fast in."""
+DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
+"""Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""
 
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.5}
-"""Of the memory there is, what the tables of a draw may take; the rest is for lookups and outputs."""
+"""Default share of a device's memory for the tables of a placement; the rest is for lookups and outputs."""
 
-STAND_IN = "a100-dgx"
-"""Profile whose topology is named where the device has none of its own."""
+DEFAULT_PROFILE = "a100-dgx"
+"""Hardware profile of the topologies where the device has none of its own."""
 
 MAX_REASONS = 5
-"""Reasons for what was skipped that are shown."""
+"""Reasons of failed measurements that are shown."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIB = 2**30
-
-OnTally = Callable[[Tally], None]
 
 
 class Hardware(NamedTuple):
@@ -77,110 +74,98 @@ def collect(
     workers: OptionalInt = None,
     gpus_per_worker: int = 1,
 ) -> int:
-    """Measure random placements, as many as there is time for; needs FBGEMM.
+    """Measure random placements until the time is up; needs FBGEMM.
 
-    All is written in small parts; the same command goes on where it stopped.
+    Measurements are written in small parts; the same command continues where it stopped.
 
     Args:
         out: folder for the data set, or for one sub-folder for each batch size.
-        batch_size: samples of an iteration, over all devices; give it again for each further one.
+        batch_size: samples of an iteration, over all devices; repeat the option for several batch sizes.
         hardware: what to measure on; auto takes CUDA GPUs if there are any.
         devices: devices of a placement.
-        budget: time after which nothing further is begun, such as 90s, 30m or 2h.
-        count: draws that each data set shall have, if the time suffices.
-        repeat_every: every so many draws, one is measured again later, to see how exact measurements are; 0 for never.
-        memory_gib: what the tables of a placement may take together; a share of what one device has if not given.
+        budget: time after which no measurement begins, such as 90s, 30m or 2h.
+        count: placements that each data set shall have, if the time suffices.
+        repeat_every: every so many placements, one is measured again later, to show the noise; 0 for never.
+        memory_gib: memory for the tables of a placement; a share of what one device has if not given.
         weight_dtype: fp16 or fp32; if not given, fp16 on GPUs and fp32 on CPUs.
         optimizer: sgd or rowwise_adagrad; if not given, sgd on GPUs and rowwise_adagrad on CPUs.
-        profile: the hardware profile that describes devices and links; found by the device's name if not given, and
-            a100-dgx for a GPU that has none.
+        profile: the hardware profile of devices and links; found by the device's name if not given, and a100-dgx for a
+            GPU that has none.
         layout: each (a process for each device), in-turn (one stands for all), or auto.
         iterations: timed ones of a measurement.
-        seed: of the draws.
+        seed: of the placements.
         ray: measure on all machines of the Ray cluster whose address is in RAY_ADDRESS; needs the extra `ray`.
-        workers: how many of them measure at a time; as many as there is room for if not given.
+        workers: Ray workers; as many as there is room for if not given.
         gpus_per_worker: as many as --devices to have all-to-alls measured too.
     """
     sizes = list(dict.fromkeys(batch_size)) or [DEFAULT_BATCH_SIZE]
-    seconds = parse_duration("--budget", budget)
+    budget_s = parse_duration("--budget", budget)
     for option, value in (("--devices", devices), ("--iterations", iterations), ("--gpus-per-worker", gpus_per_worker)):
-        checked_count(option, value, 1)
+        checked_count(option, value)
     checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
     if (out / INDEX).exists() and len(sizes) > 1:
         raise InvalidOptionError(
-            f"{out} is a data set of its own, of one batch size. Name another folder for several, or one size at a "
-            "time."
+            f"{out} is a data set of one batch size. Name another folder for several, or give one size at a time."
         )
     several = len(sizes) > 1 or any(out.glob(f"*/{INDEX}"))
     gpus = gpus_per_worker if ray else None
     found = find_hardware(hardware, layout, devices, gpus, iterations, weight_dtype, optimizer)
-    usual, name = TRAINED[found.kind], profile or profile_of(found.name) or STAND_IN
-    memory = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
-    every = {
-        out / f"batch-{size}" if several else out: Draws(
-            Workload(size, weight_dtype or usual[0], optimizer or usual[1]), name, devices, memory, seed
+    default_dtype, default_optimizer = DEFAULT_TRAINING[found.kind]
+    profile = profile or profile_of(found.name) or DEFAULT_PROFILE
+    max_bytes = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
+    samplers = {
+        out / f"batch-{size}" if several else out: PlacementSampler(
+            Workload(size, weight_dtype or default_dtype, optimizer or default_optimizer),
+            profile,
+            devices,
+            max_bytes,
+            seed,
         )
         for size in sizes
     }
-    crew = partial(_over_ray, found, workers, gpus_per_worker) if ray else partial(Here, found.make_model)
-    tallies: dict[Path, Tally] = {}
-    # Schedulers and containers end programs by SIGTERM; what was measured until then is written, too.
+    make_measurer = (
+        partial(_ray_workers, found, workers, gpus_per_worker) if ray else partial(LocalMeasurer, found.make_model)
+    )
+    progress: dict[Path, CollectionProgress] = {}
+    # Schedulers and containers end programs by SIGTERM; it is handled like Ctrl-C, so measurements are written.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number, (folder, draws) in enumerate(every.items()):
-            left = seconds - sum(tally.seconds for tally in tallies.values())
-            share = max(left, 0.0) / (len(every) - number)
-            _collect_one(crew, folder, draws, share, count, repeat_every or None, tallies)
+        for number, (folder, sampler) in enumerate(samplers.items()):
+            left = max(budget_s - sum(each.seconds for each in progress.values()), 0.0) / (len(samplers) - number)
+            with closing(make_measurer(sampler)) as measurer, _shown(folder, left, count, progress) as on_progress:
+                progress[folder] = collecting.collect(
+                    measurer,
+                    folder,
+                    sampler,
+                    budget_s=max(left, 1e-9),
+                    count=count,
+                    repeat_every=repeat_every or None,
+                    on_progress=on_progress,
+                )
     except KeyboardInterrupt:
-        message = "Interrupted. What was measured is safe; give the same command to go on."
-        errors().print(sentence(message, "bold red"))
+        errors().print(
+            sentence("Interrupted. All measurements are written; repeat the command to continue.", "bold red")
+        )
         return INTERRUPTED_EXIT_CODE
     finally:
         signal.signal(signal.SIGTERM, before)
-        _print_tallies(found.name, tallies)
+        _print_progress(found.name, progress)
     return 0
-
-
-def _collect_one(
-    crew: Callable[[Draws], Measurer],
-    folder: Path,
-    draws: Draws,
-    budget_s: float,
-    count: int | None,
-    repeat_every: int | None,
-    tallies: dict[Path, Tally],
-) -> None:
-    """One data set; how it stands is kept in `tallies` all the while."""
-    with closing(crew(draws)) as measurer, _shown(folder, budget_s, count) as show:
-
-        def keep(tally: Tally) -> None:
-            tallies[folder] = tally
-            show(tally)
-
-        tallies[folder] = collect_draws(
-            measurer,
-            folder,
-            draws,
-            budget_s=max(budget_s, 1e-9),
-            count=count,
-            repeat_every=repeat_every,
-            on_tally=keep,
-        )
 
 
 def parse_duration(option: str, text: str) -> float:
     """Seconds of a text such as 90s, 30m, 1.5h or 2d.
 
     Raises:
-        InvalidOptionError: it is no such text, or means no time at all.
+        InvalidOptionError: it is no such text, or a duration of 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
-        raise InvalidOptionError(f"{option} wants a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
+        raise InvalidOptionError(f"{option} must be a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
     return seconds
 
 
@@ -193,35 +178,41 @@ def find_hardware(
     weight_dtype: str | None,
     optimizer: str | None,
 ) -> Hardware:
-    """What `--hardware` names on this machine, to measure placements on so many `devices`.
+    """The hardware of this machine that the option `--hardware` names.
 
     Args:
-        gpus: those that a worker has; None for all of this machine.
+        hardware: "auto", "cpu" or "cuda".
+        layout: of the measuring cost model.
+        devices: of a placement.
+        gpus: of a worker; None for all of this machine.
+        iterations: timed ones of a measurement.
+        weight_dtype: of the tables; None for the default.
+        optimizer: of the tables; None for the default.
 
     Raises:
-        InvalidOptionError: there is no such device here, or an option means nothing.
+        InvalidOptionError: there is no such device here, or an option is out of range.
         MissingExtraError: torch or FBGEMM is not installed.
     """
     from shard_gym.cost_models.measured.machine import this_machine
     from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
 
-    kind = _kind_here() if hardware == "auto" else hardware
+    kind = _default_kind() if hardware == "auto" else hardware
     machine = this_machine(kind)
     if layout == "auto" and kind == "cuda":
-        # Now, so that one data set has one layout, however many GPUs there are when it goes on.
+        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
         layout = EACH if (machine.num_devices if gpus is None else gpus) >= devices else IN_TURN
     make_model = partial(
         MeasuredCostModel,
         kind,
         layout=layout,
         iterations=iterations,
-        weight_dtype=weight_dtype or TRAINED[kind][0],
-        optimizer=optimizer or TRAINED[kind][1],
+        weight_dtype=weight_dtype or DEFAULT_TRAINING[kind][0],
+        optimizer=optimizer or DEFAULT_TRAINING[kind][1],
     )
     return Hardware(kind, machine.name, machine.memory_bytes, make_model)
 
 
-def _kind_here() -> str:
+def _default_kind() -> str:
     from shard_gym.cost_models.measured.machine import this_machine
 
     try:
@@ -231,67 +222,59 @@ def _kind_here() -> str:
     return "cuda"
 
 
-def _over_ray(found: Hardware, workers: int | None, gpus: int, draws: Draws) -> Measurer:
-    """Workers of a Ray cluster: with GPUs of their own, or with a machine like this one each."""
-    from shard_gym.cost_models.data.ray_workers import RayCrew, SpreadOut
+def _ray_workers(found: Hardware, workers: int | None, gpus: int, sampler: PlacementSampler) -> Measurer:
+    """Workers of a Ray cluster, each with its own GPUs, or with all CPUs of a machine like this one."""
+    from shard_gym.cost_models.data.measurers import RayWorkerPool
 
-    cuda = found.kind == "cuda"
-    cpus = 1 if cuda else os.cpu_count() or 1
-    return SpreadOut(RayCrew(found.make_model, draws, workers=workers, cpus=cpus, gpus=gpus if cuda else 0))
+    if found.kind == "cuda":
+        return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=1, gpus=gpus)
+    return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=os.cpu_count() or 1, gpus=0)
 
 
 def _default_memory(found: Hardware) -> int:
-    """Whole GiB, so that it is the same whenever the command is given again."""
+    """Bytes in whole GiB, so that it is equal when the command is repeated."""
     share = int(found.memory_bytes * MEMORY_SHARE[found.kind]) // _GIB * _GIB
     if not share:
-        raise InvalidOptionError(
-            "How much memory this machine has is not known; say what tables may take, --memory-gib."
-        )
+        raise InvalidOptionError("The memory of this machine is unknown; give the memory for tables, --memory-gib.")
     return share
 
 
 @contextmanager
-def _shown(folder: Path, budget_s: float, count: int | None) -> Iterator[OnTally]:
-    """Show on standard error how a collection goes: a bar on a terminal, else a line now and then."""
-    console = errors()
-    if not console.is_terminal:
+def _shown(
+    folder: Path, budget_s: float, count: int | None, progress: dict[Path, CollectionProgress]
+) -> Iterator[Callable[[CollectionProgress], None]]:
+    """Keep the state of a collection in `progress`, and show it on standard error: as a bar, or as lines in a log."""
+    console, bars = errors(), new_progress()
+    with bars:
+        bar = bars.add_task(str(folder), total=1.0)
 
-        def tell(tally: Tally) -> None:
-            if tally.new % PART == 0:
-                console.print(sentence(f"{folder}: {_said(tally)}"), soft_wrap=True)
+        def show(state: CollectionProgress) -> None:
+            progress[folder] = state
+            counts = f"{state.measured:,} measured, {state.failed:,} failed"
+            done = (state.measured - state.repeats + state.failed) / count if count else 0.0
+            bars.update(bar, description=counts, completed=max(done, state.seconds / max(budget_s, 1e-9)))
+            if not console.is_terminal and state.new % PART_SIZE == 0:
+                console.print(sentence(f"{folder}: {counts}"), soft_wrap=True)
 
-        yield tell
-        return
-    with new_progress() as progress:
-        bar = progress.add_task(str(folder), total=1.0)
-
-        def move(tally: Tally) -> None:
-            done = (tally.measured - tally.repeats + tally.skipped) / count if count else 0.0
-            progress.update(bar, description=_said(tally), completed=max(done, tally.seconds / budget_s))
-
-        yield move
+        yield show
 
 
-def _said(tally: Tally) -> str:
-    return f"{tally.measured:,} measured, {tally.skipped:,} skipped"
-
-
-def _print_tallies(hardware: str, tallies: dict[Path, Tally]) -> None:
-    if not tallies:
+def _print_progress(hardware: str, progress: dict[Path, CollectionProgress]) -> None:
+    if not progress:
         return
     table = new_table()
     table.add_column("data set")
-    for header in ("measured", "of them again", "new", "skipped", "time"):
+    for header in ("measured", "of them again", "new", "failed", "time"):
         table.add_column(header, justify="right")
-    for folder, tally in tallies.items():
-        numbers = (tally.measured, tally.repeats, tally.new, tally.skipped)
-        table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(tally.seconds))
+    for folder, state in progress.items():
+        numbers = (state.measured, state.repeats, state.new, state.failed)
+        table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
     console = output()
     heading(console, f"Measured on {hardware}")
     print_table(console, table)
-    for folder, tally in tallies.items():
-        reasons = list(tally.reasons.items())
+    for folder, state in progress.items():
+        reasons = list(state.reasons.items())
         for reason, times in reasons[:MAX_REASONS]:
-            console.print(sentence(f"Skipped in {folder}, {times} x: {reason}", "dim"), soft_wrap=True)
+            console.print(sentence(f"Failed in {folder}, {times} x: {reason}", "dim"), soft_wrap=True)
         if len(reasons) > MAX_REASONS:
             console.print(sentence(f"... and for {len(reasons) - MAX_REASONS} other reasons; see {INDEX}.", "dim"))

@@ -1,4 +1,4 @@
-"""`shard-gym fit-cost-model`: measurements in, neural cost models out."""
+"""`shard-gym fit-cost-model`: fit neural cost models to measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalFloat, OptionalInt
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
-from shard_gym.cost_models.data.loading import Measured, read_all
+from shard_gym.cost_models.data.measurements import Measurements, load_workloads
 from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.card import card_page, make_card
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
 
 LINEAR = "linear"
-"""The baseline shown beside the networks; it is fitted anew whenever it is needed and has no file."""
+"""The baseline shown beside the networks; it is refitted when needed and has no file."""
 
 Networks = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
@@ -41,16 +41,16 @@ def fit_cost_model(
     steps: OptionalInt = None,
     learning_rate: OptionalFloat = None,
 ) -> None:
-    """Fit neural cost models to what `shard-gym collect` measured; needs torch.
+    """Fit neural cost models to measurements of `shard-gym collect`; needs torch.
 
-    Errors are shown for tables they never saw, beside those of a linear model.
+    Shows their errors on test tables, beside those of a linear model.
 
     Args:
         data: folder of a data set, or of several, one for each batch size.
         out: folder for the models and their cards; with several data sets, for a sub-folder for each.
         network: pooled, neuroshard, dreamshard, dreamshard-mean-tables, dreamshard-mean-devices, linear.
         seed: of everything random.
-        steps: batches each network learns from at most; for a trial.
+        steps: most batches to train each network on; for a trial.
         learning_rate: of the first step; falls linearly to 0.
     """
     names = [name for name in dict.fromkeys(network) if name != LINEAR]
@@ -62,30 +62,30 @@ def fit_cost_model(
         raise missing_extra("torch", "torch", "Fitting a cost model")
     from shard_gym.cost_models.neural.fit import FitOptions
 
-    usual = FitOptions()
+    default = FitOptions()
     options = FitOptions(
-        steps=steps or usual.steps,
-        learning_rate=usual.learning_rate if learning_rate is None else learning_rate,
-        check_every=min(steps or usual.steps, usual.check_every),
+        steps=steps or default.steps,
+        learning_rate=default.learning_rate if learning_rate is None else learning_rate,
+        check_every=min(steps or default.steps, default.check_every),
     )
-    every = read_all(data)
-    for folder, measured in every.items():
-        _require_splits(measured)
+    workloads = load_workloads(data)
+    for folder, measurements in workloads.items():
+        _check_splits(measurements)
         for name in names:
             require_writable(out / folder / f"{name}{SUFFIX}")
-    for folder, measured in every.items():
-        fitted: dict[str, AdditiveCostModel] = {LINEAR: fit_linear(measured.first.part("train"))}
+    for folder, measurements in workloads.items():
+        fitted: dict[str, AdditiveCostModel] = {LINEAR: fit_linear(measurements.first.part("train"))}
         for name in names:
-            fitted[name] = model = _fit(name, measured, seed, options)
+            fitted[name] = model = _fit(name, measurements, seed, options)
             save_cost_model(model, out / folder / f"{name}{SUFFIX}")
             write_atomically(out / folder / f"{name}.md", card_page(model.card).encode())
-        _print_errors(measured, fitted)
+        _print_errors(measurements, fitted)
     if names:
-        written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in every for name in names)
+        written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in workloads for name in names)
         output().print(sentence(f"Written, each with its card: {written}.", "dim"), soft_wrap=True)
 
 
-def _require_splits(measured: Measured) -> None:
+def _check_splits(measurements: Measurements) -> None:
     """All three splits, before anything is fitted.
 
     Raises:
@@ -93,31 +93,31 @@ def _require_splits(measured: Measured) -> None:
     """
     try:
         for split in ("train", "validation", "test"):
-            measured.first.part(split)
+            measurements.first.part(split)
     except InvalidOptionError as error:
-        raise InvalidOptionError(f"{measured.folder} is too small to fit a model to. {error}") from error
+        raise InvalidOptionError(f"{measurements.folder} is too small to fit a model to. {error}") from error
 
 
-def _fit(name: str, measured: Measured, seed: int, options: FitOptions) -> NeuralCostModel:
-    """A fitted network with its card, under a bar."""
+def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:
+    """A fitted network with its card; shows a progress bar."""
     from shard_gym.cost_models.neural.fit import fit_cost_model as fit
 
-    costs = measured.first
+    costs = measurements.first
     with new_progress() as progress:
         bar = progress.add_task(name, total=options.steps)
 
         def show(state: FitProgress) -> None:
-            words = f"{name}, error on validation tables {format_percent(state.validation_error)}"
-            progress.update(bar, completed=state.step, description=words)
+            description = f"{name}, error on validation tables {format_percent(state.validation_error)}"
+            progress.update(bar, completed=state.step, description=description)
 
         model = fit(name, costs, seed=seed, options=options, on_progress=show)
-    model.card = make_card(model, costs, measured.rival_sets, measured.about.hardware)
+    model.card = make_card(model, costs, measurements.test_tasks, measurements.index.hardware)
     return model
 
 
-def _print_errors(measured: Measured, models: Mapping[str, AdditiveCostModel]) -> None:
-    """A row for each model: mean relative errors on the test tables, and how it orders their placements."""
-    test, rivals = measured.test, measured.rival_sets
+def _print_errors(measurements: Measurements, models: Mapping[str, AdditiveCostModel]) -> None:
+    """A row for each model: mean relative errors on the test tables, and Kendall's tau over their placements."""
+    test, test_tasks = measurements.test, measurements.test_tasks
     table = new_table()
     table.add_column("model")
     for header in ("iteration", *(phase.replace("_", "\n") for phase in PHASES), "Kendall's\ntau"):
@@ -127,9 +127,9 @@ def _print_errors(measured: Measured, models: Mapping[str, AdditiveCostModel]) -
         cells: Sequence[str] = [
             format_percent(error.mape) if error.count else NONE for error in (found.cost, *found.phases.values())
         ]
-        tau = f"{ranking(model, rivals).kendall_tau:.3f}" if rivals else NONE
+        tau = f"{ranking(model, test_tasks).kendall_tau:.3f}" if test_tasks else NONE
         table.add_row(name, *cells, tau)
-    size = measured.about.workload.batch_size
+    size = measurements.index.workload.batch_size
     console = output()
-    heading(console, f"Mean relative errors on {len(test):,} placements of unseen tables, {size:,} samples")
+    heading(console, f"Mean relative errors on {len(test):,} placements of test tables, {size:,} samples")
     print_table(console, table)

@@ -1,4 +1,4 @@
-"""`shard-gym report-cost-model`: cost models held against measurements, on a page with pictures."""
+"""`shard-gym report-cost-model`: compare cost models with measurements, on a page with pictures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shard_gym.cli.options import OptionalStr
 from shard_gym.cli.pictures import matplotlib_missing, save_picture
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
-from shard_gym.cost_models.data.loading import Measured, read_all
-from shard_gym.cost_models.metrics import Errors
+from shard_gym.cost_models.data.measurements import Measurements, load_workloads
+from shard_gym.cost_models.metrics import Errors, Estimates
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
-from shard_gym.cost_models.report import NOISE, Comparison, Estimates, compare, page, page_name
+from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
 from shard_gym.experiments.figures import COLORS, GREY, INK, LINE, SIZE
 from shard_gym.experiments.report import IMAGES
@@ -43,29 +43,28 @@ def report_cost_model(
     profile: OptionalStr = None,
     no_pictures: bool = False,
 ) -> None:
-    """Hold cost models against what `shard-gym collect` measured; write a page.
+    """Compare cost models with measurements of `shard-gym collect`; write a page.
 
     Args:
         data: folder of a data set, or of several, one for each batch size.
-        models: files of neural cost models, see `shard-gym fit-cost-model`; each for the batch size it was fitted to.
+        models: files of neural cost models, see `shard-gym fit-cost-model`; each is compared at its own batch size.
         out: folder for the page and its pictures.
         profile: the hardware that the analytical model assumes; that of the data set if not given.
-        no_pictures: write the page alone; without this, matplotlib is needed.
+        no_pictures: write the page only; pictures need matplotlib.
     """
     if not no_pictures and (missing := matplotlib_missing()):
         raise missing
     assumed = None if profile is None else hardware_profile(profile)
-    every = list(read_all(data).values())
-    hardware = every[0].about.hardware
-    target = out / page_name(hardware)
+    workloads = list(load_workloads(data).values())
+    target = out / page_name(workloads[0].index.hardware)
     require_writable(target)
     loaded = {path: load_cost_model(path) for path in models}
-    chosen = [_of_workload(loaded, measured) for measured in every]
-    _require_used(loaded, chosen)
-    comparisons = [compare(measured, found, assumed) for measured, found in zip(every, chosen, strict=True)]
+    chosen = [_models_of(loaded, measurements) for measurements in workloads]
+    _check_all_used(loaded, chosen)
+    comparisons = [compare(each, found, assumed) for each, found in zip(workloads, chosen, strict=True)]
     drawn = []
     for comparison in comparisons if not no_pictures else ():
-        size = comparison.measured.about.workload.batch_size
+        size = comparison.measurements.index.workload.batch_size
         drawn.append(out / IMAGES / f"{target.stem}-batch-{size}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
@@ -74,13 +73,13 @@ def report_cost_model(
     output().print(sentence(f"Written: {', '.join(map(str, (target, *drawn)))}.", "dim"), soft_wrap=True)
 
 
-def _of_workload(models: dict[Path, NeuralCostModel], measured: Measured) -> dict[str, NeuralCostModel]:
-    """Those of `models` that were fitted to the workload of `measured`, each under the shortest name that tells it.
+def _models_of(models: dict[Path, NeuralCostModel], measurements: Measurements) -> dict[str, NeuralCostModel]:
+    """The models that were fitted to the workload of `measurements`, by architecture, or by path if that is not unique.
 
-    A model whose card does not say is left out.
+    A model whose card has no workload is left out.
     """
-    about = measured.about.workload
-    found = {path: model for path, model in models.items() if model.card.get("data", {}).get("workload") == vars(about)}
+    workload = vars(measurements.index.workload)
+    found = {path: model for path, model in models.items() if model.card.get("data", {}).get("workload") == workload}
     names = [model.architecture for model in found.values()]
     return {
         name if names.count(name) == 1 else str(path): model
@@ -88,16 +87,16 @@ def _of_workload(models: dict[Path, NeuralCostModel], measured: Measured) -> dic
     }
 
 
-def _require_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[str, NeuralCostModel]]) -> None:
+def _check_all_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[str, NeuralCostModel]]) -> None:
     used = {id(model) for found in chosen for model in found.values()}
     for path, model in models.items():
         if id(model) not in used:
             fitted_to = model.card.get("data", {}).get("workload", "nothing that its card names")
-            raise InvalidOptionError(f"{path} was fitted to {fitted_to}, and no data set here is trained that way.")
+            raise InvalidOptionError(f"{path} was fitted to {fitted_to}, and no data set here has that workload.")
 
 
 def _command(data: Path, models: Sequence[Path], profile: str | None, out: Path) -> str:
-    """What makes the same page anywhere."""
+    """The command that makes the page again."""
     words = [PROG, "report-cost-model", data.as_posix()]
     words += ["--models", *(path.as_posix() for path in models)] if models else []
     words += ["--profile", profile] if profile else []
@@ -108,10 +107,10 @@ def _command(data: Path, models: Sequence[Path], profile: str | None, out: Path)
 # The picture
 
 MOST_POINTS = 1_000
-"""Of one panel; more would hide each other and swell the file."""
+"""Most points of a panel; more would overlap and make the file large."""
 
 MARGIN = 1.6
-"""Panels reach from the shortest time measured to the longest, so many times shorter and longer."""
+"""Panels extend beyond the shortest and the longest measured time by this factor."""
 
 Row = tuple[str, CostDataset, Estimates, Errors]
 
@@ -122,16 +121,17 @@ def draw(comparison: Comparison) -> Figure:
 
     rows = list(_rows(comparison))
     columns = ("iteration", *PHASES)
-    ends = [
-        _ends(times) for times in zip(*(_columns(data.phases_ms, data.cost_ms) for _, data, _, _ in rows), strict=True)
+    limits = [
+        _limits(times)
+        for times in zip(*(_columns(data.phases_ms, data.cost_ms) for _, data, _, _ in rows), strict=True)
     ]
     figure = Figure(figsize=(2.5 * len(columns), 0.8 + 2.15 * len(rows)), facecolor="white", layout="constrained")
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex="col", sharey="col")
-    for row, (name, data, said, found) in enumerate(rows):
-        measured, estimated = _columns(data.phases_ms, data.cost_ms), _columns(said.phases_ms, said.cost_ms)
+    for row, (name, data, estimates, found) in enumerate(rows):
+        measured, estimated = _columns(data.phases_ms, data.cost_ms), _columns(estimates.phases_ms, estimates.cost_ms)
         errors = (found.cost, *found.phases.values())
-        color = GREY if name == NOISE else COLORS[row % len(COLORS)]
-        for axes, across, up, error, span in zip(panels[row], measured, estimated, errors, ends, strict=True):
+        color = GREY if name == REPEATED else COLORS[row % len(COLORS)]
+        for axes, across, up, error, span in zip(panels[row], measured, estimated, errors, limits, strict=True):
             _prepare(axes, span)
             if span:
                 _scatter(axes, across[across > 0], up[across > 0], span, color)
@@ -140,33 +140,33 @@ def draw(comparison: Comparison) -> Figure:
                 )
                 label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
         panels[row, 0].set_ylabel(name.replace(", ", "\n"), fontsize=SIZE, color=INK)
-    for column, words in enumerate(columns):
-        panels[0, column].set_title(words, fontsize=SIZE + 1, color=INK, weight="bold")
+    for column, title in enumerate(columns):
+        panels[0, column].set_title(title, fontsize=SIZE + 1, color=INK, weight="bold")
         panels[-1, column].set_xlabel("measured, ms", fontsize=SIZE, color=INK)
     return figure
 
 
 def _rows(comparison: Comparison) -> Iterator[Row]:
-    """Second against first measurements, then the models."""
-    twice, noise = comparison.measured.twice, comparison.noise
-    if twice and noise:
-        yield NOISE, twice[0], Estimates(twice[1].phases_ms, twice[1].cost_ms), noise
-    for name, said in comparison.estimates.items():
-        yield name, comparison.test, said, comparison.errors(name)
+    """Repeated against first measurements, then the models."""
+    repeated, repeat_errors = comparison.measurements.repeated, comparison.repeat_errors
+    if repeated and repeat_errors:
+        yield REPEATED, repeated[0], Estimates(repeated[1].phases_ms, repeated[1].cost_ms), repeat_errors
+    for name, estimates in comparison.estimates.items():
+        yield name, comparison.test, estimates, comparison.errors(name)
 
 
 def _columns(phases_ms: FloatArray, cost_ms: FloatArray) -> list[FloatArray]:
     return [cost_ms, *(phases_ms[..., phase].ravel() for phase in range(len(PHASES)))]
 
 
-def _ends(times: Sequence[FloatArray]) -> tuple[float, float] | None:
-    """Where the panels of a column begin and end, ms; None if nothing was measured."""
+def _limits(times: Sequence[FloatArray]) -> tuple[float, float] | None:
+    """The axis limits of a column of panels, ms; None if nothing was measured."""
     spent = np.concatenate([each[each > 0] for each in times])
     return (float(spent.min()) / MARGIN, float(spent.max()) * MARGIN) if spent.size else None
 
 
 def _prepare(axes: Axes, ends: tuple[float, float] | None) -> None:
-    """An empty panel with the line on which an estimate is right."""
+    """An empty panel with the line of exact estimates."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     for side in axes.spines.values():
@@ -189,7 +189,7 @@ def _prepare(axes: Axes, ends: tuple[float, float] | None) -> None:
 
 
 def _scatter(axes: Axes, across: FloatArray, up: FloatArray, ends: tuple[float, float], color: str) -> None:
-    """Points, and triangles at the edge for what lies beyond it."""
+    """Points, and triangles at the edge for points outside the panel."""
     step = -(-len(across) // MOST_POINTS) or 1
     across, up = across[::step], up[::step]
     low, high = ends

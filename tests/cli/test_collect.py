@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cli import COMMANDS, collect
+from shard_gym.cli import collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data.folder import load_collected
-from shard_gym.cost_models.data.loading import read_all, read_measured
-from shard_gym.cost_models.data.ray_workers import SpreadOut
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data import measurers
+from shard_gym.cost_models.data.folder import read_index
+from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
+from shard_gym.cost_models.data.measurers import LocalMeasurer, MeasurementId, MeasurementResult, WorkerPool
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -26,154 +26,139 @@ SMALL = ("--devices", 2, "--batch-size", 512)
 
 
 @dataclass(frozen=True)
-class Spread(CostEstimate):
+class EstimateWithSpread(CostEstimate):
     spread: float
 
 
-class Abacus(AnalyticalCostModel):
-    """Measures without a device; what it was made with is what the command asked for."""
+class Fake(AnalyticalCostModel):
+    """Estimates instead of measuring; `before` runs before each estimate, with its number from 1 up."""
 
     hardware = "nvidia-h200"
-    fails = 0
-    stops = 10**9
+    before: Callable[[int], None] = staticmethod(lambda _: None)
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def estimate(self, *what: Any) -> CostEstimate:
+    def estimate(self, *args: Any) -> CostEstimate:
         self.count += 1
-        if self.count > self.stops:
-            raise KeyboardInterrupt
-        if self.count <= self.fails:
-            raise DeviceMemoryError("Too few beads.")
-        said = super().estimate(*what)
-        return Spread(said.phases_ms, said.total_ms, 0.1)
+        self.before(self.count)
+        estimate = super().estimate(*args)
+        return EstimateWithSpread(estimate.phases_ms, estimate.total_ms, 0.1)
 
 
 @pytest.fixture
-def abacus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
-    """Has the command measure with an `Abacus`; returns what it was asked for."""
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
+    """Makes the command measure with a `Fake`; returns the arguments of `find_hardware`."""
 
-    def use(kind: str = "cuda", memory_gib: float = 8.0, **changes: Any) -> list[tuple[Any, ...]]:
-        asked: list[tuple[Any, ...]] = []
+    def use(kind: str = "cuda", memory_gib: float = 8.0, before: Any = None) -> list[tuple[Any, ...]]:
+        calls: list[tuple[Any, ...]] = []
+        model = type("Fake", (Fake,), {"before": staticmethod(before)} if before else {})
 
-        def find(*what: Any) -> Hardware:
-            asked.append(what)
-            return Hardware(kind, Abacus.hardware, int(memory_gib * 2**30), type("Abacus", (Abacus,), changes))
+        def find(*args: Any) -> Hardware:
+            calls.append(args)
+            return Hardware(kind, Fake.hardware, int(memory_gib * 2**30), model)
 
         monkeypatch.setattr(collect, "find_hardware", find)
-        return asked
+        return calls
 
     return use
 
 
-def test_it_measures_goes_on_and_tells(run, abacus, tmp_path: Path) -> None:
-    asked = abacus()
+def test_it_measures_continues_and_shows_the_counts(run, fake, tmp_path: Path) -> None:
+    calls = fake()
     first = run("collect", "--out", tmp_path, *SMALL, "--count", 30, "--repeat-every", 5)
     assert first.code == 0, first.err
-    assert asked == [("auto", "auto", 2, None, 10, None, None)]
+    assert calls == [("auto", "auto", 2, None, 10, None, None)]
     assert "Measured on nvidia-h200" in first.out
     assert first.out.split("\n")[-2].split()[1:5] == ["35", "5", "35", "0"]
-    assert "24 measured, 0 skipped" in first.err.replace("\n", " ")
+    assert "24 measured, 0 failed" in first.err.replace("\n", " ")
     second = run("collect", "--out", tmp_path, *SMALL, "--count", 40, "--repeat-every", 5)
     assert second.out.split("\n")[-2].split()[1:5] == ["47", "7", "12", "0"]
-    measured = read_measured(tmp_path)
-    assert len(measured.first.data) == 40
-    assert measured.about.workload == Workload(512, "fp16", "sgd")
-    assert measured.about.drawn["profile"] == "h200-dgx"
-    assert measured.about.drawn["max_bytes"] == 4 * 2**30
-    assert {topology.num_devices for topology in measured.costs.data.topologies} == {2}
+    found = load_measurements(tmp_path)
+    assert len(found.first.data) == 40
+    assert found.index.workload == Workload(512, "fp16", "sgd")
+    assert found.index.sampling["profile"] == "h200-dgx"
+    assert found.index.sampling["max_bytes"] == 4 * 2**30
+    assert {topology.num_devices for topology in found.costs.data.topologies} == {2}
 
 
-def test_every_batch_size_is_a_data_set(run, abacus, tmp_path: Path) -> None:
-    abacus("cpu", 12.5)
+def test_every_batch_size_is_a_data_set(run, fake, tmp_path: Path) -> None:
+    fake("cpu", 12.5)
     sizes = ("--batch-size", 1024, "--batch-size", 256, "--batch-size", 1024)
     outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--count", 6)
     assert outcome.code == 0, outcome.err
-    found = read_all(tmp_path)
+    found = load_workloads(tmp_path)
     assert list(found) == ["batch-256", "batch-1024"]
-    assert [each.about.workload for each in found.values()] == [
+    assert [each.index.workload for each in found.values()] == [
         Workload(size, "fp32", "rowwise_adagrad") for size in (256, 1024)
     ]
-    assert {each.about.drawn["max_bytes"] for each in found.values()} == {3 * 2**30}
+    assert {each.index.sampling["max_bytes"] for each in found.values()} == {3 * 2**30}
 
 
-def test_the_time_is_shared_by_the_data_sets(run, abacus, tmp_path: Path) -> None:
-    abacus()
+def test_the_time_is_shared_by_the_data_sets(run, fake, tmp_path: Path) -> None:
+    fake()
     sizes = ("--batch-size", 1024, "--batch-size", 256)
-    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--budget", "0.6s")
+    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--budget", "2s")
     assert outcome.code == 0, outcome.err
-    assert all(len(each.costs.data) > 0 for each in read_all(tmp_path).values())
+    assert all(len(each.costs.data) > 0 for each in load_workloads(tmp_path).values())
 
 
-def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
-    asked = abacus()
+def test_options_reach_the_sampler(run, fake, tmp_path: Path) -> None:
+    calls = fake()
     given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "in-turn", "--iterations", 3)
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
-    assert asked == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
-    about = load_collected(tmp_path)
-    assert about.workload == Workload(512, "fp32", "rowwise_adagrad")
-    assert (about.drawn["max_bytes"], about.drawn["profile"], about.drawn["seed"]) == (3 * 2**29, "v100-nvlink", 7)
-    assert about.notes is not None
-    assert len(about.notes) == 12
+    assert calls == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
+    found = load_measurements(tmp_path)
+    assert found.index.workload == Workload(512, "fp32", "rowwise_adagrad")
+    sampling = found.index.sampling
+    assert (sampling["max_bytes"], sampling["profile"], sampling["seed"]) == (3 * 2**29, "v100-nvlink", 7)
+    assert len(found.info) == 12
 
 
-def test_failures_are_shown(run, abacus, tmp_path: Path) -> None:
-    abacus(fails=3)
-    outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 8)
-    assert outcome.code == 0
-    assert "3 x: Too few beads." in outcome.out
-    assert len(load_collected(tmp_path).skipped) == 3
+def test_some_reasons_of_failures_are_shown(run, fake, tmp_path: Path) -> None:
+    def fail(number: int) -> None:
+        if number < 9:
+            raise DeviceMemoryError(f"{max(number, 3)} bytes too few.")
 
-
-def test_only_some_reasons_are_shown(run, abacus, tmp_path: Path) -> None:
-    def estimate(self: Abacus, *what: Any) -> CostEstimate:
-        self.count += 1
-        if self.count < 9:
-            raise DeviceMemoryError(f"{self.count} beads too few.")
-        return AnalyticalCostModel.estimate(self, *what)
-
-    abacus(estimate=estimate)
+    fake(before=fail)
     outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 10)
-    assert outcome.out.count("beads too few") == 5
-    assert "... and for 3 other reasons" in outcome.out
+    assert outcome.code == 0
+    assert "3 x: 3 bytes too few." in outcome.out
+    assert outcome.out.count("bytes too few") == 5
+    assert "... and for 1 other reasons" in outcome.out
+    assert len(read_index(tmp_path).failed) == 8
 
 
-def test_ctrl_c_leaves_what_was_measured(run, abacus, tmp_path: Path) -> None:
-    abacus(stops=5)
-    outcome = run("collect", "--out", tmp_path, *SMALL)
-    assert outcome.code == 130
-    assert "give the same command to go on" in outcome.err.replace("\n", " ")
-    assert len(read_measured(tmp_path).costs.data) == 5
-    assert "5" in outcome.out
-
-
-def test_being_told_to_end_leaves_what_was_measured(run, abacus, tmp_path: Path) -> None:
-    def estimate(self: Abacus, *what: Any) -> CostEstimate:
-        self.count += 1
-        if self.count == 4:
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_an_interrupted_run_writes_its_measurements(run, fake, tmp_path: Path, by_signal: bool) -> None:
+    def interrupt(number: int) -> None:
+        if number == 6:
+            if not by_signal:
+                raise KeyboardInterrupt
             os.kill(os.getpid(), signal.SIGTERM)
-        return AnalyticalCostModel.estimate(self, *what)
 
     before = signal.getsignal(signal.SIGTERM)
-    abacus(estimate=estimate)
-    assert run("collect", "--out", tmp_path, *SMALL).code == 130
-    assert len(read_measured(tmp_path).costs.data) == 3
+    fake(before=interrupt)
+    outcome = run("collect", "--out", tmp_path, *SMALL)
+    assert outcome.code == 130
+    assert "repeat the command to continue" in outcome.err.replace("\n", " ")
+    assert len(load_measurements(tmp_path).costs.data) == 5
+    assert "5" in outcome.out
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_further_sizes_go_beside_the_others_and_never_into_one(run, abacus, tmp_path: Path) -> None:
-    abacus()
+def test_further_sizes_go_beside_the_others_and_never_into_one(run, fake, tmp_path: Path) -> None:
+    fake()
     given = ("--devices", 2, "--count", 3)
     assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 512, "--batch-size", 1024).code == 0
     assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 256).code == 0
-    assert [each.about.workload.batch_size for each in read_all(tmp_path / "two").values()] == [256, 512, 1024]
+    assert [each.index.workload.batch_size for each in load_workloads(tmp_path / "two").values()] == [256, 512, 1024]
     assert run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512).code == 0
     outcome = run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512, "--batch-size", 1024)
     assert outcome.code == 2
-    assert "is a data set of its own" in outcome.err.replace("\n", " ")
+    assert "is a data set of one batch size" in outcome.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -190,49 +175,44 @@ def test_a_data_set_has_one_layout(
     assert found.make_model().fingerprint.startswith(f"measured-v1-{expected}-")
 
 
-def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard_gym.cost_models.data import ray_workers
+def test_ray_workers_measure(run, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: list[dict[str, Any]] = []
 
-    asked: list[dict[str, Any]] = []
+    class Pool(WorkerPool):
+        def __init__(self, make_model: Any, sampler: Any, **room: Any) -> None:
+            rooms.append(room)
+            self._local = LocalMeasurer(make_model, sampler)
+            super().__init__([(self._local.fingerprint, "a-cluster")])
 
-    class Crew:
-        def __init__(self, make_model: Any, draws: Any, **room: Any) -> None:
-            asked.append(room)
-            self._here = Here(make_model, draws)
+        def start(self, worker: int, id: MeasurementId) -> Any:
+            return id
 
-        def origins(self) -> list[tuple[str, str]]:
-            return [(self._here.fingerprint, "a-hall")]
-
-        def start(self, worker: int, turn: Any) -> Any:
-            return turn
-
-        def first(self, tasks: Any) -> Any:
+        def first_done(self, tasks: Any) -> Any:
             return tasks[0]
 
-        def outcome(self, task: Any, turn: Any) -> Any:
-            return self._here.measured(turn)
+        def result(self, task: Any, id: MeasurementId) -> MeasurementResult:
+            return self._local.measure_one(id)
 
         def close(self) -> None:
             pass
 
-    assert SpreadOut(Crew(AnalyticalCostModel, None)).hardware == "a-hall"
-    monkeypatch.setattr(ray_workers, "RayCrew", Crew)
-    abacus()
+    monkeypatch.setattr(measurers, "RayWorkerPool", Pool)
+    fake()
     outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 5, "--ray", "--workers", 2, "--gpus-per-worker", 4)
     assert outcome.code == 0, outcome.err
-    assert asked[1:] == [{"workers": 2, "cpus": 1, "gpus": 4}]
-    assert load_collected(tmp_path).hardware == "a-hall"
+    assert rooms == [{"workers": 2, "cpus": 1, "gpus": 4}]
+    assert read_index(tmp_path).hardware == "a-cluster"
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "message"),
     [
-        (("--budget", "soon"), "--budget wants a duration such as 90s, 30m, 2h or 1d, not 'soon'"),
-        (("--budget", "0m"), "--budget wants a duration"),
-        (("--devices", 0), "--devices must be at least 1"),
-        (("--iterations", 0), "--iterations must be at least 1"),
-        (("--repeat-every", -1), "--repeat-every must be at least 0"),
-        (("--gpus-per-worker", 0), "--gpus-per-worker must be at least 1"),
+        (("--budget", "soon"), "--budget must be a duration such as 90s, 30m, 2h or 1d, not 'soon'"),
+        (("--budget", "0m"), "--budget must be a duration"),
+        (("--devices", 0), "--devices must be an integer of at least 1"),
+        (("--iterations", 0), "--iterations must be an integer of at least 1"),
+        (("--repeat-every", -1), "--repeat-every must be an integer of at least 0"),
+        (("--gpus-per-worker", 0), "--gpus-per-worker must be an integer of at least 1"),
         (("--memory-gib", -2), "--memory-gib must be a positive number"),
         (("--count", 0), "count must be an integer of at least 1"),
         (("--batch-size", 0), "batch_size must be an integer of at least 1"),
@@ -241,26 +221,20 @@ def test_workers_of_ray_take_the_turns(run, abacus, tmp_path: Path, monkeypatch:
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(
-    run, abacus, tmp_path: Path, args: tuple[object, ...], words: str
+    run, fake, tmp_path: Path, args: tuple[object, ...], message: str
 ) -> None:
-    abacus()
+    fake()
     outcome = run("collect", "--out", tmp_path / "new", *args)
     assert outcome.code == 2
-    assert words in " ".join(outcome.err.split())
+    assert message in " ".join(outcome.err.split())
     assert not (tmp_path / "new").exists()
 
 
-def test_unknown_memory_has_to_be_told(run, abacus, tmp_path: Path) -> None:
-    abacus(memory_gib=0)
+def test_unknown_memory_has_to_be_given(run, fake, tmp_path: Path) -> None:
+    fake(memory_gib=0)
     outcome = run("collect", "--out", tmp_path, *SMALL)
     assert outcome.code == 2
     assert "--memory-gib" in outcome.err
-
-
-def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["collect"].help in " ".join(run("--help", columns=200).out.split())
-    text = run("collect", "--help").out
-    assert "goes on where it stopped" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (" 2D ", 172_800)])
@@ -269,7 +243,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @given(st.text(max_size=6))
-def test_no_text_is_taken_for_a_duration_by_chance(text: str) -> None:
+def test_other_texts_are_no_durations(text: str) -> None:
     try:
         seconds = parse_duration("--budget", text)
     except InvalidOptionError:

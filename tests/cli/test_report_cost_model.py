@@ -5,15 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.cli import COMMANDS
 from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.loading import read_measured
-from shard_gym.cost_models.data.sampling import Draws
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
-from shard_gym.cost_models.report import NOISE, compare
+from shard_gym.cost_models.report import REPEATED, compare
 from shard_gym.errors import MissingExtraError
 from shard_gym.tables import Workload
 
@@ -21,8 +20,8 @@ PAGE = "cost-model-analytical.md"
 
 
 def measured_into(folder: Path, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
-    draws = Draws(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(Here(AnalyticalCostModel, draws), folder, draws, count=40, repeat_every=repeat_every)
+    sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
+    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=40, repeat_every=repeat_every)
     return folder
 
 
@@ -84,14 +83,14 @@ def test_a_page_needs_no_pictures(run, data: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
-    comparison = compare(read_measured(data), {})
+    comparison = compare(load_measurements(data), {})
     figure = draw(comparison)
     columns = 1 + len(PHASES)
     assert len(figure.axes) == columns * (1 + len(comparison.estimates))
     assert [axes.get_title() for axes in figure.axes[:columns]] == ["iteration", *PHASES]
     names = [figure.axes[row * columns].get_ylabel() for row in range(1 + len(comparison.estimates))]
     device = "analytical\nA100-SXM4-80GB"
-    assert names == [NOISE, device, *(f"{device}\n{how}" for how in ("scaled", "calibrated")), "linear"]
+    assert names == [REPEATED, device, *(f"{device}\n{how}" for how in ("scaled", "calibrated")), "linear"]
     exact = figure.axes[columns]
     points = np.concatenate([each.get_offsets() for each in exact.collections])
     assert len(points) == len(comparison.test)
@@ -101,7 +100,7 @@ def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
 
 def test_one_device_has_panels_without_all_to_alls(run, tmp_path: Path) -> None:
     data = measured_into(tmp_path / "data", devices=1, repeat_every=None)
-    figure = draw(compare(read_measured(data), {}))
+    figure = draw(compare(load_measurements(data), {}))
     assert [axes.texts[0].get_text() for axes in figure.axes[2:4]] == ["nothing\nmeasured"] * 2
     assert run("report-cost-model", data, "--out", tmp_path).code == 0
 
@@ -124,14 +123,10 @@ def test_a_model_of_another_workload_is_refused(run, data: Path, tmp_path: Path)
     path = model_into(tmp_path / "pooled.safetensors", size=4096)
     outcome = run("report-cost-model", data, "--models", path, "--out", tmp_path / "new")
     assert outcome.code == 2
-    assert "no data set here is trained that way" in " ".join(outcome.err.split())
+    assert "no data set here has that workload" in " ".join(outcome.err.split())
 
 
 def test_a_folder_without_measurements_is_refused(run, tmp_path: Path) -> None:
     outcome = run("report-cost-model", tmp_path)
     assert outcome.code == 2
     assert "`shard-gym collect` makes such a folder" in " ".join(outcome.err.split())
-
-
-def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["report-cost-model"].help in " ".join(run("--help", columns=200).out.split())

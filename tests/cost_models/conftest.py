@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, topology_to_json
-from shard_gym.cost_models.data.random_placements import PlacementSampler, simulate
-from shard_gym.cost_models.data.splits import SplitCosts, split_tables
+from shard_gym.cost_models.base import CostModel
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, topology_to_json
+from shard_gym.cost_models.data.sampling import greedy_placement, random_placement
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights
@@ -26,6 +27,7 @@ from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Topology
 
 MakeTables = Callable[..., Tables]
+MakeCosts = Callable[..., SplitCosts]
 
 
 @pytest.fixture(scope="session")
@@ -109,19 +111,40 @@ def drawn(random_tables: Any) -> Callable[[int], Drawn]:
 
 
 @pytest.fixture(scope="session")
-def sampler() -> PlacementSampler:
-    tables = load_pool("dlrm-2021").tables.select(np.arange(200)).with_training(weight_dtype="fp32")
-    return PlacementSampler(tables, hardware_profile("a100-dgx"), (3, 30), (1, 4), (16, 64))
+def make_costs() -> MakeCosts:
+    """Random placements of random tables and what a cost model says they cost; `counts` are by split."""
+    pool = load_pool("dlrm-2021").tables.select(np.arange(200)).with_training(weight_dtype="fp32")
+    groups, profile = split_tables(pool, seed=0), hardware_profile("a100-dgx")
+
+    def make(model: CostModel, counts: dict[str, int], seed: int = 0, placements_per_task: int = 1) -> SplitCosts:
+        recorder, splits = CostRecorder(model.fingerprint), []
+        for number, split in enumerate(SPLITS):
+            rng = np.random.default_rng([seed, number])
+            for _ in range(counts.get(split, 0)):
+                size, rows = round(float(np.exp(rng.uniform(*np.log((3, 30)))))), groups[split]
+                tables = pool.select(rng.choice(rows, size, replace=size > len(rows)))
+                tables = tables.with_dims(rng.choice(np.array([16, 64]), size))
+                topology = profile.topology(int(rng.integers(min(2, placements_per_task), 5)))
+                for _ in range(placements_per_task):
+                    place = greedy_placement if rng.random() < 0.25 else random_placement
+                    placement = place(tables, topology, rng)
+                    recorder.add(tables, topology, placement, model.estimate(placement, tables, topology))
+                    splits.append(number)
+        return SplitCosts.recorded(recorder, splits)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def groups(sampler: PlacementSampler) -> dict[str, np.ndarray]:
-    return split_tables(sampler.tables, seed=0)
+def costs(make_costs: MakeCosts) -> SplitCosts:
+    return make_costs(AnalyticalCostModel(), COUNTS)
 
 
 @pytest.fixture(scope="session")
-def costs(sampler: PlacementSampler, groups: dict[str, np.ndarray]) -> SplitCosts:
-    return simulate(AnalyticalCostModel(), sampler, groups, COUNTS, seed=0)
+def ranked_tasks(make_costs: MakeCosts) -> list[CostDataset]:
+    """Four tasks of test tables with 25 placements each."""
+    data = make_costs(AnalyticalCostModel(), {"test": 4}, seed=1, placements_per_task=25).data
+    return [data.take(range(first, first + 25)) for first in range(0, 100, 25)]
 
 
 @pytest.fixture(scope="session")

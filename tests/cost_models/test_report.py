@@ -1,4 +1,4 @@
-"""The report: numbers that can be worked out by hand, the noise beside them, and a page that says it all."""
+"""Cost models against measurements: numbers that follow from known factors, and the page with all of them."""
 
 from __future__ import annotations
 
@@ -10,113 +10,65 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import PHASES, AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models.calibration import DEVICE, LINKS
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import Skipped, append_skipped
-from shard_gym.cost_models.data.loading import Measured, read_all, read_measured
-from shard_gym.cost_models.data.sampling import CYCLE, Draws
-from shard_gym.cost_models.data.schedule import Here
+from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
 from shard_gym.cost_models.metrics import errors, ranking
-from shard_gym.cost_models.report import NOISE, Comparison, compare, page, page_name
-from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Workload
 
-DRAWS = Draws(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SHIPPED = "cpu-amd-epyc-2-threads"
+SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 FACTORS = np.array([2.0, 0.5, 4.0, 1.25])
-LATER = 1.1
-"""Of second measurements: so many times the first."""
+REPEAT_FACTOR = 1.1
+"""Repeated over first measurements."""
 
 
-class Slow(AnalyticalCostModel):
-    """The analytical model with other factors; its second instance measures everything a tenth slower."""
+def measure(
+    folder: Path,
+    sampler: PlacementSampler = SAMPLER,
+    count: int = 2 * CYCLE,
+    repeat_every: int | None = 10,
+    factors: np.ndarray = FACTORS,
+) -> Measurements:
+    """The analytical model times `factors`, and in repeats times `REPEAT_FACTOR`."""
+    made: list[object] = []
 
-    hardware = "a-slow-abacus"
-    instances = 0
+    class Scaled(AnalyticalCostModel):
+        hardware = "fake-device"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._factors = FACTORS * LATER**Slow.instances
-        Slow.instances += 1
+        def __init__(self) -> None:
+            super().__init__()
+            self._factors = factors * REPEAT_FACTOR ** len(made)
+            made.append(self)
 
-    def estimate(self, *what: Any) -> CostEstimate:
-        phases = super().estimate(*what).phases_ms * self._factors
-        return CostEstimate(phases, float(phases.max(axis=0).sum()))
+        def estimate(self, *args: Any) -> CostEstimate:
+            phases = super().estimate(*args).phases_ms * self._factors
+            return CostEstimate(phases, float(phases.max(axis=0).sum()))
 
-
-def collected(folder: Path, draws: Draws = DRAWS, count: int = 2 * CYCLE, every: int | None = 10) -> Path:
-    Slow.instances = 0
-    collect(Here(Slow, draws), folder, draws, count=count, repeat_every=every)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return collected(tmp_path_factory.mktemp("measured"))
-
-
-@pytest.fixture(scope="module")
-def measured(folder: Path) -> Measured:
-    return read_measured(folder)
+    collect(LocalMeasurer(Scaled, sampler), folder, sampler, count=count, repeat_every=repeat_every)
+    return load_measurements(folder)
 
 
 @pytest.fixture(scope="module")
-def comparison(measured: Measured) -> Comparison:
-    return compare(measured, {})
+def measurements(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    return measure(tmp_path_factory.mktemp("measurements"))
 
 
-# Reading
+@pytest.fixture(scope="module")
+def comparison(measurements: Measurements) -> Comparison:
+    return compare(measurements, {})
 
 
-def test_every_draw_is_read_once_and_repeats_apart(measured: Measured) -> None:
-    assert len(measured.costs.data) == 2 * CYCLE + 7  # 9, 19, ... 69; 79 is the last
-    assert len(measured.first.data) == 2 * CYCLE
-    assert measured.twice is not None
-    first, second = measured.twice
-    assert len(first) == len(second) == 7
-    assert np.array_equal(first.members, second.members)
-    assert np.array_equal(first.devices, second.devices)
-    assert second.cost_ms == pytest.approx(LATER * first.cost_ms)
-
-
-def test_rivals_are_the_test_placements_of_the_same_tables(measured: Measured) -> None:
-    assert [rows.tolist() for rows in measured.rivals] == [list(range(8)), list(range(8, 16))]
-    for data in measured.rival_sets:
-        tables = {data.members[data.start[p] : data.start[p + 1]].tobytes() for p in range(len(data))}
-        assert len(tables) == 1
-
-
-def test_too_few_placements_are_no_rivals(tmp_path: Path) -> None:
-    assert read_measured(collected(tmp_path, count=13)).rivals == []  # numbers 4 and 9
-    assert len(read_measured(collected(tmp_path / "more", count=15)).rivals) == 1
-    assert read_measured(tmp_path).rival_sets == []
-
-
-def test_without_repeats_there_is_no_noise(tmp_path: Path) -> None:
-    few = read_measured(collected(tmp_path, count=20, every=None))
-    assert few.twice is None
-    found = compare(few, {})
-    assert found.noise is None
-    assert NOISE not in page([found], "do it", [""]).split("### Errors")[1]
-
-
-def test_folders_are_read_by_batch_size(tmp_path: Path) -> None:
-    for name, size in (("b", 512), ("a", 2048)):
-        collected(tmp_path / name, replace(DRAWS, workload=Workload(size)), 12)
-    assert list(read_all(tmp_path)) == ["b", "a"]
-    assert list(read_all(tmp_path / "a")) == [""]
-    collected(tmp_path / "c", replace(DRAWS, seed=3), 12)
-    with pytest.raises(InvalidOptionError, match="one workload"):
-        read_all(tmp_path)
-    with pytest.raises(DamagedFileError, match="shard-gym collect"):
-        read_all(tmp_path / "nowhere")
-
-
-def test_other_hardware_is_another_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    collected(tmp_path / "a", DRAWS, 5)
-    monkeypatch.setattr(Slow, "hardware", "a-fast-abacus")
-    collected(tmp_path / "b", replace(DRAWS, workload=Workload(512)), 5)
-    with pytest.raises(InvalidOptionError, match="a-fast-abacus, a-slow-abacus"):
-        read_all(tmp_path)
+@pytest.fixture(scope="module")
+def shipped() -> Comparison:
+    return compare(load_measurements(RESULTS / "measurements" / SHIPPED), {})
 
 
 # Numbers
@@ -135,39 +87,39 @@ def test_errors_are_those_of_the_factors(comparison: Comparison) -> None:
 def test_scaling_finds_the_factors(comparison: Comparison) -> None:
     _, scaled, *_ = comparison.estimates
     assert comparison.errors(scaled).cost.mape == pytest.approx(0, abs=1e-9)
-    order = comparison.ranking(scaled)
-    assert order is not None
-    assert order.tasks == 2
-    assert order.kendall_tau == pytest.approx(1)
-    assert order.regret == {1: 0, 5: 0}
+    found = comparison.ranking(scaled)
+    assert found is not None
+    assert (found.tasks, found.kendall_tau, found.regret) == (2, pytest.approx(1), {1: 0, 5: 0})
 
 
-def test_a_model_is_judged_as_elsewhere(measured: Measured) -> None:
+def test_errors_and_rankings_are_those_of_the_metrics(measurements: Measurements) -> None:
     model = AnalyticalCostModel()
-    found = compare(measured, {"mine": model})
-    assert found.errors("mine") == errors(model, measured.test)
-    assert found.ranking("mine") == ranking(model, measured.rival_sets)
+    found = compare(measurements, {"mine": model})
+    assert found.errors("mine") == errors(model, measurements.test)
+    assert found.ranking("mine") == ranking(model, measurements.test_tasks)
 
 
-def test_the_noise_is_that_of_second_measurements(comparison: Comparison) -> None:
-    noise = comparison.noise
-    assert noise is not None
-    assert noise.cost.mape == pytest.approx(LATER - 1)
-    assert noise.cost.count == 7
+def test_repeats_are_compared_with_first_measurements(comparison: Comparison, tmp_path: Path) -> None:
+    found = comparison.repeat_errors
+    assert found is not None
+    assert found.cost.mape == pytest.approx(REPEAT_FACTOR - 1)
+    assert found.cost.count == 7
+    without = compare(measure(tmp_path, count=20, repeat_every=None), {})
+    assert without.repeat_errors is None
+    assert REPEATED not in page([without], "command", [""]).split("### Errors")[1]
 
 
-def test_the_analytical_model_may_assume_other_hardware(measured: Measured, comparison: Comparison) -> None:
-    other = compare(measured, {}, hardware_profile("v100-nvlink"))
+def test_the_analytical_model_may_assume_other_hardware(measurements: Measurements, comparison: Comparison) -> None:
+    other = compare(measurements, {}, hardware_profile("v100-nvlink"))
     name = next(iter(other.estimates))
     assert name == "analytical, V100-SXM2-32GB"
-    own = next(iter(comparison.estimates.values()))
-    assert (other.estimates[name].cost_ms > own.cost_ms).all()
+    assert (other.estimates[name].cost_ms > next(iter(comparison.estimates.values())).cost_ms).all()
     assert np.array_equal(other.estimates["linear"].cost_ms, comparison.estimates["linear"].cost_ms)
 
 
 def test_a_data_set_without_test_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="'test'"):
-        compare(read_measured(collected(tmp_path, count=3)), {})
+        compare(measure(tmp_path, count=3), {})
 
 
 # The page
@@ -176,58 +128,76 @@ def test_a_data_set_without_test_tables_is_refused(tmp_path: Path) -> None:
 def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) -> None:
     text = page([comparison], "shard-gym report-cost-model data", ["images/one.png"])
     assert text.startswith("<!-- Generated by `shard-gym report-cost-model data`; do not edit. -->\n")
-    assert "# Cost models against measurements on a-slow-abacus\n" in text
+    assert "# Cost models against measurements on fake-device\n" in text
     assert "## 2,048 samples, fp16, sgd\n" in text
     assert "![Estimated against measured ms](images/one.png)" in text
     assert f"Measured by `{AnalyticalCostModel().fingerprint}`" in text
     assert "Placements: 56 of " in text
     assert "16 of " in text
-    assert "Could not be measured" not in text
+    assert "Failed" not in text
     assert "Interquartile" not in text
     found = markdown_rows(text, "### Errors")
-    assert list(found) == [f"*{NOISE}* (7 placements)", *comparison.estimates]
-    assert found[f"*{NOISE}* (7 placements)"] == ["10.0 % (10.0 %)"] * 5
+    assert list(found) == [f"*{REPEATED}* (7 placements)", *comparison.estimates]
+    assert found[f"*{REPEATED}* (7 placements)"] == ["10.0 % (10.0 %)"] * 5
     assert found["analytical, A100-SXM4-80GB"][1:] == [
         "50.0 % (100.0 %)",
         "100.0 % (100.0 %)",
         "75.0 % (300.0 %)",
         "20.0 % (25.0 %)",
     ]
-    order = markdown_rows(text, "### Order of placements")
-    assert order[f"*{NOISE}*"] == ["1.000", "-", "-", "-"]
+    order = markdown_rows(text, "### Ranking of placements")
+    assert order[f"*{REPEATED}*"] == ["1.000", "-", "-", "-"]
     assert order["analytical, A100-SXM4-80GB, scaled"] == ["1.000", "1.000", "0.00 %", "0.00 %"]
-    assert "2 sets of tables that were placed in several ways (8.0 on average)" in text
+    assert "2 tasks, each with several placements of the same tables (8.0 placements each on average)" in text
     numbers = markdown_rows(text, "### Calibrated numbers")
     assert len(numbers) == 8
-    fitted = comparison.calibrated.device.dram_gb_per_s
-    assert numbers["`dram_gb_per_s`"] == ["1825", f"{fitted:.4g}"]
-    assert fitted != 1825
+    calibrated = comparison.calibrated.device.dram_gb_per_s
+    assert numbers["`dram_gb_per_s`"] == ["1825", f"{calibrated:.4g}"]
+    assert calibrated != 1825
 
 
-def test_what_was_skipped_and_spreads_are_said(tmp_path: Path) -> None:
-    collected(tmp_path, count=20)
-    append_skipped(tmp_path, [Skipped(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
-    measured = read_measured(tmp_path)
-    noted = replace(measured, notes=replace(measured.notes, spread=np.linspace(0, 0.2, len(measured.notes))))
-    text = page([compare(noted, {})], "do it", [""])
-    assert "Could not be measured: 3 draws (2 x Too large.; 1 x Too slow.)." in text
-    assert "10.0 % of the median, 19.0 % in the worst twentieth" in text
+def test_the_page_has_failures_and_spreads(tmp_path: Path) -> None:
+    measure(tmp_path, count=20)
+    append_failed(tmp_path, [FailedMeasurement(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
+    found = load_measurements(tmp_path)
+    found = replace(found, info=replace(found.info, spread=np.linspace(0, 0.2, len(found.info))))
+    text = page([compare(found, {})], "command", [""])
+    assert "Failed: 3 measurements (2 x Too large.; 1 x Too slow.)." in text
+    assert "10.0 % of the median; 5 % of the measurements have more than 19.0 %" in text
     assert "![" not in text
 
 
-def test_modelled_all_to_alls_are_called_so(tmp_path: Path, comparison: Comparison, monkeypatch: Any) -> None:
-    modelled = "the all-to-alls are the analytical model's"
-    assert modelled not in page([comparison], "do it", [""])
-    monkeypatch.setitem(globals(), "FACTORS", np.array([2.0, 1.0, 1.0, 1.25]))
-    in_turn = compare(read_measured(collected(tmp_path, every=None)), {})
-    assert modelled in page([in_turn], "do it", [""])
+def test_the_page_names_modelled_all_to_alls(tmp_path: Path, comparison: Comparison) -> None:
+    modelled = "are estimates of the analytical model"
+    assert modelled not in page([comparison], "command", [""])
+    sequential = compare(measure(tmp_path, repeat_every=None, factors=np.array([2.0, 1.0, 1.0, 1.25])), {})
+    assert modelled in page([sequential], "command", [""])
 
 
-def test_one_device_has_nothing_to_say_of_all_to_alls(tmp_path: Path, markdown_rows: Any) -> None:
-    measured = read_measured(collected(tmp_path, replace(DRAWS, num_devices=1), 40))
-    found = markdown_rows(page([compare(measured, {})], "do it", [""]), "### Errors")
-    assert found["linear"][2:4] == ["-", "-"]
+def test_one_device_has_no_all_to_alls(tmp_path: Path, markdown_rows: Any) -> None:
+    found = measure(tmp_path, replace(SAMPLER, num_devices=1), 40)
+    assert markdown_rows(page([compare(found, {})], "command", [""]), "### Errors")["linear"][2:4] == ["-", "-"]
 
 
-def test_a_page_is_named_after_its_hardware() -> None:
-    assert page_name("nvidia-h200") == "cost-model-nvidia-h200.md"
+# The measurements that are part of the project
+
+
+def test_the_shipped_page_is_that_of_the_shipped_measurements(shipped: Comparison) -> None:
+    """Except for its first line, the picture, and the fitted networks, which are not shipped."""
+    committed = (RESULTS / page_name(SHIPPED)).read_text(encoding="utf-8").splitlines()
+    missing = set(page([shipped], "", [""]).splitlines()[1:]) - set(committed)
+    assert not missing
+
+
+def test_the_profile_of_a_cpu_is_calibrated_on_the_shipped_measurements(shipped: Comparison) -> None:
+    """Numbers that have no effect on the measurements keep their initial values."""
+    train, profile, found = shipped.measurements.first.part("train"), hardware_profile("cpu"), shipped.calibrated
+    assert f"calibrated on {len(train)} placements" in profile.device.sources["dram_gb_per_s"]
+    for part, names in (("device", DEVICE), ("links", LINKS)):
+        for name in names:
+            calibrated = getattr(getattr(found, part), name)
+            assert getattr(getattr(profile, part), name) == pytest.approx(calibrated, rel=0.05), name
+    initial = train.topologies[0].device
+    assert (found.device.l2_gb_per_s, found.device.l2_bytes) == pytest.approx(
+        (initial.l2_gb_per_s, initial.l2_bytes), rel=0.01
+    )

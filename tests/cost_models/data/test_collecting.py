@@ -1,4 +1,4 @@
-"""Collecting: append-only, resumable, free of duplicates; it ends in time, and nothing is lost silently."""
+"""Collecting: append-only, resumable, without duplicates; it ends in time, and failures are noted."""
 
 from __future__ import annotations
 
@@ -18,64 +18,70 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data import writer
-from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import INDEX, load_collected, load_costs
-from shard_gym.cost_models.data.sampling import Draws, split_of
-from shard_gym.cost_models.data.schedule import LATER, Here, Turn, turns
+from shard_gym.cost_models.data import collecting
+from shard_gym.cost_models.data.collecting import MAX_FAILURES, REPEAT_DELAY, CollectionProgress, measurement_schedule
+from shard_gym.cost_models.data.folder import INDEX, read_index
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.measurers import LocalMeasurer, MeasurementId
+from shard_gym.cost_models.data.sampling import PlacementSampler, split_of
 from shard_gym.cost_models.data.splits import SPLITS
-from shard_gym.cost_models.data.writer import MOST_FAILURES
 from shard_gym.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError, MissingExtraError, RunsFailedError
-from shard_gym.io.files import read_json, write_json
+from shard_gym.io.files import read_json
 from shard_gym.tables import Workload
 
-DRAWS = Draws(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
+SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
 
 
 @dataclass(frozen=True)
-class Spread(CostEstimate):
+class EstimateWithSpread(CostEstimate):
     spread: float
 
 
 class Fake(AnalyticalCostModel):
-    """The analytical model, with a spread; `fails` says which of its estimates, counted from 0, go wrong."""
+    """The analytical model, with a spread; `fails` says which of its estimates, counted from 0, fail."""
 
-    hardware = "an-abacus"
+    hardware = "fake-device"
     fails: Callable[[int], bool] = staticmethod(lambda _: False)
-    stops = 10**9
+    interrupted_at = 10**9
 
     def __init__(self) -> None:
         super().__init__()
         self.count = itertools.count()
         self.closed = False
 
-    def estimate(self, *what: Any) -> CostEstimate:
+    def estimate(self, *args: Any) -> CostEstimate:
         number = next(self.count)
-        if number >= self.stops:
+        if number >= self.interrupted_at:
             raise KeyboardInterrupt
         if self.fails(number):
-            raise DeviceMemoryError("The abacus has too few beads.")
-        said = super().estimate(*what)
-        return Spread(said.phases_ms, said.total_ms, 0.25)
+            raise DeviceMemoryError("The device has too little memory.")
+        estimate = super().estimate(*args)
+        return EstimateWithSpread(estimate.phases_ms, estimate.total_ms, 0.25)
 
     def close(self) -> None:
         self.closed = True
 
 
-def model(**what: Any) -> type[Fake]:
+def fake(**attributes: Any) -> type[Fake]:
     return type(
-        "Fake", (Fake,), {name: staticmethod(value) if callable(value) else value for name, value in what.items()}
+        "Fake", (Fake,), {name: staticmethod(each) if callable(each) else each for name, each in attributes.items()}
     )
 
 
-def turns_in(folder: Path) -> list[Turn]:
-    notes = load_collected(folder).notes
-    assert notes is not None
-    return [Turn(*each) for each in zip(notes.number.tolist(), notes.repeat.tolist(), strict=True)]
+def collect(
+    folder: Path, make_model: Any = Fake, sampler: PlacementSampler = SAMPLER, **options: Any
+) -> CollectionProgress:
+    return collecting.collect(LocalMeasurer(make_model, sampler), folder, sampler, **options)
 
 
-def seconds() -> Callable[[], float]:
-    """A clock that is a second later whenever it is asked."""
+def measured_ids(folder: Path) -> list[MeasurementId]:
+    """In the order in which they were written."""
+    info = load_measurements(folder).info
+    return [MeasurementId(*each) for each in zip(info.number.tolist(), info.repeat.tolist(), strict=True)]
+
+
+def ticking_clock() -> Callable[[], float]:
+    """A clock that is a second later at each call."""
     ticks = itertools.count()
     return lambda: float(next(ticks))
 
@@ -84,133 +90,131 @@ def seconds() -> Callable[[], float]:
 
 
 @given(st.integers(1, 200), st.one_of(st.none(), st.integers(1, 60)))
-def test_every_draw_is_measured_once_and_every_kth_twice(count: int, every: int | None) -> None:
-    order = list(turns(count, every))
+def test_every_placement_is_measured_once_and_every_kth_twice(count: int, every: int | None) -> None:
+    order = list(measurement_schedule(count, every))
     assert len(set(order)) == len(order)
-    assert [turn.number for turn in order if not turn.repeat] == list(range(count))
-    again = [turn.number for turn in order if turn.repeat]
-    assert again == sorted(again)
-    # The very last draw could only follow itself.
-    assert again == [n for n in range(count - 1) if every and n % every == every - 1]
-    for number in again:
-        assert order.index(Turn(number, 1)) - order.index(Turn(number, 0)) > 1
+    assert [id.number for id in order if not id.repeat] == list(range(count))
+    repeats = [id.number for id in order if id.repeat]
+    # The very last placement is not repeated: nothing is measured between.
+    assert repeats == [n for n in range(count - 1) if every and n % every == every - 1]
+    for number in repeats:
+        assert order.index(MeasurementId(number, 1)) - order.index(MeasurementId(number, 0)) > 1
 
 
-def test_a_second_measurement_comes_much_later() -> None:
-    order = list(itertools.islice(turns(None, 5), 500))
-    at = {turn: place for place, turn in enumerate(order)}
-    again = [turn for turn in order if turn.repeat]
-    assert len(again) > 70
-    assert all(at[turn] - at[Turn(turn.number, 0)] > LATER for turn in again)
+def test_a_repeat_comes_much_later() -> None:
+    order = list(itertools.islice(measurement_schedule(None, 5), 500))
+    position = {id: place for place, id in enumerate(order)}
+    repeats = [id for id in order if id.repeat]
+    assert len(repeats) > 70
+    assert all(position[id] - position[MeasurementId(id.number, 0)] > REPEAT_DELAY for id in repeats)
 
 
 # What is written
 
 
-def test_what_is_measured_is_what_is_drawn(tmp_path: Path) -> None:
-    tally = collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=60, repeat_every=7, part=16)
-    assert (tally.measured, tally.new, tally.repeats, tally.skipped) == (68, 68, 8, 0)
-    costs, about = load_costs(tmp_path), load_collected(tmp_path)
-    assert about.notes is not None
-    assert (about.source, about.hardware, about.workload) == (Fake().fingerprint, "an-abacus", DRAWS.workload)
-    assert about.drawn == {**DRAWS.to_json(), "pools": list(DRAWS.pools)}
-    assert (about.notes.spread == 0.25).all()
-    for place, turn in enumerate(turns_in(tmp_path)):
-        drawn = DRAWS.draw(turn.number)
-        data = costs.data.take([place])
-        assert data.cost_ms[0] == Fake().estimate(drawn.placement, drawn.tables, drawn.topology).total_ms
-        assert [data.tables.names[row] for row in data.members] == list(drawn.tables.names)
-        assert data.devices.tolist() == drawn.placement.tolist()
-        assert SPLITS[costs.placement_split[place]] == split_of(turn.number)
-    assert len(read_json(tmp_path / INDEX)["parts"]) == 5
+def test_what_is_measured_is_what_is_sampled(tmp_path: Path) -> None:
+    progress = collect(tmp_path, count=60, repeat_every=7, part_size=16)
+    assert (progress.measured, progress.new, progress.repeats, progress.failed) == (68, 68, 8, 0)
+    found = load_measurements(tmp_path)
+    index, data = found.index, found.costs.data
+    assert (index.source, index.hardware, index.workload) == (Fake().fingerprint, "fake-device", SAMPLER.workload)
+    assert index.sampling == {**SAMPLER.to_json(), "pools": list(SAMPLER.pools)}
+    assert len(index.parts) == 5
+    assert (found.info.spread == 0.25).all()
+    for row, id in enumerate(measured_ids(tmp_path)):
+        sampled, taken = SAMPLER.sample(id.number), data.take([row])
+        assert taken.cost_ms[0] == Fake().estimate(sampled.placement, sampled.tables, sampled.topology).total_ms
+        assert [data.tables.names[table] for table in taken.members] == list(sampled.tables.names)
+        assert taken.devices.tolist() == sampled.placement.tolist()
+        assert SPLITS[found.costs.placement_split[row]] == split_of(id.number)
+
+
+def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
+    collect(tmp_path, AnalyticalCostModel, count=3)
+    found = load_measurements(tmp_path)
+    assert np.isnan(found.info.spread).all()
+    assert found.index.hardware == "analytical"
 
 
 def test_two_programs_never_add_to_one_folder(tmp_path: Path) -> None:
-    def estimate(self: Fake, *what: Any) -> CostEstimate:
-        with pytest.raises(InvalidOptionError, match="Another program is adding to"):
-            collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-        return AnalyticalCostModel.estimate(self, *what)
+    class Second(Fake):
+        def estimate(self, *args: Any) -> CostEstimate:
+            with pytest.raises(InvalidOptionError, match="Another program is adding to"):
+                collect(tmp_path, count=3)
+            return AnalyticalCostModel.estimate(self, *args)
 
-    tally = collect(Here(type("Fake", (Fake,), {"estimate": estimate}), DRAWS), tmp_path, DRAWS, count=2)
-    assert tally.measured == len(load_costs(tmp_path).data) == 2
-    assert collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3).new == 1
+    assert collect(tmp_path, Second, count=2).measured == len(measured_ids(tmp_path)) == 2
+    assert collect(tmp_path, count=3).new == 1
 
 
 @pytest.mark.parametrize("kind", ["tables", "placements"])
 def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path, kind: str) -> None:
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
+    collect(tmp_path, count=3)
     (tmp_path / f"{kind}-0000.parquet").unlink()
     with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
-        collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=6)
+        collect(tmp_path, count=6)
     assert len(read_json(tmp_path / INDEX)["parts"]) == 1
 
 
-def test_a_model_that_says_nothing_of_its_spread_has_none(tmp_path: Path) -> None:
-    collect(Here(AnalyticalCostModel, DRAWS), tmp_path, DRAWS, count=3)
-    about = load_collected(tmp_path)
-    assert about.notes is not None
-    assert np.isnan(about.notes.spread).all()
-    assert about.hardware == "analytical"
-
-
-def test_a_second_measurement_asks_another_model(tmp_path: Path) -> None:
+def test_repeats_are_measured_by_another_model(tmp_path: Path) -> None:
     made: list[Fake] = []
 
     def make() -> Fake:
         made.append(Fake())
         return made[-1]
 
-    here = Here(make, DRAWS)
+    measurer = LocalMeasurer(make, SAMPLER)
     assert len(made) == 1
-    collect(here, tmp_path, DRAWS, count=10, repeat_every=3)
+    collecting.collect(measurer, tmp_path, SAMPLER, count=10, repeat_every=3)
     assert [next(each.count) for each in made] == [10, 3]
-    here.close()
+    measurer.close()
     assert all(each.closed for each in made)
 
 
-# Going on
+# Continuing
 
 
-def test_a_further_run_goes_on(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    collect(Here(Fake, DRAWS), whole, DRAWS, count=50, repeat_every=7)
+def test_a_further_run_continues(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    collect(whole, count=50, repeat_every=7)
     for count, new in ((20, 22), (20, 0), (50, 35), (30, 0)):
-        tally = collect(Here(Fake, DRAWS), tmp_path / "parts", DRAWS, count=count, repeat_every=7)
-        assert tally.new == new
-    assert sorted(turns_in(whole)) == sorted(turns_in(tmp_path / "parts"))
-    assert sorted(load_costs(whole).data.cost_ms) == sorted(load_costs(tmp_path / "parts").data.cost_ms)
+        assert collect(parts, count=count, repeat_every=7).new == new
+    assert sorted(measured_ids(whole)) == sorted(measured_ids(parts))
+    one, other = (sorted(load_measurements(folder).costs.data.cost_ms) for folder in (whole, parts))
+    assert one == other
 
 
-@pytest.mark.parametrize("stops", [0, 1, 23, 24, 25, 40])
-def test_ctrl_c_writes_what_is_there(tmp_path: Path, stops: int) -> None:
+@pytest.mark.parametrize("measured", [0, 1, 24, 40])
+def test_ctrl_c_writes_all_measurements(tmp_path: Path, measured: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        collect(Here(model(stops=stops), DRAWS), tmp_path, DRAWS, count=60, repeat_every=None)
-    found = load_collected(tmp_path).notes
-    assert (0 if found is None else len(found)) == stops
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=60, repeat_every=None)
-    assert turns_in(tmp_path) == [Turn(number, 0) for number in range(60)]
+        collect(tmp_path, fake(interrupted_at=measured), count=60, repeat_every=None)
+    if measured:
+        assert len(measured_ids(tmp_path)) == measured
+    else:
+        assert not read_index(tmp_path).parts
+    collect(tmp_path, count=60, repeat_every=None)
+    assert measured_ids(tmp_path) == [MeasurementId(number, 0) for number in range(60)]
 
 
-def test_an_end_in_the_middle_of_writing_costs_a_part_and_leaves_no_duplicate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("written", [False, True])
+def test_an_interrupted_write_loses_at_most_a_part_and_leaves_no_duplicate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
-    written = writer.append_costs
-    for late in (False, True):
-        folder = tmp_path / str(late)
-        collect(Here(Fake, DRAWS), folder, DRAWS, count=16, repeat_every=None, part=8)
+    append_part = collecting.append_part
+    collect(tmp_path, count=16, repeat_every=None, part_size=8)
 
-        def torn(*what: Any, late: bool = late) -> None:
-            if late:
-                written(*what)
-            raise KeyboardInterrupt
+    def interrupted(*args: Any) -> None:
+        if written:
+            append_part(*args)
+        raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(writer, "append_costs", torn)
-            with pytest.raises(KeyboardInterrupt):
-                collect(Here(Fake, DRAWS), folder, DRAWS, count=40, repeat_every=None, part=8)
-        assert len(load_costs(folder).data) == (24 if late else 16)
-        collect(Here(Fake, DRAWS), folder, DRAWS, count=40, repeat_every=None, part=8)
-        assert turns_in(folder) == [Turn(number, 0) for number in range(40)]
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "append_part", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collect(tmp_path, count=40, repeat_every=None, part_size=8)
+    assert len(measured_ids(tmp_path)) == (24 if written else 16)
+    collect(tmp_path, count=40, repeat_every=None, part_size=8)
+    assert measured_ids(tmp_path) == [MeasurementId(number, 0) for number in range(40)]
 
 
 def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
@@ -218,12 +222,13 @@ def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
         "import sys, time\n"
         "from shard_gym.cost_models import AnalyticalCostModel\n"
         "from shard_gym.cost_models.data.collecting import collect\n"
-        "from shard_gym.cost_models.data.sampling import Draws\n"
-        "from shard_gym.cost_models.data.schedule import Here\n"
+        "from shard_gym.cost_models.data.measurers import LocalMeasurer\n"
+        "from shard_gym.cost_models.data.sampling import PlacementSampler\n"
         "from shard_gym.tables import Workload\n"
-        "draws = Draws(Workload(2048), 'a100-dgx', 2, 2**30, tables_per_device=8)\n"
-        "told = lambda tally: (print(tally.measured, flush=True), time.sleep(0.005))\n"
-        "collect(Here(AnalyticalCostModel, draws), sys.argv[1], draws, count=10_000, part=8, on_tally=told)\n"
+        "sampler = PlacementSampler(Workload(2048), 'a100-dgx', 2, 2**30, tables_per_device=8)\n"
+        "show = lambda progress: (print(progress.measured, flush=True), time.sleep(0.005))\n"
+        "measurer = LocalMeasurer(AnalyticalCostModel, sampler)\n"
+        "collect(measurer, sys.argv[1], sampler, count=10_000, part_size=8, on_progress=show)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -231,126 +236,105 @@ def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
             if int(line) >= 29:
                 process.send_signal(signal.SIGKILL)
                 break
-        told = max([29, *map(int, process.stdout)])
+        shown = max([29, *map(int, process.stdout)])
     assert process.returncode == -signal.SIGKILL
-    found = turns_in(tmp_path)
-    assert told - 8 <= len(found) <= told + 1
-    assert len(load_costs(tmp_path).data) == len(found)
-    collect(Here(AnalyticalCostModel, DRAWS), tmp_path, DRAWS, count=60)
-    after = turns_in(tmp_path)
+    found = measured_ids(tmp_path)
+    assert shown - 8 <= len(found) <= shown + 1
+    collect(tmp_path, AnalyticalCostModel, count=60)
+    after = measured_ids(tmp_path)
     assert after[: len(found)] == found
-    assert sorted(after) == sorted(turns(60, 10))
+    assert sorted(after) == sorted(measurement_schedule(60, 10))
 
 
 # The end
 
 
 def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
-    tally = collect(Here(Fake, DRAWS), tmp_path, DRAWS, budget_s=30, clock=seconds())
-    # The clock is asked when it begins, and before every measurement.
-    assert tally.new == 29
-    assert len(turns_in(tmp_path)) == 29
-    assert collect(Here(Fake, DRAWS), tmp_path, DRAWS, budget_s=10, clock=seconds()).new == 9
+    # The clock is read at the beginning, and before every measurement.
+    assert collect(tmp_path, budget_s=30, clock=ticking_clock()).new == 29
+    assert len(measured_ids(tmp_path)) == 29
+    assert collect(tmp_path, budget_s=10, clock=ticking_clock()).new == 9
 
 
-def test_the_budget_is_one_of_real_time(tmp_path: Path) -> None:
-    begin = time.monotonic()
-    tally = collect(Here(Fake, DRAWS), tmp_path, DRAWS, budget_s=0.3, count=10_000)
+def test_the_budget_is_in_seconds_of_real_time(tmp_path: Path) -> None:
+    begin, states = time.monotonic(), list[int]()
+    progress = collect(tmp_path, budget_s=0.3, count=10_000, on_progress=lambda state: states.append(state.new))
     assert time.monotonic() - begin < 3
-    assert 0 < tally.new < 10_000
-    assert tally.seconds >= 0.3
-
-
-def test_whoever_wants_is_told_how_it_stands(tmp_path: Path) -> None:
-    told: list[int] = []
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=10, on_tally=lambda tally: told.append(tally.new))
-    assert told == list(range(1, 11))
+    assert 0 < progress.new < 10_000
+    assert progress.seconds >= 0.3
+    assert states == list(range(1, progress.new + 1))
 
 
 # Failures
 
 
-def test_what_cannot_be_measured_is_noted_and_not_tried_again(tmp_path: Path) -> None:
-    failing = model(fails=lambda number: number % 3 == 0)
-    tally = collect(Here(failing, DRAWS), tmp_path, DRAWS, count=30, repeat_every=None, part=4)
-    assert (tally.measured, tally.skipped) == (20, 10)
-    assert tally.reasons == {"The abacus has too few beads.": 10}
-    about = load_collected(tmp_path)
-    assert [(each.number, each.repeat) for each in about.skipped] == [(number, 0) for number in range(0, 30, 3)]
-    assert {each.reason for each in about.skipped} == {"The abacus has too few beads."}
-    again = collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=30, repeat_every=3)
-    assert again.new == again.repeats == 9  # 2, 5, ... 26; none of them was skipped, and 29 would follow itself
-    assert again.skipped == 10
+def test_failures_are_noted_and_not_tried_again(tmp_path: Path) -> None:
+    progress = collect(tmp_path, fake(fails=lambda number: number % 3 == 0), count=30, repeat_every=None, part_size=4)
+    assert (progress.measured, progress.failed) == (20, 10)
+    assert progress.reasons == {"The device has too little memory.": 10}
+    skipped = read_index(tmp_path).failed
+    assert [(each.number, each.repeat) for each in skipped] == [(number, 0) for number in range(0, 30, 3)]
+    assert {each.reason for each in skipped} == {"The device has too little memory."}
+    again = collect(tmp_path, count=30, repeat_every=3)
+    assert again.new == again.repeats == 9  # 2, 5, ... 26; none of them failed, and 29 is the last
+    assert again.failed == 10
 
 
-def test_a_draw_that_was_skipped_is_not_measured_a_second_time_either(tmp_path: Path) -> None:
-    failing = model(fails=lambda number: number == 2)
-    tally = collect(Here(failing, DRAWS), tmp_path, DRAWS, count=10, repeat_every=3)
-    assert tally.skipped == 1
-    assert [turn.number for turn in turns_in(tmp_path) if turn.repeat] == [5, 8]  # but not 2
-
-
-def test_failures_at_the_end_are_noted_too(tmp_path: Path) -> None:
-    failing = model(fails=lambda number: number >= 5)
-    collect(Here(failing, DRAWS), tmp_path, DRAWS, count=10, repeat_every=None)
-    assert [each.number for each in load_collected(tmp_path).skipped] == [5, 6, 7, 8, 9]
+def test_a_placement_that_failed_is_not_repeated_either(tmp_path: Path) -> None:
+    assert collect(tmp_path, fake(fails=lambda number: number == 2), count=10, repeat_every=3).failed == 1
+    assert [id.number for id in measured_ids(tmp_path) if id.repeat] == [5, 8]  # but not 2
 
 
 def test_a_folder_may_hold_failures_only(tmp_path: Path) -> None:
-    collect(Here(model(fails=lambda _: True), DRAWS), tmp_path, DRAWS, count=5, repeat_every=None)
-    assert load_collected(tmp_path).notes is None
+    collect(tmp_path, fake(fails=lambda _: True), count=5, repeat_every=None)
+    assert [each.number for each in read_index(tmp_path).failed] == [0, 1, 2, 3, 4]
     with pytest.raises(InvalidOptionError, match="holds no measurement yet"):
-        load_costs(tmp_path)
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=8, repeat_every=None)
-    assert [turn.number for turn in turns_in(tmp_path)] == [5, 6, 7]
+        load_measurements(tmp_path)
+    collect(tmp_path, count=8, repeat_every=None)
+    assert [id.number for id in measured_ids(tmp_path)] == [5, 6, 7]
 
 
-def test_a_machine_that_measures_nothing_does_not_use_the_draws_up(tmp_path: Path) -> None:
-    failing = model(fails=lambda number: number == 1 or number >= 10)
-    with pytest.raises(RunsFailedError, match="too few beads"):
-        collect(Here(failing, DRAWS), tmp_path, DRAWS, count=100, repeat_every=None)
-    assert [each.number for each in load_collected(tmp_path).skipped] == [1]
-    tally = collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=10 + MOST_FAILURES, repeat_every=None)
-    assert tally.new == MOST_FAILURES
+def test_a_machine_that_fails_does_not_use_up_the_placements(tmp_path: Path) -> None:
+    with pytest.raises(RunsFailedError, match="too little memory"):
+        collect(tmp_path, fake(fails=lambda number: number == 1 or number >= 10), count=100, repeat_every=None)
+    assert [each.number for each in read_index(tmp_path).failed] == [1]
+    assert collect(tmp_path, count=10 + MAX_FAILURES, repeat_every=None).new == MAX_FAILURES
 
 
-def test_a_bug_is_not_noted_but_raised(tmp_path: Path) -> None:
+def test_other_exceptions_are_raised(tmp_path: Path) -> None:
     class Broken(Fake):
-        def estimate(self, *what: Any) -> CostEstimate:
+        def estimate(self, *args: Any) -> CostEstimate:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        collect(Here(Broken, DRAWS), tmp_path, DRAWS, count=5)
-    assert not load_collected(tmp_path).skipped
+        collect(tmp_path, Broken, count=5)
+    assert not read_index(tmp_path).failed
 
 
 # Refusals
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("make_model", "sampler", "message"),
     [
-        (lambda: replace(DRAWS, seed=1), "seed is 0, not 1"),
-        (lambda: replace(DRAWS, max_bytes=2**31), "max_bytes"),
-        (lambda: replace(DRAWS, workload=Workload(1024)), "batch_size"),
+        (Fake, replace(SAMPLER, seed=1), "seed is 0, not 1"),
+        (Fake, replace(SAMPLER, max_bytes=2**31), "max_bytes"),
+        (Fake, replace(SAMPLER, workload=Workload(1024)), "batch_size"),
+        (fake(version=99), SAMPLER, "source .*A source identifies layout"),
+        (fake(hardware="other-device"), SAMPLER, "hardware is 'fake-device', not 'other-device'"),
     ],
 )
-def test_other_draws_go_into_another_folder(tmp_path: Path, other: Callable[[], Draws], words: str) -> None:
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-    with pytest.raises(InvalidOptionError, match=f"{words}.*Name another folder"):
-        collect(Here(Fake, other()), tmp_path, other(), count=5)
-    assert len(turns_in(tmp_path)) == 3
-
-
-@pytest.mark.parametrize("change", [{"version": 99}, {"hardware": "a-slide-rule"}])
-def test_other_measurers_go_into_another_folder(tmp_path: Path, change: dict[str, Any]) -> None:
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-    with pytest.raises(InvalidOptionError, match="Name another folder"):
-        collect(Here(model(**change), DRAWS), tmp_path, DRAWS, count=5)
+def test_other_measurements_go_into_another_folder(
+    tmp_path: Path, make_model: type[Fake], sampler: PlacementSampler, message: str
+) -> None:
+    collect(tmp_path, count=3)
+    with pytest.raises(InvalidOptionError, match=f"{message}.*Name another folder"):
+        collect(tmp_path, make_model, sampler, count=5)
+    assert len(measured_ids(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({}, "needs an end"),
         ({"budget_s": 0}, "budget_s"),
@@ -358,37 +342,19 @@ def test_other_measurers_go_into_another_folder(tmp_path: Path, change: dict[str
         ({"count": 0}, "count"),
         ({"count": 2.0}, "count"),
         ({"count": 5, "repeat_every": 0}, "repeat_every"),
-        ({"count": 5, "part": 0}, "part"),
+        ({"count": 5, "part_size": 0}, "part_size"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidOptionError, match=words):
-        collect(Here(Fake, DRAWS), tmp_path, DRAWS, **options)
+def test_options_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        collect(tmp_path, **options)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda index: {key: value for key, value in index.items() if key != "skipped"},
-        lambda index: {**index, "skipped": {}},
-        lambda index: {**index, "skipped": [{"number": 3}]},
-        lambda index: {**index, "drawn": 3},
-        lambda index: {key: value for key, value in index.items() if key not in ("drawn", "skipped", "hardware")},
-    ],
-)
-def test_a_damaged_index_is_refused(tmp_path: Path, change: Callable[[Any], Any]) -> None:
-    collect(Here(Fake, DRAWS), tmp_path, DRAWS, count=3)
-    write_json(tmp_path / INDEX, change(read_json(tmp_path / INDEX)))
-    with pytest.raises(DamagedFileError):
-        load_collected(tmp_path)
 
 
 def test_a_missing_package_is_named_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    here = Here(model(stops=0), DRAWS)
     with pytest.raises(MissingExtraError, match="pyarrow"):
-        collect(here, tmp_path, DRAWS, count=5)
+        collect(tmp_path, fake(interrupted_at=0), count=5)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Measured costs: recorded once each, taken apart and put together without loss, refused when impossible."""
+"""Measurements costs: recorded once each, taken apart and put together without loss, refused when impossible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from shard_gym.cost_models.data.dataset import (
     topology_from_json,
     topology_to_json,
 )
-from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.topology import Topology
@@ -164,7 +163,3 @@ def test_a_topology_survives_json() -> None:
         *(5, 2),
     )
     assert np.array_equal(twin.memory_cap_bytes, topology.memory_cap_bytes)
-
-
-def test_a_simulated_data_set_is_one(costs: SplitCosts, same_data: SameData) -> None:
-    assert same_data(CostDataset.from_arrays(costs.data.to_arrays()), costs.data)

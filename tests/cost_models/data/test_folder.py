@@ -1,4 +1,4 @@
-"""Data sets on disk: the same numbers back, parts are added, and what is damaged or foreign is refused."""
+"""Folders of measurements: the same numbers back, parts are added, and what is damaged or foreign is refused."""
 
 from __future__ import annotations
 
@@ -13,20 +13,36 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shard_gym.cost_models.data import folder as collection
-from shard_gym.cost_models.data.folder import INDEX, append_costs, begin_costs, load_collected, load_costs
+from shard_gym.cost_models.data import folder as storage
+from shard_gym.cost_models.data.folder import INDEX, MeasurementIndex, append_part, begin_folder, read_index
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.io.files import read_json, sha256_of, write_json
-from shard_gym.tables import Workload
 
 PART_0 = ("tables-0000.parquet", "placements-0000.parquet")
 
 
+def info_of(costs: SplitCosts) -> MeasurementInfo:
+    count = len(costs.data)
+    return MeasurementInfo(np.arange(count), np.zeros(count, np.int64), np.linspace(0, 1, count))
+
+
+def index_of(costs: SplitCosts) -> MeasurementIndex:
+    return MeasurementIndex(costs.data.source, "fake-device", costs.data.tables.workload, {"seed": 0, "pools": ("a",)})
+
+
+def begin(folder: Path, costs: SplitCosts) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    begin_folder(folder, index_of(costs))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def written(costs: SplitCosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("costs") / "new" / "folder"
-    append_costs(folder, costs)
+    folder = begin(tmp_path_factory.mktemp("costs") / "new" / "folder", costs)
+    append_part(folder, costs, info_of(costs))
     return folder
 
 
@@ -36,20 +52,22 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read(written: Path, costs: SplitCosts, same_data: Any) -> None:
-    found = load_costs(written)
-    assert same_data(found.data, costs.data)
-    assert np.array_equal(found.table_split, costs.table_split)
+    found, info = load_measurements(written), info_of(costs)
+    assert same_data(found.costs.data, costs.data)
+    assert np.array_equal(found.costs.table_split, costs.table_split)
+    assert all(np.array_equal(getattr(found.info, name), getattr(info, name)) for name in vars(info))
     assert sorted(path.name for path in written.iterdir()) == sorted([INDEX, *PART_0])
+    assert begin_folder(written, index_of(costs)).parts == read_index(written).parts
 
 
-def test_others_can_read_the_files(written: Path, costs: SplitCosts) -> None:
+def test_other_programs_can_read_the_files(written: Path, costs: SplitCosts) -> None:
     tables, placements = (pq.read_table(written / name) for name in PART_0)
     assert tables.num_rows == len(costs.data.tables)
     assert set(tables["split"].to_pylist()) == set(SPLITS)
     row = placements.slice(9, 1).to_pylist()[0]
     members = costs.data.members[costs.data.start[9] : costs.data.start[10]]
     assert row["tables"] == members.tolist()
-    assert row["cost_ms"] == costs.data.cost_ms[9]
+    assert (row["cost_ms"], row["number"]) == (costs.data.cost_ms[9], 9)
     assert row["num_devices"] * 4 == len(row["phases_ms"])
     assert row["phases_ms"] == costs.data.phases_ms[9, : row["num_devices"]].ravel().tolist()
     assert tables["name"].to_pylist() == list(costs.data.tables.names)
@@ -58,57 +76,43 @@ def test_others_can_read_the_files(written: Path, costs: SplitCosts) -> None:
 def test_parts_are_added(costs: SplitCosts, tmp_path: Path, same_data: Any) -> None:
     thirds = [SplitCosts(costs.data.take(np.arange(k, len(costs.data), 3)), costs.table_split) for k in range(3)]
     before: dict[str, bytes] = {}
+    begin(tmp_path, costs)
     for part in thirds:
-        append_costs(tmp_path, part)
-        assert {name: (tmp_path / name).read_bytes() for name in before} == before  # nothing is written anew
+        append_part(tmp_path, part, info_of(part))
+        assert {name: (tmp_path / name).read_bytes() for name in before} == before  # nothing is written again
         before = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
-    found = load_costs(tmp_path)
+    found = load_measurements(tmp_path).costs
     assert same_data(found.data, SplitCosts.joined(thirds).data)
     assert len(found.data.tables) == len(costs.data.tables)
     for split in SPLITS:
         assert sorted(found.part(split).cost_ms) == sorted(costs.part(split).cost_ms)
 
 
-def test_a_killed_program_leaves_no_half_part(
-    folder: Path, costs: SplitCosts, same_data: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", ["write_atomically", "write_json"])
+def test_a_killed_program_leaves_no_partial_part(
+    folder: Path, costs: SplitCosts, same_data: Any, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    for fails in ("write_atomically", "write_json"):
-        with monkeypatch.context() as patch:
+    def killed(path: Path, *content: Any) -> None:
+        if fails == "write_json" or path.name.startswith("placements"):
+            raise KeyboardInterrupt
 
-            def killed(path: Path, *content: Any, name: str = fails) -> None:
-                if name == "write_json" or path.name.startswith("placements"):
-                    raise KeyboardInterrupt
-
-            patch.setattr(collection, fails, killed)
-            with pytest.raises(KeyboardInterrupt):
-                append_costs(folder, costs)
-        assert same_data(load_costs(folder).data, costs.data)
-    append_costs(folder, costs)
-    assert len(load_costs(folder).data) == 2 * len(costs.data)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, fails, killed)
+        with pytest.raises(KeyboardInterrupt):
+            append_part(folder, costs, info_of(costs))
+    assert same_data(load_measurements(folder).costs.data, costs.data)
+    append_part(folder, costs, info_of(costs))
+    assert len(load_measurements(folder).costs.data) == 2 * len(costs.data)
 
 
-DRAWN: dict[str, Any] = {
-    "source": "made-up-v1",
-    "hardware": "an-abacus",
-    "workload": Workload(512),
-    "drawn": {"seed": 0},
-}
+# Refusals
 
 
-def test_parts_without_their_index_are_not_written_over(folder: Path) -> None:
+def test_parts_without_their_index_are_not_overwritten(folder: Path, costs: SplitCosts) -> None:
     (folder / INDEX).unlink()
     with pytest.raises(InvalidOptionError, match=r"holds placements-0000.parquet and no index.json"):
-        begin_costs(folder, **DRAWN)
+        begin_folder(folder, index_of(costs))
     assert not (folder / INDEX).exists()
-
-
-@pytest.mark.parametrize(("key", "value"), [("hardware", "../../evil"), ("hardware", 3), ("source", 3)])
-def test_an_index_names_hardware_and_source_safely(tmp_path: Path, key: str, value: Any) -> None:
-    begin_costs(tmp_path, **DRAWN)
-    assert load_collected(tmp_path).hardware == "an-abacus"
-    write_json(tmp_path / INDEX, {**read_json(tmp_path / INDEX), key: value})
-    with pytest.raises(DamagedFileError, match="must name a source, and hardware"):
-        load_collected(tmp_path)
 
 
 def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
@@ -118,8 +122,26 @@ def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
         replace(data, tables=data.tables.with_training(optimizer="rowwise_adagrad")),
     ):
         with pytest.raises(InvalidOptionError, match="Name another folder"):
-            append_costs(folder, SplitCosts(other, costs.table_split))
-    assert len(load_costs(folder).data) == len(data)
+            append_part(folder, SplitCosts(other, costs.table_split), info_of(costs))
+    with pytest.raises(InvalidOptionError, match="but info on 3"):
+        append_part(folder, costs, MeasurementInfo(np.arange(3), np.zeros(3, np.int64), np.zeros(3)))
+    assert len(load_measurements(folder).costs.data) == len(data)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": np.arange(2)},
+        {"number": np.arange(3, dtype=np.int32)},
+        {"repeat": -np.ones(3, np.int64)},
+        {"spread": np.zeros(3, np.float32)},
+    ],
+)
+def test_impossible_info_is_refused(wrong: dict[str, Any]) -> None:
+    right = {"number": np.arange(3), "repeat": np.zeros(3, np.int64), "spread": np.full(3, np.nan)}
+    MeasurementInfo(**right)
+    with pytest.raises(InvalidOptionError):
+        MeasurementInfo(**{**right, **wrong})
 
 
 @pytest.mark.parametrize("name", PART_0)
@@ -137,39 +159,41 @@ def test_damaged_parts_are_refused(folder: Path, name: str, damage: str) -> None
     else:
         path.write_bytes((folder / PART_0[1 - PART_0.index(name)]).read_bytes())
     with pytest.raises(DamagedFileError, match=f"Part 0 of .*{name}"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
-def signed(folder: Path, name: str, content: bytes) -> None:
-    """Put `content` into the folder as if it belonged there."""
+def sign(folder: Path, name: str, content: bytes) -> None:
+    """Put `content` into the folder with the right SHA-256."""
     (folder / name).write_bytes(content)
     index = read_json(folder / INDEX)
     index["parts"][0]["sha256"][name.partition("-")[0]] = sha256_of(content)
     write_json(folder / INDEX, index)
 
 
-@pytest.mark.parametrize("name", PART_0)
-def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: str) -> None:
-    table = pq.read_table(folder / name)
-    signed(folder, name, b"PAR1 nothing PAR1")
-    with pytest.raises(DamagedFileError, match="no Parquet file"):
-        load_costs(folder)
+def sign_table(folder: Path, name: str, table: Any) -> None:
     sink = pa.BufferOutputStream()
-    pq.write_table(table.drop_columns([table.column_names[0]]), sink)
-    signed(folder, name, sink.getvalue().to_pybytes())
-    with pytest.raises(DamagedFileError, match="other columns"):
-        load_costs(folder)
+    pq.write_table(table, sink)
+    sign(folder, name, sink.getvalue().to_pybytes())
 
 
-def resigned(folder: Path, name: str, **changes: Any) -> None:
+def change_columns(folder: Path, name: str, **changes: Any) -> None:
     """Change columns of a file, each by a function of the list of its values, and sign it."""
     table = pq.read_table(folder / name)
     for column, change in changes.items():
         values = pa.array(change(table[column].to_pylist()), table.schema.field(column).type)
         table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    signed(folder, name, sink.getvalue().to_pybytes())
+    sign_table(folder, name, table)
+
+
+@pytest.mark.parametrize("name", PART_0)
+def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: str) -> None:
+    table = pq.read_table(folder / name)
+    sign(folder, name, b"PAR1 nothing PAR1")
+    with pytest.raises(DamagedFileError, match="no Parquet file"):
+        load_measurements(folder)
+    sign_table(folder, name, table.drop_columns([table.column_names[0]]))
+    with pytest.raises(DamagedFileError, match="other columns"):
+        load_measurements(folder)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +209,13 @@ def resigned(folder: Path, name: str, **changes: Any) -> None:
         ("placements", "cost_ms", lambda values: [-1.0, *values[1:]]),
         ("placements", "num_devices", lambda values: [values[0] + 1, *values[1:]]),
         ("placements", "topology", lambda values: [77, *values[1:]]),
+        ("placements", "repeat", lambda values: [-1, *values[1:]]),
     ],
 )
 def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, column: str, change: Any) -> None:
-    resigned(folder, f"{name}-0000.parquet", **{column: change})
+    change_columns(folder, f"{name}-0000.parquet", **{column: change})
     with pytest.raises(DamagedFileError, match="Part 0 of"):
-        load_costs(folder)
+        load_measurements(folder)
 
 
 def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, costs: SplitCosts) -> None:
@@ -200,17 +225,27 @@ def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, c
         shorter = values[wide] - 1 if isinstance(values[wide], int) else values[wide][:-4]
         return [*values[:wide], shorter, *values[wide + 1 :]]
 
-    resigned(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
-    with pytest.raises(DamagedFileError, match="does not go with its topologies"):
-        load_costs(folder)
+    change_columns(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
+    with pytest.raises(DamagedFileError, match="topologies of the file of placements"):
+        load_measurements(folder)
+
+
+def without(key: str) -> Any:
+    return lambda index: {name: value for name, value in index.items() if name != key}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda index: {**index, "schema": "shard-gym-costs/0"},
-        lambda index: {key: value for key, value in index.items() if key != "source"},
-        lambda index: {**index, "parts": []},
+        *map(without, ("source", "hardware", "drawn", "skipped")),
+        lambda index: {**index, "source": 3},
+        lambda index: {**index, "hardware": "../../evil"},
+        lambda index: {**index, "hardware": 3},
+        lambda index: {**index, "drawn": 3},
+        lambda index: {**index, "skipped": {}},
+        lambda index: {**index, "skipped": [{"number": 3}]},
+        lambda index: {**index, "parts": 3},
         lambda index: {**index, "parts": [3]},
         lambda index: {**index, "parts": [{**index["parts"][0], "topologies": []}]},
         lambda index: {**index, "parts": [{**index["parts"][0], "topologies": [{}]}]},
@@ -221,18 +256,18 @@ def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, c
         lambda index: [index],
     ],
 )
-def test_a_foreign_index_is_refused(folder: Path, change: Any) -> None:
+def test_a_foreign_or_damaged_index_is_refused(folder: Path, change: Any) -> None:
     (folder / INDEX).write_text(json.dumps(change(read_json(folder / INDEX))))
     with pytest.raises(DamagedFileError):
-        load_costs(folder)
+        load_measurements(folder)
 
 
-def test_a_folder_without_costs_is_refused(tmp_path: Path, costs: SplitCosts) -> None:
+def test_a_folder_without_an_index_is_refused(tmp_path: Path, costs: SplitCosts) -> None:
     with pytest.raises(DamagedFileError, match=r"index\.json cannot be read"):
-        load_costs(tmp_path)
+        load_measurements(tmp_path)
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(DamagedFileError, match="JSON"):
-        append_costs(tmp_path, costs)
+        begin_folder(tmp_path, index_of(costs))
     (tmp_path / "file").touch()
     with pytest.raises(UnwritablePathError):
-        append_costs(tmp_path / "file", costs)
+        begin_folder(tmp_path / "file", index_of(costs))

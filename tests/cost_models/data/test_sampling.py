@@ -1,4 +1,4 @@
-"""Draws: a function of seed and number, within the memory, and never of tables of two splits."""
+"""Sampled placements: a function of seed and number, within the memory, and never of tables of two splits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.data.sampling import CYCLE, Draw, Draws, split_of
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, SampledPlacement, split_of
 from shard_gym.cost_models.data.splits import SPLITS, table_kinds
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
@@ -18,11 +18,11 @@ from shard_gym.pools import load_pool
 from shard_gym.tables import Workload
 
 GIB = 2**30
-DRAWS = Draws(Workload(4096), "h200-dgx", 4, 4 * GIB)
+SAMPLER = PlacementSampler(Workload(4096), "h200-dgx", 4, 4 * GIB)
 NUMBERS = st.integers(0, 5_000)
 
 
-def same(one: Draw, other: Draw) -> bool:
+def same(one: SampledPlacement, other: SampledPlacement) -> bool:
     return (
         one.split == other.split
         and one.tables.names == other.tables.names
@@ -32,51 +32,51 @@ def same(one: Draw, other: Draw) -> bool:
 
 
 @given(NUMBERS)
-def test_a_draw_depends_on_seed_and_number_alone(number: int) -> None:
-    again = replace(DRAWS)
-    again.draw(number + 1)  # what was drawn before does not matter
-    assert same(DRAWS.draw(number), again.draw(number))
-    assert not same(DRAWS.draw(number), replace(DRAWS, seed=1).draw(number))
+def test_a_placement_depends_on_seed_and_number_alone(number: int) -> None:
+    again = replace(SAMPLER)
+    again.sample(number + 1)  # earlier samples have no effect
+    assert same(SAMPLER.sample(number), again.sample(number))
+    assert not same(SAMPLER.sample(number), replace(SAMPLER, seed=1).sample(number))
 
 
 @given(NUMBERS)
-def test_a_draw_fits_wherever_it_is_placed_and_keeps_its_rows(number: int) -> None:
-    drawn = DRAWS.draw(number)
-    check_placement(drawn.placement, drawn.tables, drawn.topology)
-    assert drawn.topology.num_devices == 4
-    assert 1 <= len(drawn.tables) <= 4 * DRAWS.tables_per_device
-    assert drawn.tables.memory_bytes.sum() <= 4 * GIB
-    assert ((drawn.tables.embedding_dim >= 4) & (drawn.tables.embedding_dim <= 128)).all()
-    assert len(set(drawn.tables.names)) == len(drawn.tables)
-    rows = dict(zip(DRAWS.tables.names, DRAWS.tables.num_embeddings, strict=True))
-    assert [rows[name] for name in drawn.tables.names] == drawn.tables.num_embeddings.tolist()
+def test_a_placement_fits_one_device_and_keeps_its_rows(number: int) -> None:
+    sampled = SAMPLER.sample(number)
+    check_placement(sampled.placement, sampled.tables, sampled.topology)
+    assert sampled.topology.num_devices == 4
+    assert 1 <= len(sampled.tables) <= 4 * SAMPLER.tables_per_device
+    assert sampled.tables.memory_bytes.sum() <= 4 * GIB
+    assert ((sampled.tables.embedding_dim >= 4) & (sampled.tables.embedding_dim <= 128)).all()
+    assert len(set(sampled.tables.names)) == len(sampled.tables)
+    rows = dict(zip(SAMPLER.tables.names, SAMPLER.tables.num_embeddings, strict=True))
+    assert [rows[name] for name in sampled.tables.names] == sampled.tables.num_embeddings.tolist()
 
 
 @given(NUMBERS, st.integers(0, 3), st.sampled_from([512, 65_536]))
 def test_a_table_has_one_split_whatever_the_seed_and_the_batch_size(number: int, seed: int, size: int) -> None:
-    drawn = replace(DRAWS, seed=seed, workload=Workload(size)).draw(number)
-    split_by_name = {DRAWS.tables.names[row]: split for split in SPLITS for row in DRAWS.groups[split]}
-    assert {split_by_name[name] for name in drawn.tables.names} == {drawn.split} == {split_of(number)}
+    sampled = replace(SAMPLER, seed=seed, workload=Workload(size)).sample(number)
+    split_by_name = {SAMPLER.tables.names[row]: split for split in SPLITS for row in SAMPLER.groups[split]}
+    assert {split_by_name[name] for name in sampled.tables.names} == {sampled.split} == {split_of(number)}
 
 
-def test_all_kinds_of_loads_come_up() -> None:
-    drawn = [DRAWS.draw(number) for number in range(200)]
-    assert [sum(each.split == split for each in drawn) for split in SPLITS] == [140, 20, 40]
-    counts = [len(each.tables) for each in drawn]
+def test_placements_of_all_kinds_occur() -> None:
+    sampled = [SAMPLER.sample(number) for number in range(200)]
+    assert [sum(each.split == split for each in sampled) for split in SPLITS] == [140, 20, 40]
+    counts = [len(each.tables) for each in sampled]
     assert min(counts) == 1
     assert max(counts) > 100
-    empty = [4 - len(set(each.placement.tolist())) for each in drawn if len(each.tables) > 8]
+    empty = [4 - len(set(each.placement.tolist())) for each in sampled if len(each.tables) > 8]
     assert 0 in empty
     assert max(empty) >= 2
-    widths = [set(each.tables.embedding_dim.tolist()) for each in drawn]
+    widths = [set(each.tables.embedding_dim.tolist()) for each in sampled]
     assert {4, 128} <= set().union(*widths)
     assert any(len(each) > 10 for each in widths)
     assert any(each == {128} for each in widths)
 
 
 def test_test_tables_are_placed_several_times() -> None:
-    drawn = [DRAWS.draw(number) for number in range(2 * CYCLE) if split_of(number) == "test"]
-    one, other = drawn[:8], drawn[8:]
+    sampled = [SAMPLER.sample(number) for number in range(2 * CYCLE) if split_of(number) == "test"]
+    one, other = sampled[:8], sampled[8:]
     assert len(other) == 8
     assert {each.tables.names for each in one} != {each.tables.names for each in other}
     for group in (one, other):
@@ -85,13 +85,13 @@ def test_test_tables_are_placed_several_times() -> None:
         assert len({each.placement.tobytes() for each in group}) == 8
 
 
-def test_what_a_batch_reads_follows_its_size() -> None:
+def test_row_statistics_follow_the_batch_size() -> None:
     pool = load_pool("dlrm-2021")
-    own = replace(DRAWS, workload=Workload(65_536), pools=("dlrm-2021",)).tables
+    own = replace(SAMPLER, workload=Workload(65_536), pools=("dlrm-2021",)).tables
     # Zipf's law is not stored to the last digit, so neither are its sums.
     assert own.distinct_rows == pytest.approx(pool.tables.distinct_rows, rel=1e-3, abs=1e-3)
     assert np.abs(own.reuse_histogram - pool.tables.reuse_histogram).max() < 1e-3
-    small = replace(DRAWS, workload=Workload(512, "fp32", "rowwise_adagrad"), pools=("dlrm-2021",)).tables
+    small = replace(SAMPLER, workload=Workload(512, "fp32", "rowwise_adagrad"), pools=("dlrm-2021",)).tables
     assert (small.distinct_rows <= own.distinct_rows).all()
     assert small.distinct_rows.sum() < own.distinct_rows.sum() / 10
     assert small.pooling_factor.tolist() == own.pooling_factor.tolist()
@@ -99,10 +99,10 @@ def test_what_a_batch_reads_follows_its_size() -> None:
 
 
 def test_tables_that_differ_in_width_alone_are_in_one_group() -> None:
-    kinds = table_kinds(DRAWS.tables)
-    groups = [set(kinds[DRAWS.groups[split]].tolist()) for split in SPLITS]
+    kinds = table_kinds(SAMPLER.tables)
+    groups = [set(kinds[SAMPLER.groups[split]].tolist()) for split in SPLITS]
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
-    assert sum(map(len, DRAWS.groups.values())) == len(DRAWS.tables)
+    assert sum(map(len, SAMPLER.groups.values())) == len(SAMPLER.tables)
 
 
 @pytest.mark.parametrize(
@@ -119,23 +119,23 @@ def test_tables_that_differ_in_width_alone_are_in_one_group() -> None:
 )
 def test_impossible_settings_are_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidOptionError, match=words):
-        replace(DRAWS, **change)
+        replace(SAMPLER, **change)
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="h300"):
-        replace(DRAWS, profile="h300")
+        replace(SAMPLER, profile="h300")
     with pytest.raises(UnknownNameError, match="dlrm-2020"):
-        replace(DRAWS, pools=("dlrm-2020",)).prepare()
+        replace(SAMPLER, pools=("dlrm-2020",)).prepare()
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_little_memory_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="allow more memory"):
-        replace(DRAWS, max_bytes=1).draw(0)
+        replace(SAMPLER, max_bytes=1).sample(0)
 
 
 def test_the_settings_are_json() -> None:
-    assert DRAWS.to_json() == {
+    assert SAMPLER.to_json() == {
         "profile": hardware_profile("h200-dgx").name,
         "num_devices": 4,
         "max_bytes": 4 * GIB,

@@ -38,7 +38,7 @@ def test_shares_are_kept(random_tables: Any) -> None:
     assert not np.array_equal(split_tables(tables, 0)["test"], split_tables(tables, 1)["test"])
 
 
-def test_tables_that_differ_in_name_and_width_alone_stay_together(random_tables: Any) -> None:
+def test_tables_that_differ_in_name_and_dim_alone_stay_together(random_tables: Any) -> None:
     base = random_tables(np.random.default_rng(0), 10, dims=(16,))
     twins = base.select(np.tile(np.arange(10), 3)).with_dims(np.repeat([16, 32, 64], 10))
     kinds = table_kinds(twins)
@@ -46,7 +46,7 @@ def test_tables_that_differ_in_name_and_width_alone_stay_together(random_tables:
     assert len(set(kinds[:10])) == 10
     for rows in split_tables(twins, 0).values():
         assert np.isin(kinds, kinds[rows]).sum() == len(rows)
-    with pytest.raises(InvalidOptionError, match="name or width alone"):
+    with pytest.raises(InvalidOptionError, match="name or dim alone"):
         check_groups(twins, {"train": np.arange(10), "test": np.arange(10, 20)})
 
 

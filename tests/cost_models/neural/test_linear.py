@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models.data.splits import SplitCosts
-from shard_gym.cost_models.metrics import errors, predictions
+from shard_gym.cost_models.metrics import errors, estimates_of
 from shard_gym.cost_models.neural.linear import LinearCostModel, fit_linear
 from shard_gym.tables import FEATURE_NAMES
 
@@ -16,7 +16,7 @@ from shard_gym.tables import FEATURE_NAMES
 def test_phases_that_are_linear_are_found(costs: SplitCosts) -> None:
     rng = np.random.default_rng(0)
     truth = LinearCostModel(np.abs(rng.normal(size=(len(FEATURE_NAMES) + 2, 4))))
-    phases, cost = predictions(truth, costs.data)
+    phases, cost = estimates_of(truth, costs.data)
     data = replace(costs.data, phases_ms=phases, cost_ms=cost)
     found = errors(fit_linear(SplitCosts(data, costs.table_split).part("train")), data)
     assert found.cost.mape < 1e-6

@@ -1,4 +1,4 @@
-"""Training sees the numbers that estimating sees, and learns."""
+"""Training on tensors computes the estimates of arrays, and reduces the loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.cost_models.data.random_placements import simulate
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.neural import NETWORKS
 from shard_gym.cost_models.neural.network import NORMALIZATION
@@ -49,16 +48,16 @@ def test_tensors_give_the_loads_of_arrays(architecture: str, untrained: Any, cos
 
 
 @every_network
-def test_tensors_give_the_estimates_of_arrays(architecture: str, fitted: Any, sampler: Any, groups: Any) -> None:
-    """Asked about costs that the network itself says, training finds nothing wrong but what is clipped."""
+def test_tensors_give_the_estimates_of_arrays(architecture: str, fitted: Any, make_costs: Any) -> None:
+    """On costs estimated by the network itself, training sees no error except where estimates are clipped."""
     model = fitted(architecture)
-    data = simulate(model, sampler, groups, {"test": 60}, seed=1).data
+    data = make_costs(model, {"test": 60}, seed=1).data
     samples = Samples(data, type(model))
     with torch.no_grad():
-        said = estimates(trainable(model.weights), samples, samples.everything)
-    phases, cost = said.phases_ms.numpy().clip(min=0), said.cost_ms.numpy()
-    np.testing.assert_allclose(phases, data.phases_ms, rtol=1e-3, atol=1e-4 * data.phases_ms.max())
-    unclipped = (said.phases_ms.numpy() >= 0).all(axis=(1, 2)) & (cost > 0.5)
+        tensors = estimates(trainable(model.weights), samples, np.arange(len(samples)))
+    phases, cost = (tensor.numpy() for tensor in tensors)
+    np.testing.assert_allclose(phases.clip(min=0), data.phases_ms, rtol=1e-3, atol=1e-4 * data.phases_ms.max())
+    unclipped = (phases >= 0).all(axis=(1, 2)) & (cost > 0.5)
     assert unclipped.sum() > 20
     np.testing.assert_allclose(cost[unclipped], data.cost_ms[unclipped], rtol=1e-3)
 
@@ -66,9 +65,7 @@ def test_tensors_give_the_estimates_of_arrays(architecture: str, fitted: Any, sa
 @pytest.mark.parametrize(
     ("architecture", "loss"), [*((name, relative_loss) for name in NETWORKS), ("dreamshard", paper_loss)]
 )
-def test_every_weight_that_can_be_learnt_gets_a_gradient(
-    architecture: str, loss: Any, untrained: Any, costs: SplitCosts
-) -> None:
+def test_every_trained_weight_gets_a_gradient(architecture: str, loss: Any, untrained: Any, costs: SplitCosts) -> None:
     model = untrained(architecture)
     weights = trainable(model.weights)
     loss(weights, Samples(costs.part("train"), type(model)), np.random.default_rng(0), 64).backward()
@@ -82,18 +79,20 @@ def test_every_weight_that_can_be_learnt_gets_a_gradient(
 
 
 @every_network
-def test_teaching_learns_the_same_from_the_same_seed(architecture: str, untrained: Any, costs: SplitCosts) -> None:
+def test_training_gives_the_same_weights_from_the_same_seed(
+    architecture: str, untrained: Any, costs: SplitCosts
+) -> None:
     model = untrained(architecture)
     samples = Samples(costs.part("train"), type(model))
 
-    def taught(seed: int) -> tuple[float, dict[str, Any]]:
+    def trained(seed: int) -> tuple[float, dict[str, Any]]:
         weights = trainable(model.weights)
         optimizer = new_optimizer(weights)
         loss = train_network(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
         return loss, as_arrays(weights)
 
     before = relative_loss(trainable(model.weights), samples, np.random.default_rng(0), 400).item()
-    (loss, one), (_, same), (_, other) = taught(0), taught(0), taught(1)
+    (loss, one), (_, same), (_, other) = trained(0), trained(0), trained(1)
     assert loss < before / 2
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert any(not np.array_equal(one[name], other[name]) for name in one)
@@ -111,7 +110,7 @@ def test_the_learning_rate_falls_to_its_end(untrained: Any, costs: SplitCosts) -
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25] * 2)
 
 
-def test_weights_are_put_back_in_place(untrained: Any) -> None:
+def test_weights_are_assigned_in_place(untrained: Any) -> None:
     weights = trainable(untrained("pooled", 0).weights)
     tensors, other = dict(weights), untrained("pooled", 1).weights
     assign_arrays(weights, other)
@@ -134,7 +133,7 @@ def test_used_devices_are_those_with_tables(untrained: Any, costs: SplitCosts) -
     model, data = untrained("dreamshard"), costs.part("test").take(np.arange(30))
     samples = Samples(data, type(model))
     latents = samples.latents(trainable(model.weights))
-    loads = samples.loads(latents, samples.everything)
+    loads = samples.loads(latents, np.arange(len(samples)))
     used = loads[..., model.alone] > 0
     assert len(samples.used_devices) == int(used.sum())
     rows = np.arange(len(samples.used_devices))
@@ -142,7 +141,7 @@ def test_used_devices_are_those_with_tables(untrained: Any, costs: SplitCosts) -
     torch.testing.assert_close(samples.used_phases_ms, samples.phases_ms[used])
 
 
-def test_one_thread_is_given_back() -> None:
+def test_threads_are_restored() -> None:
     torch.set_num_threads(2)
     with one_thread():
         assert torch.get_num_threads() == 1
@@ -151,11 +150,11 @@ def test_one_thread_is_given_back() -> None:
 
 
 @every_network
-def test_measured_weights_standardise_what_the_layers_read(architecture: str, costs: SplitCosts) -> None:
+def test_normalization_is_that_of_the_inputs_of_the_layers(architecture: str, costs: SplitCosts) -> None:
     network = NETWORKS[architecture]
     samples = Samples(costs.part("train"), network)
     weights = with_normalization(samples, network.new_weights(np.random.default_rng(0)))
     again = network.fitted_normalization(samples.normalization_data(weights))
     assert again.keys() == {name for name in weights if name.endswith(NORMALIZATION)}
-    for name, array in again.items():  # a third round would change nothing
+    for name, array in again.items():  # a third round changes nothing
         np.testing.assert_allclose(array, weights[name], rtol=1e-5, err_msg=name)

@@ -1,0 +1,74 @@
+"""Measurements as models use them: first ones, repeated ones, test tasks; one data set for each workload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
+from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
+from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.tables import Workload
+
+SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
+
+
+class Slower(AnalyticalCostModel):
+    """Ten times the cost; measures repeats, because the second model of a measurer does."""
+
+    def estimate(self, placement: object, tables: object, topology: object) -> CostEstimate:
+        estimate = super().estimate(placement, tables, topology)  # type: ignore[arg-type]
+        return CostEstimate(10 * estimate.phases_ms, 10 * estimate.total_ms)
+
+
+def measure(
+    folder: Path, sampler: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, hardware: str = "fake-device"
+) -> Path:
+    models = iter((AnalyticalCostModel, Slower))
+    measurer = LocalMeasurer(lambda: next(models)(), sampler)
+    measurer.hardware = hardware
+    collect(measurer, folder, sampler, count=count)
+    return folder
+
+
+def test_first_measurements_repeats_and_test_tasks(tmp_path: Path) -> None:
+    found = load_measurements(measure(tmp_path))
+    assert len(found.costs.data) == 2 * CYCLE + 7  # 9, 19, ... 69 are repeated; 79 is the last
+    assert len(found.first.data) == 2 * CYCLE
+    assert found.repeated is not None
+    first, second = found.repeated
+    assert len(first) == len(second) == 7
+    assert np.array_equal(first.members, second.members)
+    assert np.array_equal(first.devices, second.devices)
+    assert second.cost_ms == pytest.approx(10 * first.cost_ms)
+    assert [rows.tolist() for rows in found.test_task_rows] == [list(range(8)), list(range(8, 16))]
+    for data in found.test_tasks:
+        assert len({data.members[data.start[p] : data.start[p + 1]].tobytes() for p in range(len(data))}) == 1
+
+
+def test_small_data_sets_have_no_test_tasks_and_no_repeats(tmp_path: Path) -> None:
+    few = load_measurements(measure(tmp_path / "few", count=13))  # 4 and 9 are for the test
+    assert (few.test_tasks, few.test_task_rows, len(few.test)) == ([], [], 2)
+    assert len(load_measurements(measure(tmp_path / "more", count=15)).test_tasks) == 1
+    assert load_measurements(measure(tmp_path / "fewest", count=3)).repeated is None
+
+
+def test_sub_folders_are_sorted_by_batch_size(tmp_path: Path) -> None:
+    for name, size in (("b", 512), ("a", 2048)):
+        measure(tmp_path / name, replace(SAMPLER, workload=Workload(size)), 5)
+    assert list(load_workloads(tmp_path)) == ["b", "a"]
+    assert list(load_workloads(tmp_path / "a")) == [""]
+    measure(tmp_path / "c", replace(SAMPLER, seed=3), 5)
+    with pytest.raises(InvalidOptionError, match="one workload"):
+        load_workloads(tmp_path)
+    measure(tmp_path / "d", replace(SAMPLER, workload=Workload(64)), 5, "other-device")
+    with pytest.raises(InvalidOptionError, match="fake-device, other-device"):
+        load_workloads(tmp_path)
+    with pytest.raises(DamagedFileError, match="shard-gym collect"):
+        load_workloads(tmp_path / "nowhere")
