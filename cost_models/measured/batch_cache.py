@@ -1,4 +1,4 @@
-"""Lookups that were drawn before: searching agents measure the same tables again and again."""
+"""A cache of drawn lookups, because searching agents measure the same tables again and again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LIMIT_BYTES = 512 * 2**20
 
 
 class BatchCache:
-    """Hands out streams whose lookups are drawn once, as long as all that is kept stays below a limit.
+    """A `LookupSource` of histogram streams that draws each batch once, as long as it is kept.
 
     Args:
-        limit_bytes: what was not used for the longest time goes first.
+        limit_bytes: what was not used for the longest time is removed first.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -23,18 +23,18 @@ class BatchCache:
         self.kept_bytes = 0
 
     def stream(self, tables: Tables, table: int, seed: int) -> IndexStream:
-        """The `HistogramStream` of these arguments, made when something of it is not kept."""
+        """The `HistogramStream` of these arguments; it is made only if a batch is not kept."""
         return _CachedStream(self, tables, table, seed)
 
     def get(self, key: tuple[int, int, int]) -> Lookups | None:
-        """What is kept under `key`."""
+        """What is kept under `key`, or None."""
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def put(self, key: tuple[int, int, int], lookups: Lookups) -> None:
-        """Keep `lookups`, unless they alone are more than the limit."""
+        """Keep `lookups`, unless they alone exceed the limit."""
         size = _bytes(lookups)
         if size > self._limit:
             return
@@ -47,8 +47,8 @@ class BatchCache:
 class _CachedStream:
     """See `BatchCache.stream`."""
 
-    def __init__(self, memory: BatchCache, tables: Tables, table: int, seed: int) -> None:
-        self._memory = memory
+    def __init__(self, cache: BatchCache, tables: Tables, table: int, seed: int) -> None:
+        self._cache = cache
         self._source = tables, table, seed
         self._key = stream_key(tables, table, seed)
         self._stream: HistogramStream | None = None
@@ -56,12 +56,11 @@ class _CachedStream:
     def lookups(self, start: int, count: int) -> Lookups:
         """See `IndexStream`."""
         key = self._key, start, count
-        found = self._memory.get(key)
+        found = self._cache.get(key)
         if found is None:
-            if self._stream is None:
-                self._stream = HistogramStream(*self._source)
+            self._stream = self._stream or HistogramStream(*self._source)
             found = self._stream.lookups(start, count)
-            self._memory.put(key, found)
+            self._cache.put(key, found)
         return found
 
 

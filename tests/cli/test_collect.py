@@ -109,10 +109,10 @@ def test_the_time_is_shared_by_the_data_sets(run, abacus, tmp_path: Path) -> Non
 
 def test_options_reach_the_draws(run, abacus, tmp_path: Path) -> None:
     asked = abacus()
-    given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "in-turn", "--iterations", 3)
+    given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "sequential", "--iterations", 3)
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
-    assert asked == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
+    assert asked == [("cuda", "sequential", 2, None, 3, "fp32", "rowwise_adagrad")]
     about = load_collected(tmp_path)
     assert about.workload == Workload(512, "fp32", "rowwise_adagrad")
     assert (about.drawn["max_bytes"], about.drawn["profile"], about.drawn["seed"]) == (3 * 2**29, "v100-nvlink", 7)
@@ -178,7 +178,7 @@ def test_further_sizes_go_beside_the_others_and_never_into_one(run, abacus, tmp_
 
 @pytest.mark.parametrize(
     ("layout", "gpus", "expected"),
-    [("auto", None, "each"), ("auto", 1, "in-turn"), ("auto", 4, "each"), ("in-turn", None, "in-turn")],
+    [("auto", None, "parallel"), ("auto", 1, "sequential"), ("auto", 4, "parallel"), ("sequential", None, "sequential")],
 )
 def test_a_data_set_has_one_layout(
     monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int | None, expected: str

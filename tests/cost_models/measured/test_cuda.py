@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models.measured.diagnostics.probe import probe
-from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
+from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
@@ -67,17 +67,17 @@ def test_gpus_exchange_what_plain_torch_pools(
 
 def test_one_gpu_stands_for_many_devices() -> None:
     topology = hardware_profile("h200-dgx").topology(4)
-    with MeasuredCostModel("cuda", layout=IN_TURN, **QUICK) as model:
+    with MeasuredCostModel("cuda", layout=SEQUENTIAL, **QUICK) as model:
         found = model.estimate(np.arange(20) % 4, tables(), topology)
     assert (found.phases_ms > 0).all()
     assert found.spread < 1.0
 
 
 def test_more_devices_than_gpus_are_refused_unless_in_turn() -> None:
-    with pytest.raises(InvalidOptionError, match="layout='in-turn'"):
-        MeasuredCostModel("cuda", layout=EACH).layout_of(GPUS + 1)
-    assert MeasuredCostModel("cuda").layout_of(GPUS + 1) == IN_TURN
-    assert MeasuredCostModel("cuda").layout_of(GPUS) == EACH
+    with pytest.raises(InvalidOptionError, match="layout='sequential'"):
+        MeasuredCostModel("cuda", layout=PARALLEL).layout_of(GPUS + 1)
+    assert MeasuredCostModel("cuda").layout_of(GPUS + 1) == SEQUENTIAL
+    assert MeasuredCostModel("cuda").layout_of(GPUS) == PARALLEL
 
 
 def test_a_gpu_without_room_says_so_and_goes_on() -> None:
@@ -85,7 +85,7 @@ def test_a_gpu_without_room_says_so_and_goes_on() -> None:
     room = torch.cuda.get_device_properties(0).total_memory
     rows = np.full(2, room // (16 * 4))
     large = Tables(**{**_arrays(tables(2)), "num_embeddings": rows}, workload=tables(2).workload)
-    with MeasuredCostModel("cuda", layout=IN_TURN, **QUICK, weight_dtype="fp32") as model:
+    with MeasuredCostModel("cuda", layout=SEQUENTIAL, **QUICK, weight_dtype="fp32") as model:
         with pytest.raises(DeviceMemoryError, match=r"device 0 \(2 tables"):
             model.estimate(np.zeros(2, np.int64), large, topology)
         assert model.estimate(np.zeros(20, np.int64), tables(), topology).total_ms > 0

@@ -95,7 +95,7 @@ def test_what_was_measured_is_remembered_by_the_tables_on_a_device(tables: Table
 
 def test_devices_in_turn_share_one_worker_and_model_the_exchange(tables: Tables) -> None:
     placement = np.arange(20) % 2
-    with MeasuredCostModel("cpu", **QUICK, layout="in-turn") as model:
+    with MeasuredCostModel("cpu", **QUICK, layout="sequential") as model:
         found = model.estimate(placement, tables, TOPOLOGY)
         assert model._session is not None
         assert len(model._session.pids) == 1
@@ -149,11 +149,11 @@ def test_what_means_nothing_is_refused(arguments: dict[str, Any], error: type[Ex
 def test_fingerprints_tell_manners_of_measuring_apart() -> None:
     prints = {
         MeasuredCostModel("cpu", **options).fingerprint
-        for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "in-turn"}, {"seed": 1})
+        for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "sequential"}, {"seed": 1})
     }
     assert len(prints) == 5
-    assert MeasuredCostModel("cpu").fingerprint == MeasuredCostModel("cpu", layout="each").fingerprint
-    assert MeasuredCostModel("cpu").fingerprint.startswith("measured-v1-each-")
+    assert MeasuredCostModel("cpu").fingerprint == MeasuredCostModel("cpu", layout="parallel").fingerprint
+    assert MeasuredCostModel("cpu").fingerprint.startswith("measured-v1-parallel-")
 
 
 def test_what_idle_workers_hold_is_given_back_before_memory_is_refused(

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
-from shard_gym.envs.real.hardware import task_on, tasks_on
+from shard_gym.envs.real.env import tasks_on
 from shard_gym.errors import InvalidOptionError, MeasurementError, WorkerDiedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
@@ -113,7 +113,7 @@ def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) 
 class Scorer(CostModel):
     """Fails as often as it is told, then says what the estimate says, times a factor."""
 
-    name, version = "judge", 1
+    name, version = "scorer", 1
 
     def __init__(self, failures: int, factor: float) -> None:
         self.failures, self.factor = failures, factor
@@ -129,14 +129,14 @@ class Scorer(CostModel):
         return 1000.0
 
 
-def judged(suite: TaskSuite, failures: int, factor: float, **arguments: Any) -> Any:
+def with_scorer(suite: TaskSuite, failures: int, factor: float, **arguments: Any) -> Any:
     env = EmbeddingPlacementRealEnv(suite, **QUICK, **arguments)
-    env._episodes.judge = Scorer(failures, factor)
+    env._episodes.final_cost = Scorer(failures, factor)
     return env
 
 
 def test_a_step_whose_measurement_failed_can_be_tried_again(suite: TaskSuite) -> None:
-    env, twin = judged(suite, 2, 2.0), judged(suite, 0, 2.0)
+    env, twin = with_scorer(suite, 2, 2.0), with_scorer(suite, 0, 2.0)
     for each in (env, twin):
         each.reset(seed=0)
         for table in range(19):
@@ -148,23 +148,23 @@ def test_a_step_whose_measurement_failed_can_be_tried_again(suite: TaskSuite) ->
     found = env.step(1)
     assert found[1] == expected[1]
     assert found[4]["placement"].tolist() == expected[4]["placement"].tolist()
-    assert "measurement" not in found[4]  # this judge has nothing to add
+    assert "measurement" not in found[4]  # this cost model has nothing to add
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
 def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSuite, reward: str) -> None:
-    env = judged(suite, 0, 1e9, reward=reward)
+    env = with_scorer(suite, 0, 1e9, reward=reward)
     _, info = env.reset(seed=0)
     total, info, _ = play(env, info, min)
     assert total == pytest.approx(-1000.0)
     assert info["cost_ms"] < 1000.0
-    env = judged(suite, 0, 1.0, reward=reward, max_devices=3)
+    env = with_scorer(suite, 0, 1.0, reward=reward, max_devices=3)
     env.reset(seed=0)
     assert env.step(2)[1] == -1000.0  # there is no third device
 
 
 def test_dense_rewards_sum_to_the_measured_cost(suite: TaskSuite) -> None:
-    env = judged(suite, 0, 3.0, reward="dense")
+    env = with_scorer(suite, 0, 3.0, reward="dense")
     _, info = env.reset(seed=0)
     total, info, _ = play(env, info, min)
     assert total == pytest.approx(-info["cost_ms"])
