@@ -178,7 +178,12 @@ def test_further_sizes_go_beside_the_others_and_never_into_one(run, abacus, tmp_
 
 @pytest.mark.parametrize(
     ("layout", "gpus", "expected"),
-    [("auto", None, "parallel"), ("auto", 1, "sequential"), ("auto", 4, "parallel"), ("sequential", None, "sequential")],
+    [
+        ("auto", None, "parallel"),
+        ("auto", 1, "sequential"),
+        ("auto", 4, "parallel"),
+        ("sequential", None, "sequential"),
+    ],
 )
 def test_a_data_set_has_one_layout(
     monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int | None, expected: str

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.measured.diagnostics.versions import (
     DISTRIBUTION,
     PINNED,
@@ -150,9 +151,6 @@ def _try_operator(device: str, have: Installed, torch: TorchBuild) -> Trial:
 def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
     """Execute an iteration of a table of 10 rows x 4 columns in a worker process, and compare it with NumPy.
 
-    Backward is row-wise Adagrad: a row's state grows by the mean of its squared gradients, and the row moves by
-    learning rate x gradient / sqrt(state) (pytorch/FBGEMM, `OptimType.EXACT_ROWWISE_ADAGRAD`).
-
     Args:
         device: "cpu" or "cuda".
         timeout_s: limit of the iteration; starting the worker has one of its own.
@@ -160,7 +158,7 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
     Returns:
         What went wrong, as a sentence; "" if the numbers are right.
     """
-    batch_size, reuse = 4, np.eye(NUM_BINS)[[1]]
+    reuse = np.eye(NUM_BINS)[[1]]
     tables = Tables(
         num_embeddings=np.array([10]),
         embedding_dim=np.array([4]),
@@ -168,10 +166,10 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
         distinct_rows=np.array([4.0]),
         reuse_histogram=reuse,
         access_histogram=reuse,
-        workload=Workload(batch_size, "fp32", "rowwise_adagrad"),
+        workload=Workload(4, "fp32", "rowwise_adagrad"),
     )
     weights = 1.0 + np.arange(40.0).reshape(10, 4) / 10
-    job = Job(tables, batch_size, (4,), Repeats(iterations=1, warmup=0, batches=1, seed=0), exchange=False)
+    job = Job(tables, 4, (4,), Repeats(iterations=1, warmup=0, batches=1, seed=0), exchange=False)
     session = Session(device, 1, threads=1, timeout_s=timeout_s)
     command = {"do": "run_iteration", "weights": [weights.tolist()], **job.to_json()}
     try:
@@ -180,27 +178,37 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
         return str(error).removesuffix(f" {DOCTOR}")
     finally:
         session.close()
+    for name, found, expected in zip(
+        ("outputs", "updated weights"),
+        (np.reshape(answer["outputs"], (4, 4)), np.array(answer["weights"][0])),
+        expected_iteration(tables, weights),
+        strict=True,
+    ):
+        wrong = np.argwhere(~np.isclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE))
+        if len(wrong):
+            row, column = wrong[0]
+            return (
+                f"FBGEMM's operator computes wrong {name} on a {_DEVICE[device]}: {found[row, column]:g} instead of "
+                f"{expected[row, column]:g} in row {row}, column {column}."
+            )
+    return ""
 
-    lookups = HistogramStream(tables, 0, job.repeats.seed).lookups(0, batch_size)
+
+def expected_iteration(tables: Tables, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The pooled outputs of one table's batch, (B, dim), and its (rows, dim) weights after the update.
+
+    The loss is half the sum of the squared outputs. The optimizer is row-wise Adagrad: a row's state grows by the mean
+    of its squared gradients, and the row moves by learning rate x gradient / sqrt(state) (pytorch/FBGEMM,
+    `OptimType.EXACT_ROWWISE_ADAGRAD`).
+    """
+    lookups = HistogramStream(tables, 0, seed=0).lookups(0, tables.workload.batch_size)
     bags = np.split(lookups.indices, np.cumsum(lookups.lengths[0])[:-1])
     outputs = np.stack([weights[bag].sum(axis=0) for bag in bags])
     gradients = np.zeros_like(weights)
     for bag, output in zip(bags, outputs, strict=True):
         np.add.at(gradients, bag, output)
-    read = np.unique(lookups.indices)
-    weights[read] -= LEARNING_RATE * gradients[read] / np.sqrt((gradients[read] ** 2).mean(axis=1, keepdims=True))
-    for name, found, expected in (
-        ("outputs", np.reshape(answer["outputs"], outputs.shape), outputs),
-        ("updated weights", np.array(answer["weights"][0]), weights),
-    ):
-        wrong = np.argwhere(~np.isclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE))
-        if len(wrong):
-            place = tuple(wrong[0])
-            return (
-                f"FBGEMM's operator computes wrong {name} on a {_DEVICE[device]}: {found[place]:g} instead of "
-                f"{expected[place]:g} in row {place[0]}, column {place[1]}."
-            )
-    return ""
+    state = np.maximum((gradients**2).mean(axis=1, keepdims=True), np.finfo(float).tiny)
+    return outputs, weights - LEARNING_RATE * gradients / np.sqrt(state)
 
 
 def remedy(device: str, failure: str, have: Installed, torch: TorchBuild) -> str:

@@ -16,8 +16,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
-from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
-from shard_gym.envs.real.env import tasks_on
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, tasks_on
 from shard_gym.errors import InvalidOptionError, MeasurementError, WorkerDiedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
@@ -73,7 +72,7 @@ def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> 
     assert set(info) == {"action_mask", "task", "placement", "cost_ms", "phase_costs_ms", "measurement"}
 
 
-def test_the_same_placement_is_remembered_and_the_same_tables_too(env: gymnasium.Env[Any, Any]) -> None:
+def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasium.Env[Any, Any]) -> None:
     infos = []
     for flip in (False, False, True):
         _, info = env.reset(options={"task": 1})
@@ -84,28 +83,27 @@ def test_the_same_placement_is_remembered_and_the_same_tables_too(env: gymnasium
     assert infos[2]["phase_costs_ms"][::-1, [0, 3]].tolist() == infos[0]["phase_costs_ms"][:, [0, 3]].tolist()
 
 
-def test_both_checkers_are_content(suite: TaskSuite) -> None:
+def test_both_checkers_pass(suite: TaskSuite, env: gymnasium.Env[Any, Any]) -> None:
     from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-    env = gymnasium.make(ID, suite=suite, **QUICK).unwrapped
+    twin = gymnasium.make(ID, suite=suite, measured=env.unwrapped.measured).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gymnasium_check_env(env)
-        sb3_check_env(env, warn=True)
-    env.close()
+        gymnasium_check_env(twin)
+        sb3_check_env(twin, warn=True)
 
 
 def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:
     """On the same hardware, until the last step."""
     real = gymnasium.make(ID, suite=suite, **QUICK)
-    dream = gymnasium.make("EmbeddingPlacement-v0", suite=tasks_on(suite, hardware_profile("cpu")))
-    assert real.observation_space == dream.observation_space
-    (obs, info), (other, _) = real.reset(seed=3), dream.reset(seed=3)
+    estimating = gymnasium.make("EmbeddingPlacement-v0", suite=tasks_on(suite, hardware_profile("cpu")))
+    assert real.observation_space == estimating.observation_space
+    (obs, info), (other, _) = real.reset(seed=3), estimating.reset(seed=3)
     for _ in range(19):
         assert all(np.array_equal(obs[key], other[key]) for key in other)
         action = int(info["action_mask"].argmax())
         obs, reward, _, _, info = real.step(action)
-        other = dream.step(action)[0]
+        other = estimating.step(action)[0]
         assert reward == 0
     real.close()
 
@@ -203,19 +201,19 @@ def test_closing_ends_the_workers_and_a_dead_one_is_an_error(suite: TaskSuite) -
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_tasks_keep_their_memory_and_take_on_the_machine(suite: TaskSuite) -> None:
+def test_tasks_keep_their_memory_caps_and_get_the_hardware_of_the_machine(suite: TaskSuite) -> None:
     profile = hardware_profile("cpu")
-    moved = task_on(suite[0], profile)
-    assert moved.topology.device == profile.device
-    assert moved.topology.links == profile.links
-    assert moved.topology.memory_cap_bytes.tolist() == suite[0].topology.memory_cap_bytes.tolist()
-    sampler = TaskSampler(load_pool("dlrm-2021"), (3, 4), (2, 2))
-    on = tasks_on(sampler, profile)
-    assert (on.max_tables, on.max_devices) == (4, 2)
-    assert on.sample(np.random.default_rng(0)).topology.device == profile.device
+    moved = tasks_on(suite, profile)
+    assert isinstance(moved, TaskSuite)
+    assert [task.name for task in moved] == [task.name for task in suite]
+    assert (moved[0].topology.device, moved[0].topology.links) == (profile.device, profile.links)
+    assert moved[0].topology.memory_cap_bytes.tolist() == suite[0].topology.memory_cap_bytes.tolist()
+    drawn = tasks_on(TaskSampler(load_pool("dlrm-2021"), (3, 4), (2, 2)), profile)
+    assert (drawn.max_tables, drawn.max_devices) == (4, 2)
+    assert drawn.sample(np.random.default_rng(0)).topology.device == profile.device
 
 
 @pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])
-def test_what_does_not_measure_is_refused(make: Any) -> None:
+def test_other_cost_models_are_refused_as_measured(make: Any) -> None:
     with pytest.raises(InvalidOptionError, match="measured must be a MeasuredCostModel"):
         make("shard_gym:EmbeddingPlacementReal-v0", suite="dlrm-20x4", measured="cpu")
