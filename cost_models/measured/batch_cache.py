@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 
 from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, Lookups, stream_key
 from shard_gym.tables import Tables
@@ -26,22 +28,18 @@ class BatchCache:
         """The `HistogramStream` of these arguments; it is made only if a batch is not kept."""
         return _CachedStream(self, tables, table, seed)
 
-    def get(self, key: tuple[int, int, int]) -> Lookups | None:
-        """What is kept under `key`, or None."""
-        if key not in self._kept:
-            return None
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-    def put(self, key: tuple[int, int, int], lookups: Lookups) -> None:
-        """Keep `lookups`, unless they alone exceed the limit."""
-        size = _bytes(lookups)
-        if size > self._limit:
-            return
-        self._kept[key] = lookups
-        self.kept_bytes += size
+    def lookups(self, key: tuple[int, int, int], draw: Callable[[], Lookups]) -> Lookups:
+        """What is kept under `key`, else what `draw` returns; it is kept unless it exceeds the limit by itself."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        drawn = draw()
+        if _bytes(drawn) <= self._limit:
+            self._kept[key] = drawn
+            self.kept_bytes += _bytes(drawn)
         while self.kept_bytes > self._limit:
             self.kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
+        return drawn
 
 
 class _CachedStream:
@@ -55,13 +53,11 @@ class _CachedStream:
 
     def lookups(self, start: int, count: int) -> Lookups:
         """See `IndexStream`."""
-        key = self._key, start, count
-        found = self._cache.get(key)
-        if found is None:
-            self._stream = self._stream or HistogramStream(*self._source)
-            found = self._stream.lookups(start, count)
-            self._cache.put(key, found)
-        return found
+        return self._cache.lookups((self._key, start, count), partial(self._draw, start, count))
+
+    def _draw(self, start: int, count: int) -> Lookups:
+        self._stream = self._stream or HistogramStream(*self._source)
+        return self._stream.lookups(start, count)
 
 
 def _bytes(lookups: Lookups) -> int:

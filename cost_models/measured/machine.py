@@ -62,7 +62,7 @@ class Machine:
         cuda: version that torch was built with; "" for a CPU.
         nccl: version that torch was built with; "" for a CPU.
 
-    A version is "" where there is no such thing.
+    A version is "" if there is none.
     """
 
     kind: str

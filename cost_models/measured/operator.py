@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,9 +33,6 @@ _OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EX
 
 Batch = tuple[Tensor, Tensor]
 """Indices and offsets in FBGEMM's layout, on the device."""
-
-Timer = Callable[[Callable[[], None]], float]
-"""Runs some work and returns the ms it took on this device."""
 
 
 class FusedTables:
@@ -76,108 +74,86 @@ class FusedTables:
         return outputs
 
 
-def samples_per_device(batch_size: int, num_devices: int) -> list[int]:
-    """Samples of each device: as equal as possible, the first devices have one more."""
-    return [batch_size // num_devices + (device < batch_size % num_devices) for device in range(num_devices)]
-
-
-class Exchange:
-    """The all-to-alls of one device: pooled outputs to the devices that own the samples, and gradients back.
-
-    Args:
-        group: of the D devices.
-        rank: number of this device.
-        widths: (D,) columns of the pooled outputs of each device.
-        batch_size: samples of all devices; see `samples_per_device`.
-        device: where the tensors are.
-    """
-
-    def __init__(
-        self, group: dist.ProcessGroup, rank: int, widths: Sequence[int], batch_size: int, device: torch.device
-    ) -> None:
-        samples = samples_per_device(batch_size, len(widths))
-        self._group = group
-        self._sent = [count * widths[rank] for count in samples]
-        self._received = [samples[rank] * width for width in widths]
-        self.arrived = torch.empty(sum(self._received), device=device)
-        self.returned = torch.empty(sum(self._sent), device=device)
-
-    def forward(self, outputs: Tensor) -> None:
-        """Send each device the outputs of its samples; `arrived` are those of the own samples, device after device."""
-        dist.all_to_all_single(self.arrived, outputs.detach().view(-1), self._received, self._sent, group=self._group)
-
-    def backward(self) -> None:
-        """Send the gradients of what arrived back to their devices; `returned` are those of the own outputs."""
-        dist.all_to_all_single(self.returned, self.arrived, self._sent, self._received, group=self._group)
-
-
 class Iteration:
-    """Forward, all-to-all, all-to-all of the gradients, backward with the fused optimizer.
+    """Forward, all-to-all, all-to-all of the gradients, backward with the fused optimizer, each of them timed.
 
-    The loss is 0.5 times the sum of the squared outputs, so the gradient of an output is the output itself.
+    The all-to-all sends pooled outputs to the devices that own the samples; as equal a share of the batch as possible
+    belongs to each, the first devices have one more. The loss is 0.5 times the sum of the squared outputs, so the
+    gradient of an output is the output itself.
 
     Args:
         fused: the tables of this device; None if it has none.
-        exchange: None if nothing is exchanged; the gradients then stay on the device.
-
-    Attributes:
-        fused: as given.
-        outputs: (B, width) float32, pooled outputs of the last forward.
+        device: where the tensors are.
+        group: of the D devices; None if nothing is exchanged, and the gradients stay on the device.
+        rank: number of this device in the group.
+        widths: (D,) columns of the pooled outputs of each device.
+        batch_size: samples of all devices.
     """
 
-    def __init__(self, fused: FusedTables | None, exchange: Exchange | None) -> None:
+    def __init__(
+        self,
+        fused: FusedTables | None,
+        device: torch.device,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        widths: Sequence[int],
+        batch_size: int,
+    ) -> None:
         self.fused = fused
-        self._exchange = exchange
-        self.outputs = torch.empty(0)
+        self._device, self._group = device, group
+        self._outputs = torch.empty(0)
         self._gradients = torch.empty(0)
+        if group is not None:
+            samples = [batch_size // len(widths) + (k < batch_size % len(widths)) for k in range(len(widths))]
+            self._sent = [count * widths[rank] for count in samples]
+            self._received = [samples[rank] * width for width in widths]
+            self._arrived = torch.empty(sum(self._received), device=device)
+            self._returned = torch.empty(sum(self._sent), device=device)
 
     @property
-    def arrived(self) -> Tensor:
-        """Outputs that are on this device after the all-to-all, flat: of its own samples from device after device."""
-        return self.outputs.detach().flatten() if self._exchange is None else self._exchange.arrived
+    def outputs(self) -> Tensor:
+        """Outputs on this device after the all-to-all, flat: of its own samples, from device after device."""
+        return self._outputs.detach().flatten() if self._group is None else self._arrived
 
-    def run(self, batch: Batch | None, timer: Timer) -> list[float]:
+    def run(self, batch: Batch | None) -> list[float]:
         """Ms of each of the four phases, 0 for a phase without work; `batch` is None without tables."""
-        return [timer(phase) for phase in (lambda: self._forward(batch), self._send, self._send_back, self._backward)]
+        phases = (partial(self._forward, batch), self._send_outputs, self._send_gradients, self._backward)
+        return [self._timed(phase) for phase in phases]
 
-    def _forward(self, batch: Batch | None) -> None:
-        if self.fused is not None and batch is not None:
-            self.outputs = self.fused.forward(batch)
+    def _timed(self, phase: Callable[[], None]) -> float:
+        """Ms on this device: by CUDA events around the kernels on a GPU, by the monotonic clock on a CPU.
 
-    def _send(self) -> None:
-        if self._exchange is not None:
-            self._exchange.forward(self.outputs)
-
-    def _send_back(self) -> None:
-        if self._exchange is not None:
-            self._exchange.backward()
-            self._gradients = self._exchange.returned.view(self.outputs.shape)
-        else:
-            self._gradients = self.outputs.detach()
-
-    def _backward(self) -> None:
-        if self.fused is not None:
-            self.outputs.backward(self._gradients)  # type: ignore[no-untyped-call]
-
-
-def timer_of(device: torch.device, group: dist.ProcessGroup | None) -> Timer:
-    """A timer of work on `device`: CUDA events around its kernels on a GPU, the monotonic clock on a CPU.
-
-    It first waits until all devices of `group` are ready, so that no phase includes waiting for another one.
-    """
-
-    def timed(work: Callable[[], None]) -> float:
-        if group is not None:
-            dist.barrier(group)
-        if device.type == "cpu":
+        All devices wait until all are ready, so that no phase includes waiting for another one.
+        """
+        if self._group is not None:
+            dist.barrier(self._group)
+        if self._device.type == "cpu":
             begin = time.perf_counter()
-            work()
+            phase()
             return 1000.0 * (time.perf_counter() - begin)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
-        work()
+        phase()
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end))
 
-    return timed
+    def _forward(self, batch: Batch | None) -> None:
+        if self.fused is not None and batch is not None:
+            self._outputs = self.fused.forward(batch)
+
+    def _send_outputs(self) -> None:
+        if self._group is not None:
+            sent = self._outputs.detach().view(-1)
+            dist.all_to_all_single(self._arrived, sent, self._received, self._sent, group=self._group)
+
+    def _send_gradients(self) -> None:
+        if self._group is None:
+            self._gradients = self._outputs.detach()
+        else:
+            dist.all_to_all_single(self._returned, self._arrived, self._sent, self._received, group=self._group)
+            self._gradients = self._returned.view(self._outputs.shape)
+
+    def _backward(self) -> None:
+        if self.fused is not None:
+            self._outputs.backward(self._gradients)  # type: ignore[no-untyped-call]

@@ -160,11 +160,6 @@ class Session:
                 raise _timeout_error([rank], subjects, limit_s) from None
             except OSError:
                 raise _death_error(worker, subjects[rank]) from None
-        return self._answers(asked, subjects, deadline, limit_s)
-
-    def _answers(
-        self, asked: Sequence[_Process], subjects: Sequence[str], deadline: float, limit_s: float
-    ) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
         failed: tuple[int, dict[str, Any]] | None = None
         while len(answers) < len(asked):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from shard_gym.cost_models.measured.operator import Batch, FusedTables, Iteration, Timer
+    from shard_gym.cost_models.measured.operator import Batch, FusedTables, Iteration
 
 PARENT_POLL_S = 1.0
 """How often the parent's process number is checked; a forked copy of the parent may keep the socket open."""
@@ -38,7 +38,7 @@ LEARNING_RATE = 0.01
 _ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
 
 
-# What a worker is told: plain values that travel as JSON
+# Jobs are plain values that travel as JSON
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def output_width(tables: Tables | None) -> int:
     return 0 if tables is None else int((tables.embedding_dim * tables.num_features).sum())
 
 
-# What it does
+# The process
 
 
 class Worker:
@@ -164,38 +164,35 @@ class Worker:
 
     def measure(self, **job: Any) -> dict[str, Any]:
         """Execute a `Job`; "ms" is (iterations, 4)."""
-        told = Job.from_json(job)
-        iteration, batches, timer = self._prepare(told)
-        numbers = range(told.repeats.warmup + told.repeats.iterations)
-        rows = [iteration.run(batches[number % len(batches)], timer) for number in numbers]
-        return {"ms": rows[told.repeats.warmup :]}
+        request = Job.from_json(job)
+        iteration, batches = self._prepare(request)
+        numbers = range(request.repeats.warmup + request.repeats.iterations)
+        rows = [iteration.run(batches[number % len(batches)]) for number in numbers]
+        return {"ms": rows[request.repeats.warmup :]}
 
     def run_iteration(self, weights: list[Any], **job: Any) -> dict[str, Any]:
         """Execute one iteration of a `Job` from the given weights; the outputs on this device, the weights after it."""
         import torch
 
-        iteration, batches, timer = self._prepare(Job.from_json(job))
+        iteration, batches = self._prepare(Job.from_json(job))
         own = [] if iteration.fused is None else iteration.fused.weights()
         for weight, given in zip(own, weights, strict=True):
             weight.copy_(torch.tensor(given))
-        iteration.run(batches[0], timer)
+        iteration.run(batches[0])
         self._fused = (None, None)  # measurements start from other weights
-        return {"outputs": iteration.arrived.tolist(), "weights": [weight.float().tolist() for weight in own]}
+        return {"outputs": iteration.outputs.tolist(), "weights": [weight.float().tolist() for weight in own]}
 
-    def _prepare(self, job: Job) -> tuple[Iteration, list[Batch | None], Timer]:
-        """The iteration of `job`, its batches, and what times it."""
-        from shard_gym.cost_models.measured.operator import Exchange, Iteration, timer_of
+    def _prepare(self, job: Job) -> tuple[Iteration, list[Batch | None]]:
+        """The iteration of `job` and its batches."""
+        from shard_gym.cost_models.measured.operator import Iteration
 
         fused = self._fused_tables(job.tables)
         group = self._groups[len(job.widths)] if job.exchange else None
-        exchange = None
-        if group is not None:
-            exchange = Exchange(group, self._rank, job.widths, job.batch_size, self._device)
         batches: list[Batch | None] = [None] * job.repeats.batches
         if fused is not None and job.tables is not None:
             streams = [self._lookups.stream(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
             batches = [fused.batch(*fused_batch(streams, k, job.batch_size)) for k in range(job.repeats.batches)]
-        return Iteration(fused, exchange), batches, timer_of(self._device, group)
+        return Iteration(fused, self._device, group, self._rank, job.widths, job.batch_size), batches
 
     def _fused_tables(self, tables: Tables | None) -> FusedTables | None:
         """The operator over `tables`; that of the last job if the tables are the same."""

@@ -69,7 +69,7 @@ def _wrapped(text: str, width: int) -> str:
 
 def _rows(diagnosis: Diagnosis) -> dict[str, Text]:
     """The table: names and what was found."""
-    have, build, gpus = diagnosis.installed, diagnosis.torch, diagnosis.trials.get("cuda")
+    have, build = diagnosis.installed, diagnosis.torch
     torch = have.torch
     if build is not None:
         parts = {"CUDA": build.cuda, "NCCL": build.nccl}
@@ -81,9 +81,9 @@ def _rows(diagnosis: Diagnosis) -> dict[str, Text]:
         "torch": sentence(torch or NONE),
         "FBGEMM": sentence(fbgemm or NONE),
         "do they match": Text(MATCH[have.matches], FAILED if have.matches is False else ""),
-        "CPU": _devices(diagnosis.cpu),
-        "GPUs": _devices(gpus.machine if gpus else None),
-        **{f"FBGEMM on {where}": _outcome(diagnosis, device) for device, where in DEVICE.items()},
+        "CPU": _devices(diagnosis.machines["cpu"]),
+        "GPUs": _devices(diagnosis.machines.get("cuda")),
+        **{f"FBGEMM on {where}": _outcome(diagnosis.failures[device]) for device, where in DEVICE.items()},
     }
 
 
@@ -96,9 +96,6 @@ def _devices(machine: Machine | None) -> Text:
     return sentence(f"{machine.num_devices} x {machine.device_name}, {memory}{' each' * (machine.num_devices > 1)}")
 
 
-def _outcome(diagnosis: Diagnosis, device: str) -> Text:
-    if device in diagnosis.not_tried:
-        return sentence(f"not tried: {diagnosis.not_tried[device]}")
-    if device in diagnosis.works_on:
-        return Text("works: forward and backward compute the right numbers", "green")
-    return sentence(diagnosis.trials[device].failure, FAILED)
+def _outcome(failure: str) -> Text:
+    works = "works: forward and backward compute the right numbers"
+    return sentence(failure, FAILED) if failure else Text(works, "green")

@@ -35,27 +35,13 @@ from shard_gym.tables import NUM_BINS, Tables, Workload
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """Present if the driver of NVIDIA's GPUs is loaded, whether torch can use it or not."""
 
-NO_TORCH = "torch is not installed"
+NEW_ENVIRONMENT = f"Install torch and FBGEMM in a new virtual environment: {install_pair()}."
+
 TIMEOUT_S = 60.0
 TOLERANCE = 1e-5
 """Relative; the numbers are FP32 and of size 1 to 10."""
 
 _DEVICE = {"cpu": "CPU", "cuda": "CUDA GPU"}
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The result of trying FBGEMM's operator on one kind of device.
-
-    Attributes:
-        machine: the devices; None if torch finds none of that kind.
-        failure: what went wrong, a sentence; "" if forward and backward computed the right numbers.
-        remedy: what to do about it, sentences; "" if nothing failed, or if `failure` says it.
-    """
-
-    machine: Machine | None
-    failure: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -67,9 +53,8 @@ class Diagnosis:
         system: such as "Linux x86_64, glibc 2.36".
         installed: versions of torch and FBGEMM that pip knows.
         torch: what torch was built with; None if it cannot be imported.
-        cpu: this machine as a device of CPUs.
-        trials: by kind of device: on "cpu" if torch can be imported, on "cuda" if it finds a GPU.
-        not_tried: why there is no trial, by kind of device.
+        machines: the devices by kind: "cpu" always, "cuda" if torch can use GPUs.
+        failures: why FBGEMM's operator does not work on "cpu" and on "cuda", or was not tried; "" if it works.
         advice: what to install or repair, sentences; at least one if nothing works.
     """
 
@@ -77,15 +62,14 @@ class Diagnosis:
     system: str
     installed: Installed
     torch: TorchBuild | None
-    cpu: Machine
-    trials: dict[str, Trial]
-    not_tried: dict[str, str]
+    machines: dict[str, Machine]
+    failures: dict[str, str]
     advice: tuple[str, ...]
 
     @property
     def works_on(self) -> tuple[str, ...]:
         """The kinds of devices on which placements can be measured."""
-        return tuple(device for device, trial in self.trials.items() if not trial.failure)
+        return tuple(device for device, failure in self.failures.items() if not failure)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -98,28 +82,33 @@ def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis
     Args:
         on_trial: called with the kind of device before the operator is tried on it.
     """
-    have, torch = installed(), None
-    trials: dict[str, Trial] = {}
-    not_tried: dict[str, str] = {}
+    have, torch, machines = installed(), None, {"cpu": this_machine("cpu")}
+    failures: dict[str, str] = {}
+    advice: list[str] = []
     try:
         torch = torch_build()
     except Exception as error:  # a broken installation raises anything
-        text = str(error).strip().partition("\n")[0]
-        not_tried = dict.fromkeys(DISTRIBUTION, f"torch cannot be imported: {text}" if have.torch else NO_TORCH)
+        failures = dict.fromkeys(DISTRIBUTION, f"torch cannot be imported: {error}")
+        advice.append(have.advice or NEW_ENVIRONMENT)
     else:
         have = replace(have, torch=have.torch or torch.version)
-        if not torch.num_gpus:
-            not_tried["cuda"] = "torch finds no GPU" if torch.cuda else "this torch is built without CUDA"
         for device in DISTRIBUTION:
-            if device not in not_tried:
-                on_trial(device)
-                trials[device] = _try_operator(device, have, torch)
-    advice = [trial.remedy or trial.failure for trial in trials.values()]
-    if have.fbgemm or not trials or trials["cpu"].failure:  # else FBGEMM works, but pip does not know it
-        advice.insert(0, have.advice)
-    if torch is None:
-        advice.append(f"Install torch and FBGEMM in a new virtual environment: {install_pair()}." * bool(have.torch))
-    if not have.fbgemm and advice:
+            if device == "cuda" and not torch.num_gpus:
+                failures[device] = "torch finds no GPU" if torch.cuda else "this torch is built without CUDA"
+                continue
+            on_trial(device)
+            try:
+                machines[device] = this_machine(device)
+            except ShardGymError as error:
+                failures[device] = str(error)
+                advice.append(str(error))
+            else:
+                failures[device] = operator_failure(device)
+                advice.append(remedy(device, failures[device], have, torch) if failures[device] else "")
+    works = not all(failures.values())
+    if have.fbgemm:
+        advice.insert(0, have.advice)  # two distributions may work, but should not both be there
+    elif not works:
         advice.append(no_wheel())
     if torch is not None and not torch.num_gpus and NVIDIA_DRIVER.exists():
         advice.append(
@@ -132,20 +121,10 @@ def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis
         system=f"{platform.system()} {platform.machine()}" + f", {library} {version}" * bool(library),
         installed=have,
         torch=torch,
-        cpu=this_machine("cpu"),
-        trials=trials,
-        not_tried=not_tried,
+        machines=machines,
+        failures=failures,
         advice=tuple(dict.fromkeys(filter(None, advice))),
     )
-
-
-def _try_operator(device: str, have: Installed, torch: TorchBuild) -> Trial:
-    try:
-        machine = this_machine(device)
-    except ShardGymError as error:
-        return Trial(None, str(error), "")
-    failure = operator_failure(device)
-    return Trial(machine, failure, remedy(device, failure, have, torch) if failure else "")
 
 
 def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
@@ -242,4 +221,4 @@ def remedy(device: str, failure: str, have: Installed, torch: TorchBuild) -> str
         "No answer within": "Try again, because a first import from a slow disk takes long; or free the machine.",
     }
     found = [advice for sign, advice in signs.items() if re.search(sign, failure)]
-    return found[0] if found else f"Install torch and FBGEMM in a new virtual environment: {install_pair()}."
+    return found[0] if found else NEW_ENVIRONMENT
