@@ -15,7 +15,7 @@ import numpy as np
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import CostEstimate, CostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
@@ -181,27 +181,27 @@ class MeasuredCostModel(CostModel):
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
         new = [d for d, part in enumerate(parts) if part is not None and self._cache.get(keys[d]) is None]
-        if layout == SEQUENTIAL:
+        if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
-                self._keep(keys[device], self._measure([job], [device])[:, 0, ::3])
+                self._keep(keys[device], self._measure([job], [device])[:, 0, COMPUTE])
             one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
             exchange = np.stack([one_way, one_way], axis=-1)[order]
-        else:
+        else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
             if new or self._cache.get(exchange_key) is None:
                 new, together = list(range(num_devices)), num_devices > 1
                 jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
                 measured = self._measure(jobs, new)
-                measured[:, :, 1:3] *= together
+                measured[..., COMMUNICATION] *= together
                 for device, key in enumerate(keys):
-                    self._keep(key, measured[:, device, ::3])
-                self._keep(exchange_key, measured[:, order, 1:3])
+                    self._keep(key, measured[:, device, COMPUTE])
+                self._keep(exchange_key, measured[:, order, COMMUNICATION])
             exchange = np.array(self._cache.get(exchange_key)).reshape(self.repeats.iterations, -1, 2)
         ms = np.zeros((self.repeats.iterations, num_devices, 4))
-        ms[:, order, 1:3] = exchange
+        ms[:, order, COMMUNICATION] = exchange
         for device, part in enumerate(parts):
             if part is not None:
-                ms[:, device, ::3] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
+                ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
         return _summary(ms, time.perf_counter() - begin if new else 0.0)
 
     def close(self) -> None:

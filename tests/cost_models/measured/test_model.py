@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms
+from shard_gym.cost_models.base import BACKWARD, COMMUNICATION, COMPUTE
 from shard_gym.cost_models.data.folder import load_collected
 from shard_gym.cost_models.measured import memory, model
 from shard_gym.cost_models.measured.machine import Machine
@@ -62,14 +63,14 @@ def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: Measured
 
 def test_an_empty_device_computes_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)
-    assert found.phases_ms[0, [0, 3]].tolist() == [0, 0]
+    assert found.phases_ms[0, COMPUTE].tolist() == [0, 0]
     assert (found.phases_ms[1] > 0).all()
 
 
 def test_one_device_exchanges_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
-    assert found.phases_ms[0, 1:3].tolist() == [0, 0]
-    assert (found.phases_ms[0, [0, 3]] > 0).all()
+    assert found.phases_ms[0, COMMUNICATION].tolist() == [0, 0]
+    assert (found.phases_ms[0, COMPUTE] > 0).all()
 
 
 def test_more_work_takes_longer(tables: Tables) -> None:
@@ -77,7 +78,7 @@ def test_more_work_takes_longer(tables: Tables) -> None:
         one = hardware_profile("cpu").topology(1)
         few = model.estimate(np.zeros(2, np.int64), tables.select([0, 1]), one)
         many = model.estimate(np.zeros(20, np.int64), tables, one)
-    assert many.phases_ms[0, 3] > 2 * few.phases_ms[0, 3]
+    assert many.phases_ms[0, BACKWARD] > 2 * few.phases_ms[0, BACKWARD]
 
 
 def test_times_are_cached_by_the_tables_on_a_device(tables: Tables, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_times_are_cached_by_the_tables_on_a_device(tables: Tables, tmp_path: Pa
         assert another._session is None  # no worker was started
     assert again.seconds == swapped.seconds == 0
     assert again.phases_ms.tolist() == first.phases_ms.tolist()
-    assert swapped.phases_ms[::-1, [0, 3]].tolist() == first.phases_ms[:, [0, 3]].tolist()
+    assert swapped.phases_ms[::-1, COMPUTE].tolist() == first.phases_ms[:, COMPUTE].tolist()
     with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 32}, cache=path) as other:
         assert other.estimate(placement, tables, TOPOLOGY).seconds > 0
 
@@ -108,7 +109,7 @@ def test_sequential_devices_share_one_worker_and_model_the_exchange(tables: Tabl
     widths = np.array([tables.select(np.flatnonzero(placement == d)).embedding_dim.sum() for d in (0, 1)])
     expected = all_to_all_ms(widths * 4.0 * 64, TOPOLOGY.cluster())
     assert found.phases_ms[:, 1].tolist() == found.phases_ms[:, 2].tolist() == expected.tolist()
-    assert (found.phases_ms[:, [0, 3]] > 0).all()
+    assert (found.phases_ms[:, COMPUTE] > 0).all()
 
 
 def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -> None:

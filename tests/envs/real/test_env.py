@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,8 +13,9 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, tasks_on
-from shard_gym.errors import InvalidOptionError, MeasurementError, WorkerDiedError
+from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tasks import TaskSampler, TaskSuite
@@ -49,7 +47,10 @@ def suite() -> TaskSuite:
 def env(suite: TaskSuite) -> Iterator[gymnasium.Env[Any, Any]]:
     env = gymnasium.make(ID, suite=suite, **QUICK)
     yield env
+    session = env.unwrapped.measured._session
+    assert session.pids
     env.close()
+    assert not session.pids
 
 
 def play(env: gymnasium.Env[Any, Any], info: dict[str, Any], choose: Any) -> tuple[float, dict[str, Any], Any]:
@@ -80,7 +81,7 @@ def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasi
         infos.append(play(env, info, lambda _, rng=rng, flip=flip: (rng.random() < 0.5) ^ flip)[1])
     assert infos[1]["measurement"]["seconds"] == 0
     assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
-    assert infos[2]["phase_costs_ms"][::-1, [0, 3]].tolist() == infos[0]["phase_costs_ms"][:, [0, 3]].tolist()
+    assert infos[2]["phase_costs_ms"][::-1, COMPUTE].tolist() == infos[0]["phase_costs_ms"][:, COMPUTE].tolist()
 
 
 def test_both_checkers_pass(suite: TaskSuite, env: gymnasium.Env[Any, Any]) -> None:
@@ -89,7 +90,7 @@ def test_both_checkers_pass(suite: TaskSuite, env: gymnasium.Env[Any, Any]) -> N
     twin = gymnasium.make(ID, suite=suite, measured=env.unwrapped.measured).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gymnasium_check_env(twin)
+        gymnasium_check_env(twin, skip_close_check=True)  # its workers are those of `env`
         sb3_check_env(twin, warn=True)
 
 
@@ -181,24 +182,6 @@ def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
     assert len(session.pids) == 2
     vector.close()
     assert not session.pids
-
-
-def test_closing_ends_the_workers_and_a_dead_one_is_an_error(suite: TaskSuite) -> None:
-    env = EmbeddingPlacementRealEnv(suite, **QUICK)
-    _, info = env.reset(seed=0)
-    play(env, info, min)
-    assert env.measured._session is not None
-    (pid, *_) = env.measured._session.pids
-    os.kill(pid, signal.SIGKILL)
-    env.reset(seed=1)
-    for _ in range(19):
-        env.step(1)
-    with pytest.raises(WorkerDiedError, match="device 0"):
-        env.step(0)
-    assert env.step(0)[4]["cost_ms"] > 0
-    pids = env.measured._session.pids
-    env.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_tasks_keep_their_memory_caps_and_get_the_hardware_of_the_machine(suite: TaskSuite) -> None:
