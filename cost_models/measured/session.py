@@ -94,7 +94,7 @@ class Session:
             if join and join not in self._joined:
                 self._ask_all([{"do": "join", "devices": join}] * self.size, self._timeout_s)
                 self._joined.add(join)
-            return self._exchange(commands, subjects, self._timeout_s)
+            return self._send_and_receive(commands, subjects, self._timeout_s)
         except BaseException:  # Ctrl-C too: workers are terminated, so stale answers are never read
             self.close(exit_s=0.0)
             raise
@@ -147,9 +147,11 @@ class Session:
         return _Process(process, ours, log)
 
     def _ask_all(self, commands: Sequence[Command], limit_s: float) -> None:
-        self._exchange(commands, [f"device {rank}" for rank in range(self.size)], limit_s)
+        self._send_and_receive(commands, [f"device {rank}" for rank in range(self.size)], limit_s)
 
-    def _exchange(self, commands: Sequence[Command], subjects: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
+    def _send_and_receive(
+        self, commands: Sequence[Command], subjects: Sequence[str], limit_s: float
+    ) -> list[dict[str, Any]]:
         deadline = time.monotonic() + limit_s
         asked = self._workers[: len(commands)]
         for rank, (worker, command) in enumerate(zip(asked, commands, strict=True)):

@@ -20,7 +20,14 @@ from shard_gym.cost_models.data.folder import load_collected
 from shard_gym.cost_models.measured import memory, model
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError, MeasurementError, UnknownNameError
+from shard_gym.errors import (
+    DamagedFileError,
+    DeviceMemoryError,
+    InvalidOptionError,
+    MeasurementError,
+    UnknownNameError,
+    UnwritablePathError,
+)
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
@@ -214,6 +221,14 @@ def test_a_packed_file_of_lookups_is_refused_at_once(tmp_path: Path) -> None:
         MeasuredCostModel("cpu", recorded=tmp_path / "lookups.pt.gz")
     with pytest.raises(DamagedFileError, match="cannot be read"):
         MeasuredCostModel("cpu", recorded=tmp_path / "nothing.pt")
+
+
+def test_files_that_are_no_cache_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no database, but longer than the header of one is: " * 10)
+    with pytest.raises(DamagedFileError, match="is no measurement cache"):
+        MeasuredCostModel("cpu", cache=tmp_path / "notes.txt")
+    with pytest.raises(UnwritablePathError, match="cannot be opened"):
+        MeasuredCostModel("cpu", cache=tmp_path / "nowhere" / "cache.sqlite")
 
 
 def test_a_copy_by_pickle_measures_by_itself(measured: MeasuredCostModel, tables: Tables) -> None:
