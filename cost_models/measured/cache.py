@@ -1,4 +1,4 @@
-"""What was measured before: ms by a key that names hardware and work. In memory, or in a file for next time."""
+"""A cache of measured times by a key that names hardware and work, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS measurements (key TEXT PRIMARY KEY, ms TEXT
 
 
 class MeasurementCache:
-    """Lists of ms by key, in an SQLite database: several programs may share one file, and a killed one does no harm.
+    """Lists of ms by key, in an SQLite database: programs can share one file, and a killed one does not damage it.
 
     Args:
         path: of the file, made if it is missing; None keeps everything in memory.
@@ -51,25 +51,13 @@ class MeasurementCache:
         return self._connection
 
     def get(self, key: str) -> list[float] | None:
-        """What stands under `key`; None if nothing does."""
+        """The ms under `key`, or None."""
         row = self._connect().execute("SELECT ms FROM measurements WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        found: list[float] = json.loads(row[0])
-        return found
+        return None if row is None else list(json.loads(row[0]))
 
     def put(self, key: str, ms: list[float]) -> None:
-        """Keep `ms` under `key`, in place of what stood there."""
+        """Keep `ms` under `key`; what was there is replaced."""
         self._connect().execute("INSERT OR REPLACE INTO measurements VALUES (?, ?)", (key, json.dumps(ms)))
-
-    def __len__(self) -> int:
-        return int(self._connect().execute("SELECT COUNT(*) FROM measurements").fetchone()[0])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_owner": -1}
-
-    def close(self) -> None:
-        """Close the file; what was kept in memory is gone."""
-        if self._owner == os.getpid():
-            self._connection.close()
-        self._owner = -1

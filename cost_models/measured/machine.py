@@ -1,10 +1,9 @@
-"""The machine that measurements are made on: its devices, and the versions of what runs on them."""
+"""The machine that measures: its devices, and the versions of what runs on them."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, installed
 from shard_gym.errors import InvalidOptionError, missing_extra, unknown_name
@@ -14,25 +13,23 @@ from shard_gym.system import cpu_model, physical_memory, usable_cpus
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """What the installed torch was built with, and what it sees.
+    """What the installed torch was built with, and the GPUs it finds.
 
     Attributes:
         version: of torch, such as "2.13.0+cpu".
         cuda: version of CUDA, "" where torch was built without it.
         nccl: version of NCCL, "" where torch was built without it.
-        gloo: whether processes can talk through Gloo.
         num_gpus: CUDA GPUs that torch counts.
     """
 
     version: str
     cuda: str
     nccl: str
-    gloo: bool
     num_gpus: int
 
 
 def torch_build() -> TorchBuild:
-    """Import torch and ask it.
+    """The build of the installed torch, which is imported.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -41,21 +38,19 @@ def torch_build() -> TorchBuild:
         import torch
     except ModuleNotFoundError as error:
         raise missing_extra("torch", "real", "Measuring placements") from error
-    distributed = torch.distributed.is_available()
-    has_nccl = distributed and torch.distributed.is_nccl_available()
+    has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
     nccl = torch.cuda.nccl.version() if has_nccl else ()  # type: ignore[no-untyped-call]
     return TorchBuild(
         version=str(torch.__version__),
         cuda=torch.version.cuda or "",
         nccl=".".join(map(str, nccl)),
-        gloo=distributed and torch.distributed.is_gloo_available(),
         num_gpus=torch.cuda.device_count() if torch.version.cuda else 0,
     )
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What measurements depend on and are kept under.
+    """What measurements depend on; caches and data sets are named after it.
 
     Attributes:
         kind: "cpu" or "cuda".
@@ -67,7 +62,7 @@ class Machine:
         cuda: version that torch was built with; "" for a CPU.
         nccl: version that torch was built with; "" for a CPU.
 
-    A version is "" where there is no such thing.
+    A version is "" if there is none.
     """
 
     kind: str
@@ -83,7 +78,7 @@ class Machine:
     def name(self) -> str:
         """The hardware as a name for files: "nvidia-h200", "cpu-amd-epyc-7b13-2-threads".
 
-        GPUs are not counted, for how many of them a placement uses is a property of its task.
+        GPUs are not counted, because a task says how many of them its placements use.
         """
         model = _slug(self.device_name)
         if self.kind == "cuda":
@@ -96,13 +91,9 @@ class Machine:
         versions = {"torch": self.torch, "fbgemm": self.fbgemm, "cuda": self.cuda, "nccl": self.nccl}
         return "_".join([self.name, *(f"{what}-{number}" for what, number in versions.items() if number)])
 
-    def to_json(self) -> dict[str, Any]:
-        """All attributes by name, as `Machine(**record)` takes them."""
-        return asdict(self)
-
 
 def this_machine(device: str) -> Machine:
-    """The machine this process runs on; torch is imported for "cuda" alone.
+    """The machine this process runs on; torch is imported only for "cuda".
 
     Raises:
         UnknownNameError: `device` is neither "cpu" nor "cuda".
@@ -111,17 +102,9 @@ def this_machine(device: str) -> Machine:
     """
     if device not in DISTRIBUTION:
         raise unknown_name("kind of device", device, DISTRIBUTION)
-    return _cpu() if device == "cpu" else _cuda()
-
-
-def profile_of(hardware: str) -> str | None:
-    """The hardware profile of a machine of that name: "h200-dgx" for "nvidia-h200"; None if there is none."""
-    plain = hardware.replace("-", "")
-    return next((name for name in PROFILES if name.partition("-")[0] in plain), None)
-
-
-def _cpu() -> Machine:
     versions = installed()
+    if device == "cuda":
+        return _cuda(versions.fbgemm_version)
     return Machine(
         kind="cpu",
         device_name=cpu_model(),
@@ -134,7 +117,13 @@ def _cpu() -> Machine:
     )
 
 
-def _cuda() -> Machine:
+def profile_of(hardware: str) -> str | None:
+    """The hardware profile of a machine of that name: "h200-dgx" for "nvidia-h200"; None if there is none."""
+    plain = hardware.replace("-", "")
+    return next((name for name in PROFILES if name.partition("-")[0] in plain), None)
+
+
+def _cuda(fbgemm: str) -> Machine:
     build = torch_build()
     import torch
 
@@ -146,7 +135,7 @@ def _cuda() -> Machine:
     if not torch.cuda.is_available():
         raise InvalidOptionError(
             f"torch {build.version} can use no CUDA GPU: none is visible (nvidia-smi, CUDA_VISIBLE_DEVICES), or the "
-            f"driver is too old for CUDA {build.cuda}. Measure on CPUs, or mend that."
+            f"driver is too old for CUDA {build.cuda}. Measure on CPUs, or repair that."
         )
     gpus = [torch.cuda.get_device_properties(index) for index in range(build.num_gpus)]
     models = sorted({gpu.name for gpu in gpus})
@@ -161,13 +150,13 @@ def _cuda() -> Machine:
         num_devices=len(gpus),
         memory_bytes=min(int(gpu.total_memory) for gpu in gpus),
         torch=build.version,
-        fbgemm=installed().fbgemm_version,
+        fbgemm=fbgemm,
         cuda=build.cuda,
         nccl=build.nccl,
     )
 
 
 def _slug(model: str) -> str:
-    """`model` in small letters, digits, dots and hyphens, without what all names of CPUs share."""
+    """`model` in lower-case letters, digits, dots and hyphens, without words that most names of CPUs share."""
     plain = re.sub(r"\((r|tm|c)\)|\bcpu\b|\b\d+-core\b|\bprocessor\b", " ", model.lower())
     return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.") or "unknown"

@@ -1,4 +1,4 @@
-"""Whether a measurement fits the machine, asked before it begins: Linux kills who takes more than there is."""
+"""Checks that a measurement fits into memory before it begins, because Linux kills programs that take too much."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.measured.job import Job
+from shard_gym.cost_models.measured.worker import Job
 from shard_gym.errors import DeviceMemoryError
 from shard_gym.text import format_bytes
 
 INDEX_BYTES = 8
 OUTPUT_BYTES = 4
 COPIES = 3
-"""Pooled outputs, their gradients, and what arrives from the others."""
+"""Pooled outputs, their gradients, and what arrives from the other devices."""
 
 WORKER_BYTES = 200 * 2**20
 """Of a process that imported torch and FBGEMM."""
@@ -40,7 +40,7 @@ def needed_bytes(job: Job) -> int:
 
 
 def available_bytes() -> int | None:
-    """Bytes of memory that programs can still take; None where it is not known."""
+    """Bytes of memory that programs can still take; None where the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -49,34 +49,20 @@ def available_bytes() -> int | None:
     return found[0] if found else None
 
 
-def require_room(device: str, workers: int) -> None:
-    """Refuse more processes on a CPU than can even start.
+def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: int) -> None:
+    """Refuse jobs on a CPU that need more memory together, with the processes to start, than there is.
 
     Raises:
-        DeviceMemoryError: they would take more memory than there is.
+        DeviceMemoryError: they do; the message names the largest job.
     """
-    available = available_bytes() if device == "cpu" else None
-    if available is not None and workers * WORKER_BYTES > available:
-        raise DeviceMemoryError(
-            f"{workers} processes take about {format_bytes(workers * WORKER_BYTES)} before they hold any table, but "
-            f"only {format_bytes(available)} are available on this machine. Measure fewer devices, or pass "
-            "layout='in-turn' to let one process stand for all."
-        )
-
-
-def require_memory(device: str, jobs: Sequence[Job], subjects: Sequence[str]) -> None:
-    """Refuse jobs that need more memory together than the CPU has; a GPU says so itself.
-
-    Raises:
-        DeviceMemoryError: they do; the message names the largest.
-    """
-    available = available_bytes() if device == "cpu" else None
-    needed = [needed_bytes(job) for job in jobs]
-    if available is None or sum(needed) <= available:
+    available, needed = available_bytes(), [needed_bytes(job) for job in jobs]
+    total = sum(needed) + new_workers * WORKER_BYTES
+    if available is None or total <= available:
         return
     largest = int(np.argmax(needed))
     raise DeviceMemoryError(
-        f"This placement needs {format_bytes(sum(needed))} of memory, of which {format_bytes(needed[largest])} are "
-        f"for {subjects[largest]}, but only {format_bytes(available)} are available on this machine. Take a task with "
-        "fewer or smaller tables, or measure with a smaller batch_size."
+        f"This placement needs {format_bytes(total)} of memory, of which {format_bytes(needed[largest])} are for "
+        f"{subjects[largest]} and {format_bytes(new_workers * WORKER_BYTES)} for starting processes, but only "
+        f"{format_bytes(available)} are available on this machine. Take a task with fewer or smaller tables, measure "
+        "with a smaller batch_size, or pass layout='sequential' to let one process stand for all devices."
     )

@@ -1,4 +1,4 @@
-"""`MeasuredCostModel`: a placement is executed, and what it costs is the time that took."""
+"""`MeasuredCostModel`: executes placements and measures how long they take."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
-from shard_gym.cost_models.measured.job import Job, Repeats, output_width, tables_to_json
 from shard_gym.cost_models.measured.machine import Machine, this_machine
-from shard_gym.cost_models.measured.memory import require_memory, require_room
+from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
 from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.worker import Job, Repeats, output_width, tables_to_json
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
@@ -31,29 +31,28 @@ from shard_gym.topology import Topology
 
 DEVICES = ("cpu", "cuda")
 
-EACH, IN_TURN = "each", "in-turn"
-LAYOUTS = ("auto", EACH, IN_TURN)
-"""`each`: one process for each device, which exchange their outputs. `in-turn`: one device stands for all of them;
-their operators are measured one after the other, and the all-to-alls are modelled. `auto`: `in-turn` where there are
-fewer GPUs than devices, else `each`."""
+PARALLEL, SEQUENTIAL = "parallel", "sequential"
+LAYOUTS = ("auto", PARALLEL, SEQUENTIAL)
+"""`parallel`: one process for each device; they exchange their outputs. `sequential`: one device stands for all of
+them; their operators are measured one after the other, and the all-to-alls are modelled. `auto`: `sequential` if there
+are fewer GPUs than devices, else `parallel`."""
 
-OUTPUT_BYTES = 4
 PENALTY_MARGIN = 10.0
-"""A penalty has to exceed what no estimate bounds; the estimate's upper bound this many times should."""
+"""A penalty must exceed measured costs, which have no upper bound; this many times the estimate's bound should."""
 
 IQR = (25.0, 75.0)
 
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
-    """What one placement took.
+    """The measured cost of one placement.
 
     Attributes:
-        phases_ms: (D, 4) float64, median over the iterations of what each device took in each phase.
+        phases_ms: (D, 4) float64, median over the iterations of each device's time in each phase.
         total_ms: the sum over the phases of the slowest device's median.
-        iterations_ms: (n, D, 4) float64, what each device took in each phase of each of n iterations.
+        iterations_ms: (n, D, 4) float64, each device's time in each phase of each of n iterations.
         spread: interquartile range of the iterations' costs, as a share of their median.
-        seconds: wall-clock time of the measurement; 0 if it was remembered.
+        seconds: wall-clock time of the measurement; 0 if it comes from the cache.
     """
 
     iterations_ms: FloatArray
@@ -67,35 +66,35 @@ class Measurement(CostEstimate):
 
 
 class MeasuredCostModel(CostModel):
-    """Executes placements with FBGEMM's fused operator and all-to-alls, and times them.
+    """Executes placements with FBGEMM's fused operator and all-to-alls, and measures the time.
 
-    Every iteration runs forward, all-to-all, all-to-all back, and backward with the fused optimizer; before each phase
-    the devices wait for each other, so that no phase holds another one's waiting. Lookups are drawn to have the tables'
-    statistics (`streams.HistogramStream`). Workers start with the first measurement; `close` ends them, the end of the
-    program does too, and a measurement after it starts new ones.
+    Every iteration runs forward, all-to-all, all-to-all of the gradients, and backward with the fused optimizer. The
+    devices wait for each other before each phase, so that no phase includes waiting for another one. Lookups have the
+    tables' statistics (`streams.HistogramStream`). Workers start with the first measurement. `close` ends them, and so
+    does the end of the program; a measurement after it starts new ones.
 
-    What was measured is remembered by (hardware, tables on the device): a placement is executed only if something in
-    it is new.
+    Times are cached by (hardware, settings, tables on the device): a placement is executed only if something in it is
+    new.
 
     Args:
         device: "cpu" (processes that exchange by Gloo) or "cuda" (GPUs that exchange by NCCL).
         layout: see `LAYOUTS`.
         batch_size: samples of all devices together; None for that of the tables' workload.
-        iterations: timed ones; their median counts.
+        iterations: timed iterations; their median counts.
         warmup: iterations before them.
-        batches: different batches of lookups, used in turn, so that no batch finds its rows in a cache.
+        batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
         seed: of the lookups.
         weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.
-        optimizer: "rowwise_adagrad" or "sgd"; None for rowwise Adagrad on a CPU, where FBGEMM runs every other one in
-            a scalar loop, and for that of the tables' workload on a GPU.
-        threads: of each process on a CPU; None shares those there are.
+        optimizer: "rowwise_adagrad" or "sgd"; None for that of the tables' workload on a GPU, and for rowwise Adagrad
+            on a CPU, because FBGEMM runs every other optimizer there in a scalar loop.
+        threads: of each process on a CPU; None divides the CPUs among the processes.
         timeout_s: limit of one measurement.
-        cache: file to remember measurements in; None for this object's memory.
-        recorded: one of Meta's lookup files, unpacked, to take lookups from in place of drawing them; tables say by
-            their names which of the file's they are, see `recorded.RecordedLookups`.
+        cache: file that keeps measurements; None keeps them in this object's memory.
+        recorded: one of Meta's lookup files, unpacked, whose lookups are used instead of drawn ones; the names of the
+            tables say which of the file's they are, see `recorded.RecordedLookups`.
 
     Raises:
-        InvalidOptionError: an argument means nothing, or there is no such device here.
+        InvalidOptionError: an argument has no meaning, or there is no such device here.
         MissingExtraError: torch or FBGEMM is not installed.
         DamagedFileError, UnwritablePathError: `cache` or `recorded` cannot be used.
     """
@@ -128,21 +127,23 @@ class MeasuredCostModel(CostModel):
         ):
             if value not in known:
                 raise unknown_name(kind, value, known)
-        counts = {"iterations": iterations, "batches": batches, "batch_size": batch_size, "threads": threads}
-        for name, count in (*counts.items(), ("warmup", warmup), ("seed", seed)):
-            _require_whole(name, count, least=0 if name in ("warmup", "seed") else 1)
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
-            raise InvalidOptionError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}.")
-        self.device, self.batch_size = device, batch_size
-        self.layout = EACH if (device, layout) == ("cpu", "auto") else layout
-        self.repeats = Repeats(iterations, warmup, batches, seed)
+        self.device = device
+        self.layout = PARALLEL if (device, layout) == ("cpu", "auto") else layout
+        self.batch_size = None if batch_size is None else checked_count("batch_size", batch_size)
+        self.repeats = Repeats(
+            checked_count("iterations", iterations),
+            checked_count("warmup", warmup, least=0),
+            checked_count("batches", batches),
+            checked_seed(seed),
+        )
         self.weight_dtype, self.optimizer = weight_dtype, optimizer
-        self.threads, self.timeout_s = threads, float(timeout_s)
+        self.threads = None if threads is None else checked_count("threads", threads)
+        self.timeout_s = checked_positive("timeout_s", timeout_s)
         self.recorded = None if recorded is None else Path(recorded).absolute()
         if self.recorded is not None:
             require_unpacked(self.recorded)
-        self.guide: AdditiveCostModel = AnalyticalCostModel()
         self.machine: Machine = this_machine(device)
+        self.analytical = AnalyticalCostModel()
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
 
@@ -153,49 +154,55 @@ class MeasuredCostModel(CostModel):
 
     @property
     def fingerprint(self) -> str:
-        """Model, layout, and a hash of the hardware, the versions and how it measures."""
-        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self._manner()])}"
+        """Model, layout, and a hash of the hardware, the versions and the settings."""
+        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self._settings()])}"
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
-        return PENALTY_MARGIN * self.guide.penalty_ms(tables, topology)
+        return PENALTY_MARGIN * self.analytical.penalty_ms(tables, topology)
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
-        """What a checked (T,) placement takes.
+        """Measure a checked (T,) placement.
 
         Raises:
-            InvalidOptionError: there are fewer GPUs than devices, and the layout is `each`.
+            InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
             MeasurementError: see its subclasses; the message names the device, its tables and their bytes. The workers
-                are gone then, and the next measurement starts new ones.
+                are terminated then, and the next measurement starts new ones.
         """
         begin = time.perf_counter()
+        num_devices, batch_size = topology.num_devices, self.batch_size or tables.workload.batch_size
         trained = self.as_trained(tables)
-        parts = [self._part(trained, np.flatnonzero(placement == device)) for device in range(topology.num_devices)]
-        layout = self.layout_of(topology.num_devices)
+        rows = [np.flatnonzero(placement == device) for device in range(num_devices)]
+        parts = [trained.select(own) if len(own) else None for own in rows]
+        layout = self.layout_of(num_devices)
         keys = [self._key(layout, "compute", part and tables_to_json(part)) for part in parts]
         widths = tuple(output_width(part) for part in parts)
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
         order = np.argsort(widths, kind="stable")
-        exchange_key = self._key(layout, "exchange", [sorted(widths), self._samples(tables)])
-        measured = False
-        if layout == IN_TURN:
-            for device, (key, part) in enumerate(zip(keys, parts, strict=True)):
-                if part is not None and self._cache.get(key) is None:
-                    self._measure_alone(key, device, part, widths)
-                    measured = True
-            exchange = self._modelled(widths, topology, self._samples(tables))[order]
-        else:
-            wanted = [*(key for key, part in zip(keys, parts, strict=True) if part is not None), exchange_key]
-            if any(self._cache.get(key) is None for key in wanted):
-                self._measure_together(keys, exchange_key, order, parts, widths)
-                measured = True
+        exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
+        new = [d for d, part in enumerate(parts) if part is not None and self._cache.get(keys[d]) is None]
+        if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
+            for device in new:
+                job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
+                self._keep(keys[device], self._measure([job], [device])[:, 0, COMPUTE])
+            one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
+            exchange = np.stack([one_way, one_way], axis=-1)[order]
+        else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
+            if new or self._cache.get(exchange_key) is None:
+                new, together = list(range(num_devices)), num_devices > 1
+                jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
+                measured = self._measure(jobs, new)
+                measured[..., COMMUNICATION] *= together
+                for device, key in enumerate(keys):
+                    self._keep(key, measured[:, device, COMPUTE])
+                self._keep(exchange_key, measured[:, order, COMMUNICATION])
             exchange = np.array(self._cache.get(exchange_key)).reshape(self.repeats.iterations, -1, 2)
-        ms = np.zeros((self.repeats.iterations, topology.num_devices, 4))
-        ms[:, order, 1:3] = exchange
-        for device, (key, part) in enumerate(zip(keys, parts, strict=True)):
+        ms = np.zeros((self.repeats.iterations, num_devices, 4))
+        ms[:, order, COMMUNICATION] = exchange
+        for device, part in enumerate(parts):
             if part is not None:
-                ms[:, device, ::3] = np.array(self._cache.get(key)).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if measured else 0.0)
+                ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
+        return _summary(ms, time.perf_counter() - begin if new else 0.0)
 
     def close(self) -> None:
         """End the workers."""
@@ -220,88 +227,56 @@ class MeasuredCostModel(CostModel):
         )
 
     def layout_of(self, num_devices: int) -> str:
-        """`each` or `in-turn`, for a task with that many devices."""
+        """`parallel` or `sequential`, for a task with that many devices.
+
+        Raises:
+            InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
+        """
         if self.device == "cpu":
             return self.layout
         enough = self.machine.num_devices >= num_devices
-        if self.layout == EACH and not enough:
+        if self.layout == PARALLEL and not enough:
             raise InvalidOptionError(
                 f"This task has {num_devices} devices, but this machine has "
-                f"{counted(self.machine.num_devices, 'GPU')}. Pass layout='in-turn' to let one GPU stand for all."
+                f"{counted(self.machine.num_devices, 'GPU')}. Pass layout='sequential' to let one GPU stand for all."
             )
-        return EACH if enough and self.layout != IN_TURN else IN_TURN
+        return PARALLEL if enough and self.layout != SEQUENTIAL else SEQUENTIAL
 
     # Inside
 
-    def _samples(self, tables: Tables) -> int:
-        return self.batch_size or tables.workload.batch_size
-
-    @staticmethod
-    def _part(tables: Tables, rows: NDArray[np.int64]) -> Tables | None:
-        return tables.select(rows) if len(rows) else None
-
-    def _manner(self) -> dict[str, Any]:
-        """All that decides a time beside the tables and the hardware."""
+    def _settings(self) -> dict[str, Any]:
+        """All that decides a time besides the tables and the hardware."""
         names = ("layout", "batch_size", "weight_dtype", "optimizer", "threads")
-        manner = {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
+        settings = {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
         if self.recorded is not None:
             about = self.recorded.stat()
-            manner["recorded"] = [self.recorded.name, about.st_size, about.st_mtime_ns]
-        return manner
+            settings["recorded"] = [self.recorded.name, about.st_size, about.st_mtime_ns]
+        return settings
 
     def _key(self, layout: str, kind: str, what: Any) -> str:
-        return _digest([self.machine.fingerprint, self._manner(), layout, kind, what])
+        return _digest([self.machine.fingerprint, self._settings(), layout, kind, what])
 
-    def _measure_alone(self, key: str, device: int, part: Tables, widths: tuple[int, ...]) -> None:
-        """Measure the operator of one device on the one there is."""
-        job = Job(part, self._samples(part), (widths[device],), self.repeats, exchange=False)
-        subjects = [_subject(device, part)]
-        self._require_memory([job], subjects)
-        (answer,) = self._with_workers(1).ask([{"do": "measure", **job.to_json()}], subjects)
-        self._cache.put(key, np.array(answer["ms"])[:, ::3].ravel().tolist())
+    def _keep(self, key: str, ms: FloatArray) -> None:
+        self._cache.put(key, ms.ravel().tolist())
 
-    def _measure_together(
-        self,
-        keys: Sequence[str],
-        exchange_key: str,
-        order: NDArray[np.int64],
-        parts: Sequence[Tables | None],
-        widths: tuple[int, ...],
-    ) -> None:
-        """Execute a whole placement."""
-        together = len(parts) > 1
-        samples = next(self._samples(part) for part in parts if part is not None)
-        jobs = [Job(part, samples, widths, self.repeats, exchange=together) for part in parts]
-        subjects = [_subject(device, part) for device, part in enumerate(parts)]
-        self._require_memory(jobs, subjects)
-        answers = self._with_workers(len(parts)).ask(
-            [{"do": "measure", **job.to_json()} for job in jobs], subjects, join=len(parts) if together else 0
-        )
-        ms = np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)  # (iterations, D, 4)
-        ms[:, :, 1:3] *= together
-        for device, key in enumerate(keys):
-            self._cache.put(key, ms[:, device, ::3].ravel().tolist())
-        self._cache.put(exchange_key, ms[:, order, 1:3].ravel().tolist())
+    def _measure(self, jobs: Sequence[Job], devices: Sequence[int]) -> FloatArray:
+        """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors."""
+        subjects = [_subject(device, job.tables) for device, job in zip(devices, jobs, strict=True)]
+        session = self._workers(len(jobs))
+        if self.device == "cpu":  # a GPU reports by itself that its memory is full
+            try:
+                require_memory(jobs, subjects, new_workers=0 if session.pids else session.size)
+            except DeviceMemoryError:
+                session.close()  # frees the tables of the last measurement
+                require_memory(jobs, subjects, new_workers=session.size)
+        commands = [{"do": "measure", **job.to_json()} for job in jobs]
+        answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
+        return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
-    def _require_memory(self, jobs: Sequence[Job], subjects: Sequence[str]) -> None:
-        """Refuse what does not fit, when the workers no longer hold the tables of the last measurement."""
-        try:
-            require_memory(self.device, jobs, subjects)
-        except DeviceMemoryError:
-            self.close()
-            require_memory(self.device, jobs, subjects)
-
-    def _modelled(self, widths: tuple[int, ...], topology: Topology, samples: int) -> FloatArray:
-        """(D, 2) ms of both all-to-alls, as the analytical model has them."""
-        sent = np.array(widths, np.float64) * OUTPUT_BYTES * samples
-        one_way = all_to_all_ms(sent, topology.cluster())
-        return np.stack([one_way, one_way], axis=-1)
-
-    def _with_workers(self, count: int) -> Session:
+    def _workers(self, count: int) -> Session:
         """A session of at least `count` workers."""
         if self._session is None or self._session.size < count:
             self.close()
-            require_room(self.device, count)
             threads = self.threads or max(1, usable_cpus() // count)
             recorded = None if self.recorded is None else str(self.recorded)
             self._session = Session(self.device, count, threads=threads, timeout_s=self.timeout_s, recorded=recorded)
@@ -309,7 +284,7 @@ class MeasuredCostModel(CostModel):
 
 
 def _summary(ms: FloatArray, seconds: float) -> Measurement:
-    """Of (iterations, D, 4) ms."""
+    """The measurement of (iterations, D, 4) ms."""
     phases = np.median(ms, axis=0)
     costs = ms.max(axis=1).sum(axis=1)
     low, high = np.percentile(costs, IQR)
@@ -317,7 +292,7 @@ def _summary(ms: FloatArray, seconds: float) -> Measurement:
 
 
 def _subject(device: int, part: Tables | None) -> str:
-    """For error messages."""
+    """The device and its tables, for error messages."""
     if part is None:
         return f"device {device} (no tables)"
     return f"device {device} ({counted(len(part), 'table')}, {format_bytes(int(part.memory_bytes.sum()))})"
@@ -325,9 +300,3 @@ def _subject(device: int, part: Tables | None) -> str:
 
 def _digest(what: Any) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _require_whole(name: str, value: Any, least: int) -> None:
-    none = value is None and name in ("batch_size", "threads")
-    if not none and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-        raise InvalidOptionError(f"{name} must be an integer of at least {least}, not {value!r}.")

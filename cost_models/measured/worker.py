@@ -1,6 +1,6 @@
-"""A worker: the process that is one device. It is told what to do through a socket; see `session` for the other end.
+"""A worker: the process that is one device. It gets commands through a socket from a `session.Session`.
 
-It ends when the socket closes or its parent is gone, whatever it is doing then.
+It ends when the socket closes or its parent process is gone, whatever it is doing then.
 """
 
 from __future__ import annotations
@@ -13,91 +13,149 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shard_gym.cost_models.measured.batch_cache import BatchCache
+from shard_gym.cost_models.measured.recorded import RecordedLookups
+from shard_gym.cost_models.measured.streams import LookupSource, fused_batch
+from shard_gym.tables import Tables, Workload
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from shard_gym.cost_models.measured.streams import LookupSource
+    from shard_gym.cost_models.measured.operator import Batch, FusedTables, Iteration
 
 PARENT_POLL_S = 1.0
-"""A forked twin of the parent holds the socket open when the parent dies; so its number is looked at too."""
+"""How often the parent's process number is checked; a forked copy of the parent may keep the socket open."""
+
+LEARNING_RATE = 0.01
+
+_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
+
+
+# Jobs are plain values that travel as JSON
 
 
 @dataclass(frozen=True)
-class WorkerConfig:
-    """How a worker starts.
+class Repeats:
+    """How often a placement is executed, and on which batches.
 
     Attributes:
-        rank: number of the device.
-        size: workers of the session.
-        device: "cpu" or "cuda".
-        folder: where the workers find each other; removed at the end.
-        fd: number of the socket.
-        threads: torch's, on a CPU.
-        timeout_s: after which a collective gives up by itself.
-        recorded: file of recorded lookups; None to draw them.
+        iterations: timed iterations; the median counts.
+        warmup: iterations before them, not timed.
+        batches: different batches of lookups, used one after the other. With a single batch its rows stay in the
+            caches, and bandwidth comes out up to 1.6 times too high on small working sets (NVIDIA/TileGym, pull
+            request 118).
+        seed: of the lookups.
     """
 
-    rank: int
-    size: int
-    device: str
-    folder: str
-    fd: int
-    threads: int
-    timeout_s: float
-    recorded: str | None = None
+    iterations: int
+    warmup: int
+    batches: int
+    seed: int
 
-    def to_argument(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker measures; every worker of a group gets its own.
+
+    Attributes:
+        tables: those on its device; None for an empty one.
+        batch_size: samples of all devices together.
+        widths: (D,) columns of the pooled outputs of each device, see `output_width`.
+        repeats: see `Repeats`.
+        exchange: whether the all-to-alls are measured too; all D devices must take part then.
+    """
+
+    tables: Tables | None
+    batch_size: int
+    widths: tuple[int, ...]
+    repeats: Repeats
+    exchange: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "tables": None if self.tables is None else tables_to_json(self.tables),
+            "batch_size": self.batch_size,
+            "widths": list(self.widths),
+            "repeats": asdict(self.repeats),
+            "exchange": self.exchange,
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Job:
+        """The job that `to_json` described."""
+        tables, repeats = record["tables"], Repeats(**record["repeats"])
+        if tables is not None:
+            workload, names = Workload(**tables["workload"]), tuple(tables["names"])
+            tables = Tables(**{name: tables[name] for name in _ARRAYS}, workload=workload, names=names)
+        return Job(tables, record["batch_size"], tuple(record["widths"]), repeats, record["exchange"])
+
+
+def tables_to_json(tables: Tables) -> dict[str, Any]:
+    """All of `tables` as JSON values."""
+    arrays = {name: getattr(tables, name).tolist() for name in _ARRAYS}
+    return {**arrays, "workload": asdict(tables.workload), "names": list(tables.names)}
+
+
+def output_width(tables: Tables | None) -> int:
+    """Columns of the pooled outputs: dim times features, summed over the tables; 0 for None."""
+    return 0 if tables is None else int((tables.embedding_dim * tables.num_features).sum())
+
+
+# The process
 
 
 class Worker:
-    """Does what it is told; every method named in `COMMANDS` takes a command's arguments and returns JSON values."""
+    """Executes commands; every method in `COMMANDS` takes a command's arguments and returns JSON values."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._groups: dict[int, dist.ProcessGroup] = {}
+        self._fused: tuple[Any, FusedTables | None] = (None, None)
+        self._rank: int
         self._device: torch.device
-        self._kept: tuple[Any, Any] = (None, None)
-        self._lookups: LookupSource = BatchCache()
+        self._lookups: LookupSource
 
-    def start(self) -> dict[str, Any]:
-        """Import what takes long, and find the others."""
+    def start(
+        self, device: str, rank: int, size: int, threads: int, timeout_s: float, recorded: str | None
+    ) -> dict[str, Any]:
+        """Import torch and FBGEMM, and connect to the other workers.
+
+        Args:
+            device: "cpu" or "cuda".
+            rank: number of this worker and its device.
+            size: workers of the session; they find each other through a file in the working directory.
+            threads: torch's, on a CPU.
+            timeout_s: after which a collective gives up by itself.
+            recorded: file of recorded lookups; None to draw them.
+        """
         import torch
         import torch.distributed as dist
 
-        import shard_gym.cost_models.measured.operator  # noqa: F401 - FBGEMM fails here if it fails
+        import shard_gym.cost_models.measured.operator  # noqa: F401 - if FBGEMM fails, it fails here
 
-        config = self._config
-        if config.recorded is not None:
-            from shard_gym.cost_models.measured.recorded import RecordedLookups
-
-            self._lookups = RecordedLookups(config.recorded)
-        if config.device == "cpu":
-            torch.set_num_threads(config.threads)
+        self._rank = rank
+        self._lookups = BatchCache() if recorded is None else RecordedLookups(recorded)
+        if device == "cpu":
+            torch.set_num_threads(threads)
             self._device = torch.device("cpu")
         else:
-            self._device = torch.device("cuda", config.rank)
+            self._device = torch.device("cuda", rank)
             torch.cuda.set_device(self._device)
-        if config.size > 1:
-            rendezvous = os.path.join(config.folder, "rendezvous")
-            store = dist.FileStore(rendezvous, config.size)  # type: ignore[attr-defined]
-            backend = "gloo" if config.device == "cpu" else "nccl"
-            wait = timedelta(seconds=config.timeout_s)
-            dist.init_process_group(backend, store=store, rank=config.rank, world_size=config.size, timeout=wait)
-        return {"pid": os.getpid()}
+        if size > 1:
+            store = dist.FileStore(os.path.abspath("rendezvous"), size)  # type: ignore[attr-defined]
+            backend, wait = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_s)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+        return {}
 
     def join(self, devices: int) -> dict[str, Any]:
-        """Make the group of the first `devices` workers; all workers must, whether they belong to it or not."""
+        """Make the group of the first `devices` workers; all workers must call it, members or not."""
         import torch.distributed as dist
 
         if devices not in self._groups:
@@ -105,83 +163,57 @@ class Worker:
         return {}
 
     def measure(self, **job: Any) -> dict[str, Any]:
-        """See `Job`; "ms" is (iterations, 4)."""
-        from shard_gym.cost_models.measured.iteration import Iteration, batches_of
-        from shard_gym.cost_models.measured.job import Job
+        """Execute a `Job`; "ms" is (iterations, 4)."""
+        request = Job.from_json(job)
+        iteration, batches = self._prepare(request)
+        numbers = range(request.repeats.warmup + request.repeats.iterations)
+        rows = [iteration.run(batches[number % len(batches)]) for number in numbers]
+        return {"ms": rows[request.repeats.warmup :]}
 
-        told = Job.from_json(job)
-        fused, group = self._fused(told.tables), self._group(told)
-        iteration = Iteration(fused, self._exchange(told, group))
-        batches, timed = batches_of(told, fused, self._lookups), self._timed(group)
-        repeats = told.repeats
-        numbers = range(repeats.warmup + repeats.iterations)
-        rows = [iteration.run(batches[number % len(batches)], timed) for number in numbers]
-        return {"ms": rows[repeats.warmup :]}
-
-    def trace(self, weights: list[Any], **job: Any) -> dict[str, Any]:
-        """One iteration of `job` from the given weights: what arrived here, and the weights after it; for tests."""
+    def run_iteration(self, weights: list[Any], **job: Any) -> dict[str, Any]:
+        """Execute one iteration of a `Job` from the given weights; the outputs on this device, the weights after it."""
         import torch
 
-        from shard_gym.cost_models.measured.iteration import Iteration, batches_of
-        from shard_gym.cost_models.measured.job import Job
-
-        told = Job.from_json(job)
-        fused, group = self._fused(told.tables), self._group(told)
-        own = [] if fused is None else fused.weights()
+        iteration, batches = self._prepare(Job.from_json(job))
+        own = [] if iteration.fused is None else iteration.fused.weights()
         for weight, given in zip(own, weights, strict=True):
             weight.copy_(torch.tensor(given))
-        exchange = self._exchange(told, group)
-        iteration = Iteration(fused, exchange)
-        iteration.run(batches_of(told, fused, self._lookups)[0], self._timed(group))
-        arrived = iteration.outputs.detach().flatten() if exchange is None else exchange.arrived
-        self._kept = (None, None)  # these weights are not those that are measured
-        return {"arrived": arrived.tolist(), "weights": [weight.float().tolist() for weight in own]}
+        iteration.run(batches[0])
+        self._fused = (None, None)  # measurements start from other weights
+        return {"outputs": iteration.outputs.tolist(), "weights": [weight.float().tolist() for weight in own]}
 
-    def _fused(self, tables: Any) -> Any:
-        """The operator over `tables`; that of the last job if it had the same."""
-        from shard_gym.cost_models.measured.job import tables_to_json
+    def _prepare(self, job: Job) -> tuple[Iteration, list[Batch | None]]:
+        """The iteration of `job` and its batches."""
+        from shard_gym.cost_models.measured.operator import Iteration
+
+        fused = self._fused_tables(job.tables)
+        group = self._groups[len(job.widths)] if job.exchange else None
+        batches: list[Batch | None] = [None] * job.repeats.batches
+        if fused is not None and job.tables is not None:
+            streams = [self._lookups.stream(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
+            batches = [fused.batch(*fused_batch(streams, k, job.batch_size)) for k in range(job.repeats.batches)]
+        return Iteration(fused, self._device, group, self._rank, job.widths, job.batch_size), batches
+
+    def _fused_tables(self, tables: Tables | None) -> FusedTables | None:
+        """The operator over `tables`; that of the last job if the tables are the same."""
         from shard_gym.cost_models.measured.operator import FusedTables
 
         if tables is None:
             return None
         key = tables_to_json(tables)
-        if self._kept[0] != key:
-            self._kept = (None, None)  # gives the memory back before more is taken
-            self._kept = (key, FusedTables(tables, self._device))
-        return self._kept[1]
-
-    def _group(self, job: Any) -> Any:
-        """The group of the devices that exchange; None if nothing is exchanged."""
-        return self._groups[len(job.widths)] if job.exchange else None
-
-    def _exchange(self, job: Any, group: Any) -> Any:
-        from shard_gym.cost_models.measured.iteration import Exchange
-
-        if group is None:
-            return None
-        return Exchange(group, self._config.rank, job.widths, job.batch_size, self._device)
-
-    def _timed(self, group: Any) -> Callable[[Callable[[], None]], float]:
-        """Times work once all devices of the group are ready, so that no phase holds another one's waiting."""
-        import torch.distributed as dist
-
-        from shard_gym.cost_models.measured.clock import timed
-
-        def measured(work: Callable[[], None]) -> float:
-            if group is not None:
-                dist.barrier(group)
-            return timed(self._device, work)
-
-        return measured
+        if self._fused[0] != key:
+            self._fused = (None, None)  # frees its memory before more is taken
+            self._fused = (key, FusedTables(tables, self._device))
+        return self._fused[1]
 
 
-COMMANDS = ("start", "join", "measure", "trace")
+COMMANDS = ("start", "join", "measure", "run_iteration")
 
 MEMORY_SIGNS = ("out of memory", "not enough memory", "can't allocate", "cannot allocate", "bad_alloc")
 
 
-def answer(worker: Worker, command: dict[str, Any]) -> dict[str, Any]:
-    """What `worker` says to `command`: {"ok": ...} or {"error": kind, "message": ...}."""
+def reply_to(worker: Worker, command: dict[str, Any]) -> dict[str, Any]:
+    """Execute `command`: {"ok": ...} or {"error": kind, "message": ...}."""
     name = command.pop("do")
     try:
         if name not in COMMANDS:
@@ -193,42 +225,38 @@ def answer(worker: Worker, command: dict[str, Any]) -> dict[str, Any]:
         return {"error": "memory" if memory else "failed", "message": text.strip().splitlines()[0][:500]}
 
 
-def listen(link: socket.socket, parent: int, folder: str, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Put every command into `inbox`; end the process when nobody is there any more. Runs in a thread of its own."""
+def read_commands(link: socket.socket, parent: int, folder: str, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Put every command into `inbox`; end the process when the parent is gone. Runs in a thread of its own."""
     text = b""
     while True:
         if not select.select([link], [], [], PARENT_POLL_S)[0] and os.getppid() == parent:
             continue
-        more = _received(link) if os.getppid() == parent else b""
-        if not more:
+        received = b""
+        if os.getppid() == parent:
+            try:
+                received = link.recv(1 << 20)
+            except OSError:  # the other end is closed
+                received = b""
+        if not received:
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)
-        *lines, text = (text + more).split(b"\n")
+        *lines, text = (text + received).split(b"\n")
         for line in lines:
             inbox.put(json.loads(line))
 
 
-def _received(link: socket.socket) -> bytes:
-    """What has come in; nothing if the other end is closed."""
-    try:
-        return link.recv(1 << 20)
-    except OSError:
-        return b""
-
-
-def main() -> None:
-    """The process."""
+def main(fd: int, folder: str) -> None:
+    """Run a worker that reads from the socket `fd`; it works in `folder`, and removes it when its parent is gone."""
     parent = os.getppid()
-    config = WorkerConfig(**json.loads(sys.argv[1]))
-    link = socket.socket(fileno=config.fd)
+    link = socket.socket(fileno=fd)
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=partial(listen, link, parent, config.folder, inbox), daemon=True).start()
-    os.chdir(config.folder)
-    worker = Worker(config)
+    threading.Thread(target=partial(read_commands, link, parent, folder, inbox), daemon=True).start()
+    os.chdir(folder)
+    worker = Worker()
     while True:
-        reply = answer(worker, inbox.get())
+        reply = reply_to(worker, inbox.get())
         link.sendall(json.dumps(reply).encode() + b"\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2])

@@ -91,7 +91,7 @@ def collect(
         optimizer: sgd or rowwise_adagrad; if not given, sgd on GPUs and rowwise_adagrad on CPUs.
         profile: the hardware profile of devices and links; found by the device's name if not given, and a100-dgx for a
             GPU that has none.
-        layout: each (a process for each device), in-turn (one stands for all), or auto.
+        layout: parallel (a process for each device), sequential (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the placements.
         ray: measure on all machines of the Ray cluster whose address is in RAY_ADDRESS; needs the extra `ray`.
@@ -194,13 +194,13 @@ def find_hardware(
         MissingExtraError: torch or FBGEMM is not installed.
     """
     from shard_gym.cost_models.measured.machine import this_machine
-    from shard_gym.cost_models.measured.model import EACH, IN_TURN, MeasuredCostModel
+    from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 
     kind = _default_kind() if hardware == "auto" else hardware
     machine = this_machine(kind)
     if layout == "auto" and kind == "cuda":
         # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
-        layout = EACH if (machine.num_devices if gpus is None else gpus) >= devices else IN_TURN
+        layout = PARALLEL if (machine.num_devices if gpus is None else gpus) >= devices else SEQUENTIAL
     make_model = partial(
         MeasuredCostModel,
         kind,

@@ -82,6 +82,18 @@ def require_unpacked(path: Path) -> None:
         )
 
 
+def load_unpacked(path: Path) -> Lookups:
+    """The arrays of a file that is not packed, mapped into memory.
+
+    Raises:
+        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or not a tuple of three such arrays.
+        InvalidOptionError: it is packed.
+        MissingExtraError: torch is not installed.
+    """
+    require_unpacked(path)
+    return _load(path, path)
+
+
 @contextmanager
 def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
     """The arrays of the file at `path`; a gzip file is unpacked into a temporary file beside it, or in `tmp_dir`.

@@ -106,10 +106,10 @@ def test_the_time_is_shared_by_the_data_sets(run, fake, tmp_path: Path) -> None:
 
 def test_options_reach_the_sampler(run, fake, tmp_path: Path) -> None:
     calls = fake()
-    given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "in-turn", "--iterations", 3)
+    given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "sequential", "--iterations", 3)
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
-    assert calls == [("cuda", "in-turn", 2, None, 3, "fp32", "rowwise_adagrad")]
+    assert calls == [("cuda", "sequential", 2, None, 3, "fp32", "rowwise_adagrad")]
     found = load_measurements(tmp_path)
     assert found.index.workload == Workload(512, "fp32", "rowwise_adagrad")
     sampling = found.index.sampling
@@ -163,7 +163,12 @@ def test_further_sizes_go_beside_the_others_and_never_into_one(run, fake, tmp_pa
 
 @pytest.mark.parametrize(
     ("layout", "gpus", "expected"),
-    [("auto", None, "each"), ("auto", 1, "in-turn"), ("auto", 4, "each"), ("in-turn", None, "in-turn")],
+    [
+        ("auto", None, "parallel"),
+        ("auto", 1, "sequential"),
+        ("auto", 4, "parallel"),
+        ("sequential", None, "sequential"),
+    ],
 )
 def test_a_data_set_has_one_layout(
     monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int | None, expected: str

@@ -1,4 +1,4 @@
-"""What the doctor says: of this machine, of one without torch and FBGEMM, and of all that a probe can find."""
+"""The doctor's report: on this machine, on one without torch and FBGEMM, and on machines where something fails."""
 
 from __future__ import annotations
 
@@ -7,43 +7,49 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shard_gym.cli import doctor
-from shard_gym.cost_models.measured.diagnostics.probe import Probe
-from shard_gym.cost_models.measured.diagnostics.versions import Installed, installed, pair
+from shard_gym.cost_models.measured.diagnostics import diagnosis
+from shard_gym.cost_models.measured.diagnostics.versions import Installed, installed
 from shard_gym.cost_models.measured.machine import Machine, TorchBuild
+from shard_gym.errors import InvalidOptionError, missing_extra
 
-CPU_TORCH = TorchBuild("2.13.0+cpu", cuda="", nccl="", gloo=True, num_gpus=0)
-CUDA_TORCH = TorchBuild("2.13.0+cu130", cuda="13.0", nccl="2.28.3", gloo=True, num_gpus=8)
+CPU_TORCH = TorchBuild("2.13.0+cpu", cuda="", nccl="", num_gpus=0)
+CUDA_TORCH = TorchBuild("2.13.0+cu130", cuda="13.0", nccl="2.28.3", num_gpus=8)
 CPUS = Machine("cpu", "AMD EPYC 7B13", 2, 2**34, "2.13.0", "1.8.0", "", "")
 GPUS = Machine("cuda", "NVIDIA H200", 8, 150 * 2**30, "2.13.0+cu130", "1.8.0", "13.0", "2.28.3")
-WORKS = Probe("cpu", True, "", "", CPU_TORCH, CPUS, "1.8.0", "cpu", 2.0, "")
-GPU_WORKS = replace(WORKS, device="cuda", torch=CUDA_TORCH, machine=GPUS, variant="cuda")
-FAILS = replace(WORKS, ok=False, failure="Importing fbgemm_gpu failed.", way_out="Mend [it].", fbgemm="", variant="")
-ABSENT = replace(
-    FAILS, failure="Importing torch failed.", way_out=pair("", "").sentence, torch=None, machine=None, output=""
-)
-ONE = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.8.0"})
+CPU_PAIR = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.8.0"})
+CUDA_PAIR = Installed("2.13.0+cu130", {"fbgemm-gpu": "1.8.0"})
 BOTH = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.8.0", "fbgemm-gpu": "1.8.0"})
+WORKS = "works: forward and backward compute the right numbers"
+FAILED = "The worker of device 0 was killed by SIGILL."
+
+Find = Callable[..., None]
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Lets the doctor find what is given, on a Linux machine with the glibc that FBGEMM wants."""
+def find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Find:
+    """Lets the doctor find what is given, on a Linux machine with the glibc that FBGEMM needs."""
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(diagnosis, "NVIDIA_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(diagnosis, "this_machine", {"cpu": CPUS, "cuda": GPUS}.__getitem__)
 
-    def find(have: Installed, *probes: Probe) -> None:
-        monkeypatch.setattr(doctor, "installed", lambda: have)
-        monkeypatch.setattr(doctor, "probe", {tried.device: tried for tried in probes}.__getitem__)
+    def found(have: Installed, torch: TorchBuild | Exception, **failures: str) -> None:
+        def build() -> TorchBuild:
+            if isinstance(torch, Exception):
+                raise torch
+            return torch
 
-    return find
+        monkeypatch.setattr(diagnosis, "installed", lambda: have)
+        monkeypatch.setattr(diagnosis, "torch_build", build)
+        monkeypatch.setattr(diagnosis, "operator_failure", lambda device: failures.get(device, ""))
+
+    return found
 
 
 def cells(out: str) -> dict[str, str]:
@@ -61,145 +67,131 @@ def cells(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_all_is_well_on_cpus_and_gpus(run, found, columns: int) -> None:
-    found(Installed("2.13.0", {"fbgemm-gpu": "1.8.0"}), replace(WORKS, torch=CUDA_TORCH), GPU_WORKS)
+def test_all_is_well_on_cpus_and_gpus(run, find: Find, columns: int) -> None:
+    find(CUDA_PAIR, CUDA_TORCH)
     code, out, err = run("doctor", columns=columns)
     assert (code, err) == (0, "")
     assert cells(out) == {
         "Python": platform.python_version(),
         "system": "Linux x86_64, glibc 2.36",
-        "torch": "2.13.0+cu130",
+        "torch": "2.13.0+cu130, CUDA 13.0, NCCL 2.28.3",
         "FBGEMM": "1.8.0 (fbgemm-gpu)",
-        "do they match": "yes: FBGEMM 1.8 is built for torch 2.13",
-        "CUDA": "13.0",
-        "NCCL": "2.28.3",
-        "Gloo": "yes",
-        "CPU": cells(out)["CPU"],
-        "GPUs": "8 x NVIDIA H200, 150.0 GiB each",
-        "FBGEMM on a CPU": "works: forward and backward compute the right numbers",
-        "FBGEMM on a GPU": "works: forward and backward compute the right numbers",
+        "do they match": "yes",
+        "CPU": "AMD EPYC 7B13, 2 threads, 16.00 GiB",
+        "GPUs": "8 x NVIDIA H200, 150.00 GiB each",
+        "FBGEMM on a CPU": WORKS,
+        "FBGEMM on a GPU": WORKS,
     }
-    said = " ".join(out.partition("\n\n")[2].split())
-    assert said == "Placements can be measured here, on CPU processes with Gloo and on CUDA GPUs with NCCL."
+    assert out.endswith("\n\nPlacements can be measured here, on CPU processes and on CUDA GPUs.\n")
     assert max(map(len, out.splitlines())) <= columns
 
 
-def test_one_kind_of_device_is_enough(run, found) -> None:
-    found(ONE, replace(WORKS, torch=CUDA_TORCH), replace(GPU_WORKS, ok=False, failure="No.", way_out="Do this."))
+@pytest.mark.parametrize(("fails", "works"), [("cuda", "CPU processes"), ("cpu", "CUDA GPUs")])
+def test_one_kind_of_device_is_enough(run, find: Find, fails: str, works: str) -> None:
+    find(CUDA_PAIR, CUDA_TORCH, **{fails: FAILED})
     code, out, _ = run("doctor")
     assert code == 0
-    assert "here, on CPU processes with Gloo.\n\nDo this.\n" in out
-    found(ONE, replace(FAILS, torch=CUDA_TORCH), GPU_WORKS)
-    code, out, _ = run("doctor")
-    assert code == 0
-    assert "here, on CUDA GPUs with NCCL.\n\nMend [it].\n" in out
+    assert f"can be measured here, on {works}.\n\nThe CPU lacks instructions" in out
 
 
-def test_a_failure_is_shown_with_its_way_out(run, found) -> None:
-    found(ONE, FAILS)
+def test_a_failure_is_shown_with_its_remedy(run, find: Find) -> None:
+    find(CPU_PAIR, CPU_TORCH, cpu=FAILED)
     code, out, _ = run("doctor")
     assert code == 1
-    assert cells(out)["FBGEMM on a CPU"] == "Importing fbgemm_gpu failed."
-    assert cells(out)["FBGEMM on a GPU"] == "not tried: this torch is built without CUDA"
-    assert cells(out)["CUDA"] == "torch is built without it"
-    assert out.endswith("Placements cannot be measured here yet.\n\nMend [it].\n")
+    assert cells(out)["FBGEMM on a CPU"] == FAILED
+    assert cells(out)["FBGEMM on a GPU"] == "this torch is built without CUDA"
+    assert "Placements cannot be measured here yet.\n\nThe CPU lacks instructions" in out
 
 
-def test_a_failure_without_a_way_out_is_its_own_advice(run, found) -> None:
-    found(ONE, replace(WORKS, torch=CUDA_TORCH), replace(GPU_WORKS, ok=False, failure="GPUs differ.", way_out=""))
-    assert run("doctor").out.endswith("\n\nGPUs differ.\n")
+def test_gpus_that_cannot_be_used_are_explained(run, find: Find, monkeypatch: pytest.MonkeyPatch) -> None:
+    def this_machine(device: str) -> Machine:
+        if device == "cuda":
+            raise InvalidOptionError("The GPUs differ.")
+        return CPUS
+
+    find(CUDA_PAIR, CUDA_TORCH)
+    monkeypatch.setattr(diagnosis, "this_machine", this_machine)
+    assert run("doctor").out.endswith("\n\nThe GPUs differ.\n")
 
 
-def test_nothing_installed(run, found) -> None:
-    found(Installed("", {}), ABSENT)
+def test_nothing_installed(run, find: Find) -> None:
+    find(Installed("", {}), missing_extra("torch", "real", "Measuring placements"))
     code, out, _ = run("doctor")
     assert code == 1
     table = cells(out)
-    assert {table[name] for name in ("torch", "FBGEMM", "do they match", "CUDA", "NCCL", "Gloo", "GPUs")} == {"-"}
-    assert table["FBGEMM on a GPU"] == "not tried: torch cannot be imported"
+    assert {table[name] for name in ("torch", "FBGEMM", "GPUs")} == {"-"}
+    assert table["FBGEMM on a CPU"].startswith("torch cannot be imported: ")
     assert "\n`pip install 'shard-gym[real]'` for CPUs, or\n`pip install 'torch==2.13.*' 'fbgemm-gpu==1.8.*'`" in out
 
 
-def test_a_mismatch_is_advised_once(run, found) -> None:
-    told = pair("2.13.0+cpu", "1.5.0").sentence
-    found(Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.5.0"}), replace(FAILS, way_out=told))
+def test_a_torch_that_cannot_be_imported(run, find: Find) -> None:
+    find(CPU_PAIR, OSError("libtorch_cpu.so: cannot open shared object file"))
+    code, out, _ = run("doctor", columns=120)
+    assert code == 1
+    assert "torch cannot be imported: libtorch_cpu.so: cannot open shared object file" in out
+    assert "in a new virtual environment: `pip install 'shard-gym[real]'`" in " ".join(out.split())
+
+
+def test_a_mismatch_is_advised_once(run, find: Find) -> None:
+    find(Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.5.0"}), CPU_TORCH, cpu="OSError: Could not load this library")
     code, out, _ = run("doctor")
     assert (code, cells(out)["do they match"]) == (1, "no")
     assert out.count("`pip install 'fbgemm-gpu-cpu==1.8.*'`") == 1
 
 
-def test_two_distributions_are_told_of_even_where_they_work(run, found) -> None:
-    found(BOTH, WORKS)
-    code, out, _ = run("doctor")
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_two_distributions_are_told_of_even_where_they_work(run, find: Find, columns: int) -> None:
+    find(BOTH, CPU_TORCH)
+    code, out, _ = run("doctor", columns=columns)
     assert code == 0
-    assert cells(out)["FBGEMM"] == "1.8.0 (fbgemm-gpu-cpu) and 1.8.0 (fbgemm-gpu)"
     assert out.count("are both") == 1
+    for command in ("`pip uninstall -y fbgemm-gpu-cpu fbgemm-gpu`", "`pip install 'fbgemm-gpu-cpu==1.8.*'`"):
+        assert command in out  # on one line
 
 
-def test_no_command_is_broken_across_lines(run, found) -> None:
-    found(BOTH, replace(FAILS, way_out=BOTH.clash))
-    for columns in (40, 60, 80, 100):
-        out = run("doctor", columns=columns).out
-        for command in ("`pip uninstall -y fbgemm-gpu-cpu fbgemm-gpu`", "`pip install 'fbgemm-gpu-cpu==1.8.*'`"):
-            assert command in out
-
-
-def test_torch_without_gloo_or_nccl_cannot_exchange(run, found) -> None:
-    torch = replace(CUDA_TORCH, gloo=False, nccl="")
-    found(ONE, replace(WORKS, torch=torch), replace(GPU_WORKS, torch=torch))
-    code, out, _ = run("doctor")
-    assert code == 1
-    assert "This torch is built without Gloo;" in out
-    assert "This torch is built without NCCL;" in out
-
-
-def test_a_driver_without_cuda_in_torch_is_pointed_out(run, found, monkeypatch, tmp_path: Path) -> None:
+def test_a_driver_without_cuda_in_torch_is_pointed_out(run, find: Find, monkeypatch, tmp_path: Path) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version")
-    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", driver)
-    found(ONE, WORKS)
+    monkeypatch.setattr(diagnosis, "NVIDIA_DRIVER", driver)
+    find(CPU_PAIR, CPU_TORCH)
     code, out, _ = run("doctor")
     assert code == 0
     assert "This machine has an NVIDIA driver. To measure on its GPUs" in out
 
 
-def test_a_system_without_wheels_is_named(run, found, monkeypatch) -> None:
+def test_a_system_without_wheels_is_named(run, find: Find, monkeypatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    found(Installed("", {}), ABSENT)
-    out = run("doctor").out
-    assert "Darwin x86_64; FBGEMM has no wheels for it" in out
-    assert "FBGEMM has no wheels for Darwin x86_64, only for Linux" in out
+    find(Installed("2.13.0", {}), CPU_TORCH, cpu="No module named 'fbgemm_gpu'")
+    assert "FBGEMM has no wheels for Darwin x86_64" in run("doctor").out
 
 
-def test_an_fbgemm_that_pip_does_not_know(run, found) -> None:
-    found(Installed("2.13.0", {}), replace(WORKS, fbgemm="2026.8.31"))
+def test_an_fbgemm_that_works_unknown_to_pip_needs_no_advice(run, find: Find) -> None:
+    find(Installed("", {}), CPU_TORCH)
     code, out, _ = run("doctor")
     assert code == 0
-    assert cells(out)["FBGEMM"] == "2026.8.31 (unknown to pip)"
-    assert cells(out)["do they match"] == "not known"
+    assert (cells(out)["torch"], cells(out)["do they match"]) == ("2.13.0+cpu", "not known")
+    assert out.endswith("\n\nPlacements can be measured here, on CPU processes.\n")
 
 
-def test_json_holds_everything(run, found) -> None:
-    found(ONE, replace(WORKS, torch=CUDA_TORCH), replace(GPU_WORKS, ok=False, failure="No.", way_out="Do this."))
+def test_json_holds_everything(run, find: Find) -> None:
+    find(CUDA_PAIR, CUDA_TORCH, cuda=FAILED)
     code, out, _ = run("doctor", "--json")
     assert code == 0
     record = json.loads(out)
     assert record["works_on"] == ["cpu"]
-    assert record["installed"] == {"torch": "2.13.0+cpu", "fbgemm": {"fbgemm-gpu-cpu": "1.8.0"}}
-    assert record["pair"]["matches"] is True
-    assert Machine(**record["probes"]["cuda"]["machine"]) == GPUS
+    assert Installed(**record["installed"]) == CUDA_PAIR
     assert TorchBuild(**record["torch"]) == CUDA_TORCH
-    assert record["advice"] == ["Do this."]
+    assert Machine(**record["machines"]["cuda"]) == GPUS
+    assert record["failures"] == {"cpu": "", "cuda": FAILED}
+    assert len(record["advice"]) == 1
 
 
 def test_this_machine(run) -> None:
-    have = installed()
     code, out, _ = run("doctor", "--json")
     record = json.loads(out)
     assert code == (0 if record["works_on"] else 1)
-    if pair(have.torch, have.fbgemm_version).matches:
-        assert "cpu" in record["works_on"], record["probes"]["cpu"]
+    if installed().matches:
+        assert "cpu" in record["works_on"], record["failures"]["cpu"]
     else:
         assert record["advice"]
 
@@ -225,6 +217,6 @@ def test_without_torch_and_fbgemm_it_says_what_to_install(tmp_path: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "80"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stderr) == (1, "")
-    assert "Importing torch failed: there is no module named 'torch'." in result.stdout
+    assert "torch cannot be imported: " in result.stdout
     assert "Neither torch nor FBGEMM is installed." in result.stdout
     assert "`pip install 'shard-gym[real]'`" in result.stdout

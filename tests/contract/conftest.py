@@ -32,7 +32,7 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half as long again as the estimate."""
 
     def estimate(model: MeasuredCostModel, placement: Any, tables: Tables, topology: Topology) -> Measurement:
-        estimated = model.guide.estimate(placement, tables, topology)
+        estimated = model.analytical.estimate(placement, tables, topology)
         phases_ms = 1.5 * estimated.phases_ms
         return Measurement(phases_ms, 1.5 * estimated.total_ms, phases_ms[None], spread=0.01, seconds=0.0)
 

@@ -30,7 +30,7 @@ class Episodes:
     Attributes:
         source: where tasks come from.
         cost_model: what estimates the costs.
-        judge: what says how much a complete placement costs, in place of `cost_model`; None for `cost_model` itself.
+        final_cost: the cost model of complete placements; None for `cost_model`.
         observe: what describes the episodes.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
@@ -56,7 +56,7 @@ class Episodes:
         self.observe = make_observation(observation)
         self._reward = make_reward(reward)
         self._bank = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
-        self.judge: CostModel | None = None
+        self.final_cost: CostModel | None = None
         self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
@@ -95,8 +95,8 @@ class Episodes:
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
             self._details.pop(env, None)
-            if self.judge is not None:
-                self.problem.penalty_ms[env] = self.judge.penalty_ms(task.tables, task.topology)
+            if self.final_cost is not None:
+                self.problem.penalty_ms[env] = self.final_cost.penalty_ms(task.tables, task.topology)
         for key, rows in self.observe.constant(self.problem, envs).items():
             self._constant[key][envs] = rows
 
@@ -108,12 +108,12 @@ class Episodes:
         """
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
-        before = state.copy() if self.judge is not None else None
+        before = state.copy() if self.final_cost is not None else None
         advance(problem, state, actions, self.cost_model)
         over = state.over > was_over
-        if self.judge is not None:
+        if self.final_cost is not None:
             try:
-                self._judge(np.flatnonzero(over & (state.status == COMPLETE)), self.judge)
+                self._charge_final_cost(np.flatnonzero(over & (state.status == COMPLETE)), self.final_cost)
             except BaseException:
                 assert before is not None
                 self.state = before  # so that the step can be tried again
@@ -126,11 +126,11 @@ class Episodes:
         rewards[was_over] = 0.0
         return rewards, over
 
-    def _judge(self, envs: IntArray, judge: CostModel) -> None:
-        """Let `judge` say what the complete placements of `envs` cost."""
+    def _charge_final_cost(self, envs: IntArray, final_cost: CostModel) -> None:
+        """Replace the cost of the complete placements of `envs` by that of `final_cost`."""
         for env, placement in zip(envs.tolist(), self.placements(envs), strict=True):
             task = self._task(env)
-            cost = judge.estimate(placement[: task.num_tables], task.tables, task.topology)
+            cost = final_cost.estimate(placement[: task.num_tables], task.tables, task.topology)
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
             # No valid placement may be as bad as a failure, however long its measurement took.
             self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
@@ -174,7 +174,7 @@ class Episodes:
         return {"failure": describe_failure(self._task(env), self.problem, self.state, env)}
 
     def details(self, env: int) -> dict[str, dict[str, float]]:
-        """What the `judge` adds to the info of a complete placement."""
+        """What `final_cost` adds to the info of a complete placement."""
         found = self._details.get(env)
         return {"measurement": dict(found)} if found else {}
 

@@ -1,9 +1,13 @@
-"""`EmbeddingPlacementRealEnv`: placements that are executed and timed."""
+"""`EmbeddingPlacementRealEnv`: the placement environment with measured costs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.measured.machine import profile_of
@@ -13,10 +17,9 @@ from shard_gym.envs.placement.episodes import task_source
 from shard_gym.envs.placement.observation import Observation
 from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.real.hardware import tasks_on
 from shard_gym.errors import wrong_kind
-from shard_gym.hardware import hardware_profile
-from shard_gym.tasks import TaskSource
+from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
 class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
@@ -24,12 +27,12 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     ## Description
 
     The problem of `EmbeddingPlacementEnv`, with measured costs. When the last table is placed, the placement is
-    executed: FBGEMM's fused operator on every device, pooled outputs exchanged by all-to-all, gradients exchanged back,
-    backward with the fused optimizer. The time it takes is the cost. docs/real-hardware.md tells how to install and
-    what the numbers mean.
+    executed: FBGEMM's fused operator on every device, all-to-all of the pooled outputs, all-to-all of the gradients,
+    backward with the fused optimizer. The time it takes is the cost. docs/real-hardware.md explains the installation
+    and the numbers.
 
     Devices are the GPUs of this machine (`device="cuda"`), processes on its CPU (`device="cpu"`), or one GPU that
-    stands for all of them in turn (`layout="in-turn"`; the all-to-alls are modelled then).
+    stands for all of them, one after the other (`layout="sequential"`; the all-to-alls are modelled then).
 
     ## Action Space
 
@@ -38,8 +41,8 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     ## Observation Space
 
     That of `EmbeddingPlacementEnv`, so an agent trained in one variant can act in the other. Until the last step the
-    costs in it are estimates of `guide` for the hardware profile of this machine; in the last observation
-    `device_costs` is what was measured.
+    costs in it are estimates of `cost_model` for the hardware profile of this machine; in the last observation
+    `device_costs` is measured.
 
     ## Starting State
 
@@ -47,27 +50,26 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
     ## Rewards
 
-    As in `EmbeddingPlacementEnv`: `"terminal"` (default) is minus the measured cost in ms. `"dense"` shares it out
-    along the estimates of `guide`, `"normalized"` divides it by the lower bound of `guide`.
+    As in `EmbeddingPlacementEnv`: `"terminal"` (default) is minus the measured cost in ms. `"dense"` distributes it
+    over the steps by the estimates of `cost_model`, `"normalized"` divides it by the lower bound of `cost_model`.
 
-    A failed episode is charged 11 times an upper bound on the estimated cost of all placements of the task; if a
-    measurement takes even longer than that, its cost is cut to just below it, so that failing never pays.
+    A failed episode is charged 11 times an upper bound on the estimated cost of all placements of the task. A measured
+    cost above that is reduced to just below it, so that failing never pays.
 
     ## Episode End
 
     As in `EmbeddingPlacementEnv`. If a measurement fails (`shard_gym.errors.MeasurementError`: a worker died, a device
-    ran out of memory, a collective got stuck), the step raises, the workers are put away, and the same step may be
-    tried again; new workers start.
+    ran out of memory, a collective got stuck), the step raises and the workers are terminated. The same step may be
+    tried again; new workers start then.
 
     ## Information
 
     As in `EmbeddingPlacementEnv`; `cost_ms` and `phase_costs_ms` are measured. The last step of a complete placement
     adds `measurement`: a dict of `spread` (interquartile range of the iterations' costs, as a share of the median) and
-    `seconds` (wall-clock time of the measurement; 0 if it was remembered).
+    `seconds` (wall-clock time of the measurement; 0 if it comes from the cache).
 
-    Measuring the same placement twice gives two numbers, so the environment is registered as nondeterministic; what was
-    measured is remembered, by hardware and tables on the device, as long as the environment lives or in the file
-    `cache`.
+    Measuring the same placement twice gives two numbers, so the environment is registered as nondeterministic. Times
+    are cached by hardware and tables on the device, as long as the environment exists or in the file `cache`.
 
     ## Arguments
 
@@ -79,12 +81,12 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     - `suite="dlrm-50x4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
       `max_devices=None`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
     - `device="cpu"`: or "cuda";
-    - `layout="auto"`: "each", "in-turn", or the one that fits the number of GPUs;
+    - `layout="auto"`: "parallel", "sequential", or the one that fits the number of GPUs;
     - `batch_size=None`: samples of all devices together; None is that of the tables' workload;
     - `iterations=10`, `warmup=3`: timed iterations, whose median counts, and those before them;
     - `timeout_s=120.0`: limit of one measurement;
-    - `cache=None`: file in which measurements are remembered;
-    - `guide="analytical"`: the cost model of the estimates, its name, file or object;
+    - `cache=None`: file that keeps measurements;
+    - `cost_model="analytical"`: the cost model of the estimates, its name, file or object;
     - `measured=None`: a `MeasuredCostModel` of your own, in place of all arguments from `device` to `cache`.
 
     `close()` ends the workers.
@@ -109,7 +111,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         warmup: int = 3,
         timeout_s: float = 120.0,
         cache: str | Path | None = None,
-        guide: str | Path | AdditiveCostModel = "analytical",
+        cost_model: str | Path | AdditiveCostModel = "analytical",
         measured: MeasuredCostModel | None = None,
         reward: str | Reward = "terminal",
         observation: str | Observation = "full",
@@ -127,8 +129,8 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
             cache=cache,
         )
         source = source_on(self.measured, suite, split)
-        super().__init__(source, split, guide, reward, observation, max_tables, max_devices, render_mode)
-        self._episodes.judge = self.measured
+        super().__init__(source, split, cost_model, reward, observation, max_tables, max_devices, render_mode)
+        self._episodes.final_cost = self.measured
 
     def close(self) -> None:
         """End the workers; the next measurement starts new ones."""
@@ -137,7 +139,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
 
 def checked(measured: Any) -> MeasuredCostModel | None:
-    """`measured`, if it is a cost model that measures, or nothing.
+    """`measured`, if it is a `MeasuredCostModel` or None.
 
     Raises:
         InvalidOptionError: it is something else.
@@ -148,7 +150,7 @@ def checked(measured: Any) -> MeasuredCostModel | None:
 
 
 MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
-"""Arguments that make the measuring cost model, where none is given."""
+"""Arguments of the `MeasuredCostModel` that is made if none is given."""
 
 
 class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
@@ -156,7 +158,7 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
 
     Args:
         num_envs: N.
-        suite, split, guide, measured: see `EmbeddingPlacementRealEnv`.
+        suite, split, cost_model, measured: see `EmbeddingPlacementRealEnv`.
         arguments: from `device` to `cache` those of `EmbeddingPlacementRealEnv`, the others those of
             `EmbeddingPlacementVectorEnv`.
     """
@@ -166,14 +168,14 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
         num_envs: int = 1,
         suite: str | TaskSource = "dlrm-50x4",
         split: str = "train",
-        guide: str | Path | AdditiveCostModel = "analytical",
+        cost_model: str | Path | AdditiveCostModel = "analytical",
         measured: MeasuredCostModel | None = None,
         **arguments: Any,
     ) -> None:
         measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
         self.measured = checked(measured) or MeasuredCostModel(**measuring)
-        super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **arguments)
-        self._episodes.judge = self.measured
+        super().__init__(num_envs, source_on(self.measured, suite, split), split, cost_model, **arguments)
+        self._episodes.final_cost = self.measured
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""
@@ -181,6 +183,52 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
 
 
 def source_on(measured: MeasuredCostModel, suite: str | TaskSource, split: str) -> TaskSource:
-    """The tasks as they stand on the machine that measures them."""
+    """The tasks on the hardware of the machine that measures them."""
     source, profile = task_source(suite, split), profile_of(measured.hardware)
     return source if profile is None else tasks_on(source, hardware_profile(profile))
+
+
+def tasks_on(source: TaskSource, profile: HardwareProfile) -> TaskSource:
+    """The tasks of `source` with the devices and links of `profile`; their memory caps stay.
+
+    A suite stays a suite, so its tasks keep their numbers and names.
+    """
+    return _suite_on(source, profile.name) if isinstance(source, TaskSuite) else _SourceOn(source, profile)
+
+
+@dataclass(frozen=True)
+class _SourceOn:
+    """See `tasks_on`."""
+
+    source: TaskSource
+    profile: HardwareProfile
+
+    @property
+    def max_tables(self) -> int:
+        """See `TaskSource`."""
+        return self.source.max_tables
+
+    @property
+    def max_devices(self) -> int:
+        """See `TaskSource`."""
+        return self.source.max_devices
+
+    def sample(self, rng: np.random.Generator) -> Task:
+        """See `TaskSource`."""
+        return _task_on(self.source.sample(rng), self.profile)
+
+
+@lru_cache(maxsize=32)
+def _suite_on(suite: TaskSuite, profile: str) -> TaskSuite:
+    """One suite for all environments that play it, so that they share what is prepared for its tasks."""
+    hardware = hardware_profile(profile)
+    return replace(suite, tasks=tuple(_task_on(task, hardware) for task in suite), sha256="")
+
+
+def _task_on(task: Task, profile: HardwareProfile) -> Task:
+    topology = profile.topology(
+        task.num_devices,
+        devices_per_host=task.topology.devices_per_host,
+        memory_cap_bytes=task.topology.memory_cap_bytes,
+    )
+    return replace(task, topology=topology)

@@ -1,4 +1,4 @@
-"""Small tables to execute, and what plain torch says should come out: fixtures that return functions."""
+"""Small tables to execute, and what plain torch computes for them: fixtures that return functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.job import Job, Repeats, output_width, shares
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
+from shard_gym.cost_models.measured.worker import LEARNING_RATE, Job, Repeats, output_width
 from shard_gym.tables import NUM_BINS, Tables, Workload
 
 REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
@@ -37,8 +37,6 @@ def _reference(tables: Tables, batch_size: int, weights: list[np.ndarray]) -> tu
     """(B, width) pooled outputs, and the weights after one step on 0.5 times the sum of their squares."""
     import torch
 
-    from shard_gym.cost_models.measured.operator import LEARNING_RATE
-
     columns, after = [], []
     for table, given in enumerate(weights):
         found = HistogramStream(tables, table, REPEATS.seed).lookups(0, batch_size)
@@ -55,7 +53,7 @@ def _reference(tables: Tables, batch_size: int, weights: list[np.ndarray]) -> tu
     return torch.cat(columns, dim=1), after
 
 
-def _started_weights(tables: Tables, seed: int) -> list[np.ndarray]:
+def _random_weights(tables: Tables, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [
         np.float16(rng.uniform(-1, 1, (rows, dim))).astype(np.float32)
@@ -63,40 +61,35 @@ def _started_weights(tables: Tables, seed: int) -> list[np.ndarray]:
     ]
 
 
-def _traced(session: Session, parts: list[Tables | None], batch_size: int, *, exchange: bool) -> list[dict[str, Any]]:
-    """What every device says of one iteration, and beside it what it should say."""
+def _check_iteration(
+    session: Session, parts: list[Tables | None], batch_size: int, rtol: float, *, exchange: bool
+) -> None:
+    """Run one iteration with one of `parts` on each device; compare outputs and updated weights with plain torch."""
     import torch
 
-    widths = tuple(output_width(part) for part in parts)
-    weights = [[] if part is None else _started_weights(part, device) for device, part in enumerate(parts)]
+    widths = [output_width(part) for part in parts]
+    weights = [[] if part is None else _random_weights(part, device) for device, part in enumerate(parts)]
     commands = []
     for part, given in zip(parts, weights, strict=True):
-        own = widths if exchange else (output_width(part),)
-        job = Job(part, batch_size, own, REPEATS, exchange)
-        commands.append({"do": "trace", "weights": [weight.tolist() for weight in given], **job.to_json()})
+        job = Job(part, batch_size, tuple(widths) if exchange else (output_width(part),), REPEATS, exchange)
+        commands.append({"do": "run_iteration", "weights": [weight.tolist() for weight in given], **job.to_json()})
     subjects = [f"device {device}" for device in range(len(parts))]
     answers = session.ask(commands, subjects, join=len(parts) if exchange else 0)
-    wanted = [
+    references = [
         (torch.empty(batch_size, 0), []) if part is None else _reference(part, batch_size, given)
         for part, given in zip(parts, weights, strict=True)
     ]
-    begin = np.concatenate([[0], np.cumsum(shares(batch_size, len(parts)))])
+    samples = np.array_split(np.arange(batch_size), len(parts))  # the first devices have one more
     for device, answer in enumerate(answers):
-        rows = slice(begin[device], begin[device + 1])
+        own, after = references[device]
         if exchange:
-            answer["expected"] = np.concatenate([outputs[rows].numpy().ravel() for outputs, _ in wanted])
+            expected = np.concatenate([outputs[samples[device]].numpy().ravel() for outputs, _ in references])
         else:
-            answer["expected"] = wanted[device][0].numpy().ravel()
-        answer["after"] = wanted[device][1]
-    return answers
-
-
-def _require_equal(answers: list[dict[str, Any]], rtol: float) -> None:
-    for answer in answers:
-        np.testing.assert_allclose(answer["arrived"], answer["expected"], rtol=1e-5, atol=1e-6)
-        assert len(answer["weights"]) == len(answer["after"])
-        for found, expected in zip(answer["weights"], answer["after"], strict=True):
-            np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+            expected = own.numpy().ravel()
+        np.testing.assert_allclose(answer["outputs"], expected, rtol=1e-5, atol=1e-6)
+        assert len(answer["weights"]) == len(after)
+        for found, wanted in zip(answer["weights"], after, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol)
 
 
 @pytest.fixture(scope="session")
@@ -106,12 +99,6 @@ def small_tables() -> Callable[..., Tables]:
 
 
 @pytest.fixture(scope="session")
-def traced() -> Callable[..., list[dict[str, Any]]]:
-    """See `_traced`."""
-    return _traced
-
-
-@pytest.fixture(scope="session")
-def require_equal() -> Callable[[list[dict[str, Any]], float], None]:
-    """See `_require_equal`."""
-    return _require_equal
+def check_iteration() -> Callable[..., None]:
+    """See `_check_iteration`."""
+    return _check_iteration

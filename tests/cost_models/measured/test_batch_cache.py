@@ -16,7 +16,7 @@ def same(left: Lookups, right: Lookups) -> bool:
 
 def test_lookups_are_those_of_the_stream_and_drawn_once(random_tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = random_tables(np.random.default_rng(0), 3, batch_size=64)
-    memory, made = BatchCache(), []
+    cache, made = BatchCache(), []
 
     class Counted(HistogramStream):
         def __init__(self, *arguments: Any) -> None:
@@ -28,29 +28,29 @@ def test_lookups_are_those_of_the_stream_and_drawn_once(random_tables: Any, monk
         for table in range(3):
             for start in (0, 32):
                 expected = HistogramStream(tables, table, 5).lookups(start, 32)
-                assert same(memory.stream(tables, table, 5).lookups(start, 32), expected)
+                assert same(cache.stream(tables, table, 5).lookups(start, 32), expected)
     assert sorted(set(made)) == [0, 1, 2]
     assert len(made) == 6  # one stream of a table for each of two batches, none in the second round
-    assert not same(memory.stream(tables, 0, 6).lookups(0, 32), memory.stream(tables, 0, 5).lookups(0, 32))
+    assert not same(cache.stream(tables, 0, 6).lookups(0, 32), cache.stream(tables, 0, 5).lookups(0, 32))
 
 
-def test_what_was_not_used_for_long_goes_first(random_tables: Any) -> None:
+def test_the_least_recently_used_lookups_are_removed_first(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(1), 6, batch_size=64)
     sizes = []
     for table in range(6):
         found = HistogramStream(tables, table, 0).lookups(0, 64)
         sizes.append(found.indices.nbytes + found.lengths.nbytes)
-    memory = BatchCache(sum(sizes) - 1)
+    cache = BatchCache(sum(sizes) - 1)
     for table in range(5):
-        memory.stream(tables, table, 0).lookups(0, 64)
-    first = memory.stream(tables, 0, 0)
+        cache.stream(tables, table, 0).lookups(0, 64)
+    first = cache.stream(tables, 0, 0)
     first.lookups(0, 64)  # used again: table 1 is the oldest now
-    memory.stream(tables, 5, 0).lookups(0, 64)
-    assert memory.kept_bytes == sum(sizes) - sizes[1]
+    cache.stream(tables, 5, 0).lookups(0, 64)
+    assert cache.kept_bytes == sum(sizes) - sizes[1]
 
 
-def test_what_is_larger_than_the_limit_is_not_kept(random_tables: Any) -> None:
+def test_lookups_above_the_limit_are_not_kept(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(2), 1, batch_size=64)
-    memory = BatchCache(8)
-    assert len(memory.stream(tables, 0, 0).lookups(0, 64).lengths) == tables.num_features[0]
-    assert memory.kept_bytes == 0
+    cache = BatchCache(8)
+    assert len(cache.stream(tables, 0, 0).lookups(0, 64).lengths) == tables.num_features[0]
+    assert cache.kept_bytes == 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from shard_gym.cost_models.measured.job import output_width, shares
 from shard_gym.cost_models.measured.session import Session
 
 pytest.importorskip("torch")
@@ -31,31 +30,25 @@ def session() -> Iterator[Session]:
     ],
 )
 def test_processes_exchange_what_plain_torch_pools(
-    session: Session, training: dict[str, str], rtol: float, small_tables: Any, traced: Any, require_equal: Any
+    session: Session, training: dict[str, str], rtol: float, small_tables: Any, check_iteration: Any
 ) -> None:
     tables = small_tables(6, **training)
-    parts = [tables.select([0, 3, 4]), tables.select([1]), tables.select([2, 5])]
-    require_equal(traced(session, parts, 10, exchange=True), rtol)
+    check_iteration(session, [tables.select(rows) for rows in ([0, 3, 4], [1], [2, 5])], 10, rtol, exchange=True)
 
 
-def test_an_empty_device_receives_and_sends_nothing(
-    session: Session, small_tables: Any, traced: Any, require_equal: Any
+def test_an_empty_device_receives_outputs_and_sends_none(
+    session: Session, small_tables: Any, check_iteration: Any
 ) -> None:
     tables = small_tables(3, weight_dtype="fp32", optimizer="rowwise_adagrad")
-    answers = traced(session, [tables.select([0, 1]), None, tables.select([2])], 8, exchange=True)
-    require_equal(answers, 1e-5)
-    assert answers[1]["weights"] == []
-    assert len(answers[1]["arrived"]) == shares(8, 3)[1] * sum(output_width(tables.select([k])) for k in range(3))
+    check_iteration(session, [tables.select([0, 1]), None, tables.select([2])], 8, 1e-5, exchange=True)
 
 
-def test_a_group_of_fewer_devices_than_workers(
-    session: Session, small_tables: Any, traced: Any, require_equal: Any
-) -> None:
+def test_a_group_of_fewer_devices_than_workers(session: Session, small_tables: Any, check_iteration: Any) -> None:
     tables = small_tables(4, weight_dtype="fp32", optimizer="sgd")
-    require_equal(traced(session, [tables.select([0, 2]), tables.select([1, 3])], 7, exchange=True), 1e-5)
+    check_iteration(session, [tables.select([0, 2]), tables.select([1, 3])], 7, 1e-5, exchange=True)
 
 
-def test_devices_in_turn_compute_the_same(session: Session, small_tables: Any, traced: Any, require_equal: Any) -> None:
+def test_a_device_alone_computes_the_same(session: Session, small_tables: Any, check_iteration: Any) -> None:
     tables = small_tables(5, weight_dtype="fp32", optimizer="rowwise_adagrad")
     for rows in ([0, 1, 2], [3, 4]):
-        require_equal(traced(session, [tables.select(rows)], 9, exchange=False), 1e-5)
+        check_iteration(session, [tables.select(rows)], 9, 1e-5, exchange=False)
