@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
-from shard_gym.envs.placement.reward import REWARDS
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.tasks import TaskSampler
 

@@ -8,10 +8,9 @@ from typing import Any
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.core.episodes import Observation, task_source
+from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.episodes import task_source
-from shard_gym.envs.placement.observation import Observation
-from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.real.hardware import tasks_on
 from shard_gym.errors import wrong_kind
@@ -128,7 +127,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         )
         source = source_on(self.measured, suite, split)
         super().__init__(source, split, guide, reward, observation, max_tables, max_devices, render_mode)
-        self._episodes.judge = self.measured
+        self._episodes.final_cost = self.measured
 
     def close(self) -> None:
         """End the workers; the next measurement starts new ones."""
@@ -173,7 +172,7 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
         measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
         self.measured = checked(measured) or MeasuredCostModel(**measuring)
         super().__init__(num_envs, source_on(self.measured, suite, split), split, guide, **arguments)
-        self._episodes.judge = self.measured
+        self._episodes.final_cost = self.measured
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""

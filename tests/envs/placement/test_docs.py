@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
-from shard_gym.envs.placement.reward import REWARDS
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.tables import FEATURE_NAMES
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.state import Status
 from shard_gym.evaluation import penalty_ms
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement, memory_used

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.envs.core.reward import TerminalReward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import CompactObservation
-from shard_gym.envs.placement.reward import TerminalReward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.suites import load_suite

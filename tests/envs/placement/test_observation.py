@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.state import PlacementState, action_mask, initial_state, step
 from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation, Observation, make_observation
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import PlacementState, action_mask, initial_state, step
 from shard_gym.errors import UnknownNameError
 from shard_gym.placement import memory_used
 

@@ -13,8 +13,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.state import Status
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidActionError, InvalidCostError, InvalidOptionError
 from shard_gym.tasks import TaskSampler, TaskSuite

@@ -131,7 +131,7 @@ class Scorer(CostModel):
 
 def judged(suite: TaskSuite, failures: int, factor: float, **arguments: Any) -> Any:
     env = EmbeddingPlacementRealEnv(suite, **QUICK, **arguments)
-    env._episodes.judge = Scorer(failures, factor)
+    env._episodes.final_cost = Scorer(failures, factor)
     return env
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import (
+from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.state import (
     UNPLACED,
     PlacementState,
     Status,

@@ -13,8 +13,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.episodes import Episodes
-from shard_gym.envs.placement.state import Status
+from shard_gym.envs.core.episodes import Episodes
+from shard_gym.envs.core.state import Status
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, ShardGymError, UnknownNameError
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 

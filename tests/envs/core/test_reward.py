@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.reward import REWARDS, Transition, make_reward
+from shard_gym.envs.core.reward import REWARDS, Transition, make_reward
 from shard_gym.errors import UnknownNameError
 
 MODEL = make_cost_model("analytical")

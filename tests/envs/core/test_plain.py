@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, PlainCosts
-from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import (
+from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.state import (
     MOST_PLAIN_DEVICES,
     PlacementState,
     Status,
@@ -20,6 +19,7 @@ from shard_gym.envs.placement.state import (
     advance,
     initial_state,
 )
+from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 
 PADDING = (12, 17)
 """Tables and devices."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.problem import Problem, TableRows, prepare
+from shard_gym.envs.core.problem import Problem, TableRows, prepare
 from shard_gym.errors import InvalidTaskError
 from shard_gym.evaluation import penalty_ms
 from shard_gym.topology import Cluster

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.failure import describe_failure
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import PlacementState, initial_state, step
+from shard_gym.envs.core.failure import describe_failure
+from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.state import PlacementState, initial_state, step
 from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import Task
 

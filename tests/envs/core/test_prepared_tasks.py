@@ -15,8 +15,8 @@ import pytest
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.envs.placement.prepared_tasks import PreparedTasks
-from shard_gym.envs.placement.problem import Problem, TableRows, prepare
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import Problem, TableRows, prepare
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidTaskError
 from shard_gym.suites import load_suite
