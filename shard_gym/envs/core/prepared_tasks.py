@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.envs.core.problem import IntArray, empty_problem, prepare, problem_over
+from shard_gym.envs.core.problem import IntArray, empty_problem, empty_tables, prepare
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
@@ -26,8 +26,9 @@ class PreparedTasks:
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model = model
-        self._all = empty_problem(len(self._suite) + num_envs, max_tables, max_devices, model.num_loads)
-        self.problem = problem_over(self._all.tables, num_envs, max_devices)
+        places = len(self._suite) + num_envs
+        self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
+        self.problem = empty_problem(num_envs, max_devices, self._all.tables)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
         """Give environment `envs[i]` the task `tasks[i]`.

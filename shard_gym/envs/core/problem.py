@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
@@ -112,7 +112,7 @@ class Problem:
 
     def repeated(self, count: int) -> Problem:
         """This problem (N = 1) for `count` environments that share its tables."""
-        many = problem_over(self.tables, count, self.max_devices)
+        many = empty_problem(count, self.max_devices, self.tables)
         many.take(np.arange(count), self, np.zeros(count, np.int64))
         return many
 
@@ -130,38 +130,37 @@ def _per_env(problem: Problem) -> list[NDArray[Any]]:
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
-def empty_problem(size: int, max_tables: int, max_devices: int, num_loads: int) -> Problem:
-    """A problem with room for `size` tasks and `size` environments; all zeros."""
-    return Problem(
-        tables=TableRows(
-            order=np.zeros((size, max_tables), np.int64),
-            loads=np.zeros((size, max_tables, num_loads)),
-            memory=np.zeros((size, max_tables), np.int64),
-            features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
-            costs=np.zeros((size, max_tables, 4), np.float32),
-        ),
-        row=np.zeros(size, np.int64),
-        num_tables=np.zeros(size, np.int64),
-        memory_cap=by_device(size, max_devices, dtype=np.int64),
-        cluster=Cluster(
-            device_mask=by_device(size, max_devices, dtype=np.bool_),
-            host_peers=by_device(size, max_devices, max_devices),
-            num_peers=by_device(size, max_devices),
-            num_devices=np.ones(size),
-            intra_bytes_per_ms=np.ones(size),
-            inter_bytes_per_ms=np.ones(size),
-            latency_ms=np.zeros(size),
-            crosses_hosts=np.zeros(size, np.bool_),
-        ),
-        penalty_ms=np.zeros(size),
-        lower_bound_ms=np.zeros(size),
+def empty_tables(size: int, max_tables: int, num_loads: int) -> TableRows:
+    """Room for the tables of `size` tasks; all zeros."""
+    return TableRows(
+        order=np.zeros((size, max_tables), np.int64),
+        loads=np.zeros((size, max_tables, num_loads)),
+        memory=np.zeros((size, max_tables), np.int64),
+        features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
+        costs=np.zeros((size, max_tables, len(PHASES)), np.float32),
     )
 
 
-def problem_over(tables: TableRows, num_envs: int, max_devices: int) -> Problem:
+def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem:
     """A problem for `num_envs` environments that solve tasks with these tables; all other arrays are zeros."""
-    empty = empty_problem(num_envs, 0, max_devices, tables.loads.shape[2])
-    return replace(empty, tables=tables)
+    return Problem(
+        tables=tables,
+        row=np.zeros(num_envs, np.int64),
+        num_tables=np.zeros(num_envs, np.int64),
+        memory_cap=by_device(num_envs, max_devices, dtype=np.int64),
+        cluster=Cluster(
+            device_mask=by_device(num_envs, max_devices, dtype=np.bool_),
+            host_peers=by_device(num_envs, max_devices, max_devices),
+            num_peers=by_device(num_envs, max_devices),
+            num_devices=np.ones(num_envs),
+            intra_bytes_per_ms=np.ones(num_envs),
+            inter_bytes_per_ms=np.ones(num_envs),
+            latency_ms=np.zeros(num_envs),
+            crosses_hosts=np.zeros(num_envs, np.bool_),
+        ),
+        penalty_ms=np.zeros(num_envs),
+        lower_bound_ms=np.zeros(num_envs),
+    )
 
 
 def require_room(task: Task, max_tables: int, max_devices: int) -> None:

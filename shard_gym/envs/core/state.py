@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
 from shard_gym.envs.core.problem import IntArray, Problem, by_device
 
 UNPLACED = -1
@@ -98,7 +98,7 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
         assignment=np.zeros((count, problem.max_tables), np.int32),
         device_loads=by_device(count, max_devices, model.num_loads),
         memory_used=by_device(count, max_devices, dtype=np.int64),
-        phases_ms=by_device(count, max_devices, 4),
+        phases_ms=by_device(count, max_devices, len(PHASES)),
         cost_ms=np.zeros(count),
         fits=by_device(count, max_devices, dtype=np.bool_),
         status=np.zeros(count, np.int8),

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask
@@ -35,8 +36,8 @@ class CompactObservation:
         return spaces.Dict(
             {
                 "current_table": _box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
-                "current_table_costs": _box(0.0, MAX_MS, 4),
-                "device_costs": _box(0.0, MAX_MS, max_devices * 4),
+                "current_table_costs": _box(0.0, MAX_MS, len(PHASES)),
+                "device_costs": _box(0.0, MAX_MS, max_devices * len(PHASES)),
                 "device_memory": _box(0.0, 1.0, max_devices * 2),
                 "device_mask": spaces.MultiBinary(max_devices),
                 "action_mask": spaces.MultiBinary(max_devices),
@@ -55,7 +56,7 @@ class CompactObservation:
             return self._of_one(problem, state)
         tables, current = problem.tables, problem.current(state.step)
         features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
-        costs = tables.costs.reshape(-1, 4).take(current, axis=0)
+        costs = tables.costs.reshape(-1, len(PHASES)).take(current, axis=0)
         needed = tables.memory.reshape(-1).take(current)
         all_placed = state.step == problem.num_tables
         features[all_placed], costs[all_placed], needed[all_placed] = 0.0, 0.0, 0
@@ -77,7 +78,8 @@ class CompactObservation:
             features, costs = tables.features[row, step, None].copy(), tables.costs[row, step, None].copy()
             needed = float(tables.memory.item(row, step))
         else:
-            features, costs, needed = np.zeros((1, len(FEATURE_NAMES)), np.float32), np.zeros((1, 4), np.float32), 0.0
+            features, costs = np.zeros((1, len(FEATURE_NAMES)), np.float32), np.zeros((1, len(PHASES)), np.float32)
+            needed = 0.0
         caps = [float(cap or math.inf) for cap in problem.memory_cap[0].tolist()]  # in padding the shares are 0
         memory = [0.0] * (2 * len(caps))
         memory[0::2] = map(truediv, state.memory_used[0].tolist(), caps)
