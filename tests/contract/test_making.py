@@ -74,40 +74,6 @@ def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:
     assert same(rollout(env, np.random.default_rng(0), 30), rollout(twin, np.random.default_rng(0), 30))
 
 
-def test_a_sync_vector_steps_each_copy_as_it_would_alone(case: tuple[str, dict[str, Any]], make: Make) -> None:
-    env_id, arguments = case
-    vector = gymnasium.make_vec(env_id, num_envs=3, vectorization_mode="sync", **arguments)
-    alone = [make() for _ in range(3)]
-    obs, info = vector.reset(seed=10)
-    for row, env in enumerate(alone):
-        expected, expected_info = env.reset(seed=10 + row)
-        assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
-        assert info["task"][row] == expected_info["task"]
-    for _ in range(8):
-        actions = info["action_mask"].argmax(axis=1)
-        obs, rewards, terminated, truncated, info = vector.step(actions)
-        assert not (terminated | truncated).any()
-        assert info["_action_mask"].all()
-        for row, env in enumerate(alone):
-            expected, reward, _, _, expected_info = env.step(int(actions[row]))
-            assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
-            assert rewards[row] == reward
-            assert np.array_equal(info["action_mask"][row], expected_info["action_mask"])
-    vector.close()
-
-
-@pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_a_vector_with_autoreset_goes_on_after_an_end(env_id: str) -> None:
-    vector = gymnasium.make_vec(env_id, num_envs=2, vectorization_mode="sync", suite="dlrm-20x4")
-    _, info = vector.reset(seed=0)
-    ends = np.zeros(2, int)
-    for _ in range(70):
-        _, _, terminated, _, info = vector.step(info["action_mask"].argmax(axis=1))
-        ends += terminated
-    assert (ends >= 2).all()
-    vector.close()
-
-
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_every_render_mode_renders_every_kind_of_state(env_id: str) -> None:
     modes = gymnasium.make(env_id).metadata["render_modes"]

@@ -1,4 +1,4 @@
-"""`Episodes`: N at once, of which some are under way, some over and some begin anew."""
+"""`Episodes`: N at once, of which some run, some are over and some begin anew."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.episodes import Episodes
-from shard_gym.envs.core.state import Status
-from shard_gym.errors import InvalidOptionError, InvalidTaskError, ShardGymError, UnknownNameError
+from shard_gym.envs.core.state import PlacementState, Status
+from shard_gym.envs.placement.observation import FullObservation
+from shard_gym.envs.placement.rendering.view import PlacementView
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 
 MODEL = make_cost_model("analytical")
@@ -34,12 +35,19 @@ def make(tasks: list[Task]) -> Callable[..., Episodes]:
 
     def episodes(num_envs: int = 4, *, begun: bool = True, **more: Any) -> Episodes:
         given = {"suite": TaskSuite("own", tuple(tasks)), "split": "", "cost_model": MODEL, "reward": "dense"}
-        made = Episodes(num_envs, **{**given, "observation": "full", "max_tables": 7, "max_devices": 5, **more})
+        made = Episodes(
+            num_envs, **{**given, "observation": FullObservation(), "max_tables": 7, "max_devices": 5, **more}
+        )
         if begun:
             made.begin(np.arange(num_envs), [tasks[i % 4] for i in range(num_envs)])
         return made
 
     return episodes
+
+
+def row(episodes: Episodes, env: int) -> PlacementState:
+    """A copy of the state of one episode (N = 1)."""
+    return PlacementState(**{name: value[env : env + 1].copy() for name, value in vars(episodes.state).items()})
 
 
 def whole(episodes: Episodes) -> tuple[Any, ...]:
@@ -78,16 +86,16 @@ def test_rewards_and_ends_are_those_of_the_step(make: Any) -> None:
 def test_what_is_over_stays_and_what_begins_anew_starts_from_nothing(make: Any, same: Any, tasks: list[Task]) -> None:
     episodes = make()
     episodes.step(np.array([0, 4, 1, 3]))
-    ended = episodes.state.row(1)
+    ended = row(episodes, 1)
     episodes.step(np.array([1, 1, 1, 1]))
-    assert same(vars(episodes.state.row(1)), vars(ended))
-    beside = [episodes.state.row(env) for env in (1, 2)]
+    assert same(vars(row(episodes, 1)), vars(ended))
+    beside = [row(episodes, env) for env in (1, 2)]
     episodes.begin(np.array([0, 3]), [tasks[2], tasks[1]])
-    assert same([vars(episodes.state.row(env)) for env in (1, 2)], [vars(row) for row in beside])
+    assert same([vars(row(episodes, env)) for env in (1, 2)], [vars(each) for each in beside])
     fresh = make(2, begun=False)
     fresh.begin(np.array([0, 1]), [tasks[2], tasks[1]])
     for env, other in ((0, 0), (3, 1)):
-        assert same(vars(episodes.state.row(env)), vars(fresh.state.row(other)))
+        assert same(vars(row(episodes, env)), vars(row(fresh, other)))
         ours, theirs = episodes.observations(), fresh.observations()
         assert all(np.array_equal(ours[key][env], theirs[key][other]) for key in ours)
 
@@ -138,22 +146,22 @@ def test_placements_stand_in_the_tasks_own_order(make: Any, tasks: list[Task]) -
         expected = MODEL.estimate(placement[:count], tasks[env].tables, tasks[env].topology).total_ms
         assert episodes.ending(env)["cost_ms"] == pytest.approx(expected, rel=1e-9)
         assert np.array_equal(episodes.ending(env)["placement"], placement)
-        assert np.array_equal(episodes.view(env).placement, placement[:count])
+        assert np.array_equal(PlacementView.of(episodes, env).placement, placement[:count])
 
 
-def test_an_ending_says_nothing_before_the_end_and_why_after_a_failure(make: Any) -> None:
+def test_an_ending_says_nothing_before_the_end_and_why_after_a_failure(make: Any, tasks: list[Task]) -> None:
     episodes = make()
     assert [episodes.ending(env) for env in range(4)] == [{}] * 4
     episodes.step(np.array([0, 4, 1, 3]))
-    assert [set(episodes.ending(env)) for env in range(4)] == [
-        {"placement", "cost_ms", "phase_costs_ms"},
-        {"failure"},
-        set(),
-        set(),
-    ]
-    failure = episodes.ending(1)["failure"]
-    assert failure["reason"] == "illegal_action"
-    assert failure["table"] in failure["message"] == episodes.view(1).note
+    complete = {"placement", "cost_ms", "phase_costs_ms"}
+    assert [set(episodes.ending(env)) for env in range(4)] == [complete, {"failure"}, set(), set()]
+    assert [episodes.failure(env) for env in (0, 2, 3)] == [None] * 3
+    failure, first = episodes.ending(1)["failure"], episodes.problem.order[1, 0]
+    assert (failure["reason"], failure["table"]) == ("illegal_action", tasks[1].tables.names[first])
+    assert failure["bytes_needed"] == tasks[1].tables.memory_bytes[first]
+    assert failure["bytes_free"] == tasks[1].topology.memory_cap_bytes.max()
+    assert {type(value) for value in failure.values()} == {str, int}
+    assert failure["table"] in failure["message"] == PlacementView.of(episodes, 1).failure
 
 
 def test_observations_are_new_unless_they_are_shared(make: Any, same: Any) -> None:
@@ -174,12 +182,12 @@ def test_observations_are_new_unless_they_are_shared(make: Any, same: Any) -> No
 def test_a_view_stays_as_it_was(make: Any) -> None:
     episodes = make()
     episodes.step(np.array([0, 0, 0, 0]))
-    view = episodes.view(2)
+    view = PlacementView.of(episodes, 2)
     before = copy.deepcopy(view)
     episodes.step(np.array([0, 0, 1, 1]))
     assert np.array_equal(view.phases_ms, before.phases_ms)
     assert np.array_equal(view.placement, before.placement)
-    assert not np.array_equal(episodes.view(2).phases_ms, before.phases_ms)
+    assert not np.array_equal(PlacementView.of(episodes, 2).phases_ms, before.phases_ms)
 
 
 # Copies
@@ -212,14 +220,14 @@ def test_a_copy_goes_on_alike_and_alone(make: Any, same: Any, tasks: list[Task],
 def test_an_episode_is_restored_beside_others(make: Any, same: Any, tasks: list[Task]) -> None:
     episodes = make()
     episodes.step(np.array([0, 1, 1, 3]))
-    kept, before = episodes.state.row(3), whole(episodes)
+    kept, before = row(episodes, 3), whole(episodes)
     episodes.step(np.array([0, 1, 1, 3]))
-    others = [episodes.state.row(env) for env in (0, 1)]
+    others = [row(episodes, env) for env in (0, 1)]
     episodes.restore(2, tasks[3], kept)
     assert episodes.tasks[2] is tasks[3]
-    assert same(vars(episodes.state.row(2)), vars(kept))
+    assert same(vars(row(episodes, 2)), vars(kept))
     assert all(np.array_equal(value[2], before[1][key][3]) for key, value in episodes.observations().items())
-    assert same([vars(episodes.state.row(env)) for env in (0, 1)], [vars(row) for row in others])
+    assert same([vars(row(episodes, env)) for env in (0, 1)], [vars(each) for each in others])
     rewards, _ = episodes.step(np.array([0, 1, 2, 2]))
     twin = make()
     twin.step(np.array([0, 1, 1, 3]))
@@ -240,31 +248,21 @@ def test_tasks_are_chosen_by_number_by_name_or_drawn(make: Any, tasks: list[Task
     assert {episodes.choose(rng).name for _ in range(40)} == {task.name for task in tasks}
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"), [(4, InvalidOptionError), (-1, InvalidOptionError), ("task 9", UnknownNameError)]
-)
-def test_a_key_that_names_no_task_is_refused(make: Any, key: Any, kind: type[ShardGymError]) -> None:
-    with pytest.raises(kind):
-        make(begun=False).choose(np.random.default_rng(0), key)
-
-
-@pytest.mark.parametrize("size", [(8, 2), (6, 6)])
-def test_a_task_that_is_too_large_is_refused_before_anything_begins(
-    make: Any, random_task: Any, size: tuple[int, int]
-) -> None:
-    with pytest.raises(InvalidTaskError, match="holds at most 7 tables and 5 devices"):
-        make(begun=False).choose(np.random.default_rng(0), random_task(np.random.default_rng(0), *size))
-
-
-def test_a_sampler_knows_no_numbers(make: Any, random_tables: Any) -> None:
-    sampler = TaskSampler(random_tables(np.random.default_rng(0), 9), (2, 5), (1, 2))
-    with pytest.raises(InvalidOptionError, match="pass a Task"):
-        make(begun=False, suite=sampler).choose(np.random.default_rng(0), 0)
+def test_a_key_that_names_no_task_is_refused(make: Any, random_tables: Any, random_task: Any) -> None:
+    rng, drawn = np.random.default_rng(0), TaskSampler(random_tables(np.random.default_rng(0), 9), (2, 5), (1, 2))
+    large = [(random_task(np.random.default_rng(0), *size), InvalidTaskError, "at most 7 tables and 5 devices")
+             for size in ((8, 2), (6, 6))]  # fmt: skip
+    named = [(4, InvalidOptionError, "no task 4"), (-1, InvalidOptionError, "no task -1"), ("x", UnknownNameError, "x")]
+    for key, kind, message in large + named:
+        with pytest.raises(kind, match=message):
+            make(begun=False).choose(rng, key)
+    with pytest.raises(InvalidOptionError, match="no numbered tasks; pass a Task"):
+        make(begun=False, suite=drawn).choose(rng, 0)
 
 
 def test_there_is_nothing_to_see_of_an_episode_that_never_began(make: Any) -> None:
-    with pytest.raises((ResetNeeded, InvalidOptionError), match="reset"):
-        make(begun=False).view(1)
+    with pytest.raises(InvalidOptionError, match="reset"):
+        PlacementView.of(make(begun=False), 1)
 
 
 @pytest.mark.parametrize("name", ["max_tables", "max_devices"])

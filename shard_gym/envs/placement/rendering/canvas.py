@@ -81,6 +81,13 @@ def blend(color: str, share: float) -> str:
     return "#" + "".join(f"{round(c + (255 - c) * share):02X}" for c in channels)
 
 
+def to_pixels(figure: Figure) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8, `figure` at its own dpi; a new array."""
+    canvas: Any = FigureCanvasAgg(figure)  # its methods carry no types
+    canvas.draw()
+    return np.array(canvas.buffer_rgba(), dtype=np.uint8)[..., :3].copy()
+
+
 def spread(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap: float) -> FloatArray:
     """(N,) float64, centers near the ascending `wanted` for labels of these widths, at least `gap` apart.
 
@@ -118,3 +125,9 @@ def horizon_of(total_ms: float) -> float:
     power = 10.0 ** np.floor(np.log10(total_ms))
     steps = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0]) * power
     return float(steps[steps >= 1.01 * total_ms][0])
+
+
+def ticks_of(horizon_ms: float, count: int) -> list[float]:
+    """About `count` round numbers from 0 to `horizon_ms`."""
+    ticks = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, horizon_ms)
+    return [float(tick) for tick in ticks if 0 <= tick <= horizon_ms * 1.001]

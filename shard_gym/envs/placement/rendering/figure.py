@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +26,15 @@ from shard_gym.envs.placement.rendering.canvas import (
     format_like,
     horizon_of,
     spread,
+    ticks_of,
+    to_pixels,
 )
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, shorten
-from shard_gym.errors import InvalidPlacementError, missing_extra
+from shard_gym.errors import InvalidPlacementError
 from shard_gym.text import counted
 
-try:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-except ModuleNotFoundError as error:
-    raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart: compute is dark, communication light; forward is
 # cold, backward warm.
@@ -190,9 +188,7 @@ def render_rgb(view: PlacementView) -> NDArray[np.uint8]:
 
     W is 1200, and H depends on the number of devices alone (both are even), so the frames of an episode make a video.
     """
-    agg: Any = FigureCanvasAgg(draw(view))  # its methods carry no types
-    agg.draw()
-    return np.array(agg.buffer_rgba(), dtype=np.uint8)[..., :3].copy()
+    return to_pixels(draw(view))
 
 
 def _row_count(view: PlacementView) -> int:
@@ -271,11 +267,9 @@ def _time_axis(canvas: Canvas, view: PlacementView, panel: _Panel, bottom: float
         middle = (panel.time_left + panel.time_right) / 2
         canvas.text(middle, (panel.top + bottom) / 2 + 0.05, "nothing is placed yet", 10, GREY, ha="center", bbox=WHITE)
         return
-    count = 5 if panel.compact else 8
-    for tick in MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, panel.horizon_ms):
-        if 0 <= tick <= panel.horizon_ms * 1.001:
-            canvas.line([panel.x(tick)] * 2, [panel.top, bottom + 0.04])
-            canvas.text(panel.x(tick), bottom + 0.18, f"{tick:,.10g}", 8, GREY, ha="center")
+    for tick in ticks_of(panel.horizon_ms, 5 if panel.compact else 8):
+        canvas.line([panel.x(tick)] * 2, [panel.top, bottom + 0.04])
+        canvas.text(panel.x(tick), bottom + 0.18, f"{tick:,.10g}", 8, GREY, ha="center")
     canvas.text(panel.time_left - 0.14, bottom + 0.18, "time, ms", 8, GREY, ha="right")
     start, end, y = panel.x(0), panel.x(total), bottom + 0.37
     canvas.line([end, end], [panel.top - 0.05, bottom + 0.04], INK, 1.2, zorder=5)
