@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from shard_gym import EmbeddingPlacementEnv, TaskSuite, register_environments
+from shard_gym import register_environments
 from shard_gym.envs.registration import ENVIRONMENTS
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
@@ -32,9 +31,11 @@ def in_a_fresh_process(script: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_an_environment_is_made_without_an_import(env_id: str, tmp_path: Path) -> None:
-    script = f"import gymnasium; env = gymnasium.make('shard_gym:{env_id}'); print(env.reset(seed=0)[1]['task'])"
-    assert in_a_fresh_process(script, tmp_path).startswith("dlrm-50x4/train/")
+@pytest.mark.parametrize("made", ["make({})", "make_vec({}, num_envs=2)"])
+def test_an_environment_is_made_without_an_import(env_id: str, made: str, tmp_path: Path) -> None:
+    env = made.format(repr(f"shard_gym:{env_id}"))
+    script = f"import gymnasium; task = gymnasium.{env}.reset(seed=0)[1]['task']; print(task)"
+    assert "dlrm-50x4/train/" in in_a_fresh_process(script, tmp_path)
 
 
 def test_importing_and_registering_again_changes_nothing(tmp_path: Path) -> None:
@@ -108,32 +109,3 @@ def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
-
-
-def test_episodes_of_different_size_may_end_in_one_step_of_a_vector(random_task: Callable[..., Any]) -> None:
-    """Gymnasium stacks the infos of a step, so what an episode ends with must have one shape for all tasks."""
-    rng = np.random.default_rng(0)
-    tasks = [random_task(rng, tables, devices, slack=None) for tables, devices in ((1, 2), (3, 3))]
-    suite = TaskSuite("two sizes", [replace(task, name=str(number)) for number, task in enumerate(tasks)])
-
-    def make_one(number: int) -> Callable[[], gymnasium.Env[Any, Any]]:
-        return lambda: OneTask(EmbeddingPlacementEnv(suite), number)
-
-    envs = gymnasium.vector.SyncVectorEnv([make_one(0), make_one(1)])
-    envs.reset(seed=0)
-    for _ in range(3):  # the short episode ends, begins anew, and ends beside the long one
-        *_, infos = envs.step(np.zeros(2, np.int64))
-    assert infos["_placement"].all()
-    assert infos["placement"].tolist() == [[0, -1, -1], [0, 0, 0]]
-    assert infos["phase_costs_ms"].shape == (2, 3, 4)
-
-
-class OneTask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Resets always to the same task."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], number: int) -> None:
-        super().__init__(env)
-        self.number = number
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.env.reset(seed=seed, options={"task": self.number})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ from shard_gym.envs.core.episodes import Episodes
 from shard_gym.envs.core.state import PlacementState, Status
 from shard_gym.envs.placement.observation import FullObservation
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
-from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.errors import InvalidOptionError
+from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 SIZES = ((1, 2), (4, 3), (6, 2), (5, 4))  # tables and devices
@@ -100,22 +98,6 @@ def test_what_is_over_stays_and_what_begins_anew_starts_from_nothing(make: Any, 
         assert all(np.array_equal(ours[key][env], theirs[key][other]) for key in ours)
 
 
-@pytest.mark.parametrize("reward", ["terminal", "dense", "normalized"])
-def test_many_episodes_are_as_many_alone(make: Any, same: Any, tasks: list[Task], reward: str) -> None:
-    together, alone = make(8, reward=reward), [make(1, begun=False, reward=reward) for _ in range(8)]
-    for env, one in enumerate(alone):
-        one.begin(np.zeros(1, np.int64), [tasks[env % 4]])
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        actions = np.where(rng.random(8) < 0.1, 4, together.masks().argmax(axis=1))
-        rewards, over = together.step(actions)
-        for env, one in enumerate(alone):
-            assert same([part[env : env + 1] for part in (rewards, over)], list(one.step(actions[env : env + 1])))
-            assert same({k: v[env : env + 1] for k, v in together.observations().items()}, one.observations())
-            assert same(together.ending(env), one.ending(0))
-    assert (together.state.status != Status.RUNNING).all()
-
-
 def test_a_reward_of_any_kind_gives_float64_and_nothing_where_an_episode_was_over(make: Any) -> None:
     for value in (0.5, np.float32(0.5), np.full(4, 0.5, np.float16), np.ones(4, np.int64)):
         episodes = make(reward=lambda transition, value=value: value)
@@ -164,59 +146,6 @@ def test_an_ending_says_nothing_before_the_end_and_why_after_a_failure(make: Any
     assert failure["table"] in failure["message"] == PlacementView.of(episodes, 1).failure
 
 
-def test_observations_are_new_unless_they_are_shared(make: Any, same: Any) -> None:
-    episodes = make()
-    first, second = episodes.observations(), episodes.observations()
-    assert same(first, second)
-    assert not any(np.shares_memory(first[key], second[key]) for key in first)
-    shared, again = episodes.observations(share=True), episodes.observations(share=True)
-    assert same(shared, first)
-    assert {key for key in first if np.shares_memory(shared[key], again[key])} == {
-        "device_mask",
-        "table_features",
-        "table_mask",
-    }
-    assert not any(np.shares_memory(first[key], shared[key]) for key in first)
-
-
-def test_a_view_stays_as_it_was(make: Any) -> None:
-    episodes = make()
-    episodes.step(np.array([0, 0, 0, 0]))
-    view = PlacementView.of(episodes, 2)
-    before = copy.deepcopy(view)
-    episodes.step(np.array([0, 0, 1, 1]))
-    assert np.array_equal(view.phases_ms, before.phases_ms)
-    assert np.array_equal(view.placement, before.placement)
-    assert not np.array_equal(PlacementView.of(episodes, 2).phases_ms, before.phases_ms)
-
-
-# Copies
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [Episodes.copy, copy.deepcopy, lambda episodes: pickle.loads(pickle.dumps(episodes))],
-    ids=["own", "deep", "pickle"],
-)
-@pytest.mark.parametrize("num_envs", [1, 7])
-def test_a_copy_goes_on_alike_and_alone(make: Any, same: Any, tasks: list[Task], copied: Any, num_envs: int) -> None:
-    episodes = make(num_envs)
-    episodes.begin(np.array([num_envs - 1]), [replace(tasks[3], name="elsewhere")])
-    episodes.step(episodes.masks().argmax(axis=1))
-    twin, before = copied(episodes), whole(episodes)
-    assert same(whole(twin), before)
-    for _ in range(4):
-        rewards, over = twin.step(twin.masks().argmax(axis=1))
-    twin.begin(np.array([0]), [tasks[2]])
-    assert same(whole(episodes), before)
-    for _ in range(4):
-        expected = episodes.step(episodes.masks().argmax(axis=1))
-    episodes.begin(np.array([0]), [tasks[2]])
-    assert same((rewards, over), expected)
-    # The task a pickle brings back is another object, so it has another row; all that can be seen is equal.
-    assert same(whole(twin), whole(episodes))
-
-
 def test_an_episode_is_restored_beside_others(make: Any, same: Any, tasks: list[Task]) -> None:
     episodes = make()
     episodes.step(np.array([0, 1, 1, 3]))
@@ -237,39 +166,9 @@ def test_an_episode_is_restored_beside_others(make: Any, same: Any, tasks: list[
 # Tasks
 
 
-def test_tasks_are_chosen_by_number_by_name_or_drawn(make: Any, tasks: list[Task], random_task: Any) -> None:
-    episodes, rng = make(begun=False), np.random.default_rng(0)
-    assert episodes.choose(rng, 2) is tasks[2]
-    assert episodes.choose(rng, np.int64(3)) is tasks[3]
-    assert episodes.choose(rng, "task 1") is tasks[1]
-    other = random_task(np.random.default_rng(0), 2, 2)
-    assert episodes.choose(rng, other) is other
-    assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state  # nothing was drawn yet
-    assert {episodes.choose(rng).name for _ in range(40)} == {task.name for task in tasks}
-
-
-def test_a_key_that_names_no_task_is_refused(make: Any, random_tables: Any, random_task: Any) -> None:
-    rng, drawn = np.random.default_rng(0), TaskSampler(random_tables(np.random.default_rng(0), 9), (2, 5), (1, 2))
-    large = [(random_task(np.random.default_rng(0), *size), InvalidTaskError, "at most 7 tables and 5 devices")
-             for size in ((8, 2), (6, 6))]  # fmt: skip
-    named = [(4, InvalidOptionError, "no task 4"), (-1, InvalidOptionError, "no task -1"), ("x", UnknownNameError, "x")]
-    for key, kind, message in large + named:
-        with pytest.raises(kind, match=message):
-            make(begun=False).choose(rng, key)
-    with pytest.raises(InvalidOptionError, match="no numbered tasks; pass a Task"):
-        make(begun=False, suite=drawn).choose(rng, 0)
-
-
 def test_there_is_nothing_to_see_of_an_episode_that_never_began(make: Any) -> None:
     with pytest.raises(InvalidOptionError, match="reset"):
         PlacementView.of(make(begun=False), 1)
-
-
-@pytest.mark.parametrize("name", ["max_tables", "max_devices"])
-@pytest.mark.parametrize("value", [1, 0, True, 7.0, "7"])
-def test_padding_holds_the_largest_task(make: Any, name: str, value: Any) -> None:
-    with pytest.raises(InvalidOptionError, match=rf"{name} must be an integer of at least \d, the suite's own; got"):
-        make(**{name: value})
 
 
 def test_without_padding_the_largest_task_decides(make: Any) -> None:

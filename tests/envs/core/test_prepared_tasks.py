@@ -18,7 +18,6 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import Problem, TableRows, prepare
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import Cluster, Topology
@@ -136,14 +135,6 @@ def test_a_source_without_a_fixed_list_has_only_own_places(tasks: list[Task]) ->
     assert shows(prepared.problem, 1, tasks[3])
     assert prepared.problem.row[0] != prepared.problem.row[1]
     assert len(prepared.problem.tables.order) == 2
-
-
-def test_a_task_that_is_too_large_is_refused(prepare_for: Any, tasks: list[Task], random_task: Any) -> None:
-    prepared = prepare_for(tasks, 1)
-    prepared.begin(envs(0), [tasks[2]])
-    with pytest.raises(InvalidTaskError, match="Raise max_tables or max_devices"):
-        prepared.begin(envs(0), [random_task(np.random.default_rng(0), MAX_TABLES + 1, 2)])
-    assert shows(prepared.problem, 0, tasks[2])
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,6 @@ def test_an_agent_trained_on_one_split_holds_the_other() -> None:
     assert spaces[0] == spaces[1]
 
 
-def test_a_suite_of_ones_own_needs_no_name(random_task: Any) -> None:
-    rng = np.random.default_rng(0)
-    tasks = TaskSuite("mine", [random_task(rng, 3 + i, 2, name=f"task {i}") for i in range(4)])
-    env = EmbeddingPlacementEnv(tasks)
-    assert (env.max_tables, env.max_devices) == (6, 2)
-    assert {env.reset(seed=seed)[1]["task"] for seed in range(40)} == {f"task {i}" for i in range(4)}
-
-
 # The tasks of many
 
 

@@ -21,7 +21,7 @@ from shard_gym.tables import NUM_BINS, Tables, Workload
 from shard_gym.tasks import Task, capped_task
 
 if "rgb_array" in RENDER_MODES:
-    from shard_gym.envs.placement.rendering.canvas import INK, blend, format_like, horizon_of, spread
+    from shard_gym.envs.placement.rendering.canvas import blend, format_like, horizon_of
     from shard_gym.envs.placement.rendering.figure import PALE, PHASE_COLORS, draw, draw_comparison, render_rgb
 
 STAGES = ("empty", "partial", "failed", "complete")
@@ -297,44 +297,15 @@ def test_a_model_with_its_own_total_is_not_called_a_sum() -> None:
 
 
 @needs_matplotlib
-def test_the_next_table_to_place_may_be_too_small_to_see_and_is_marked_all_the_same() -> None:
-    view = make_view(4, "partial")
-    rows = np.array(view.task.tables.num_embeddings)
-    rows[view.next_table] = 1
-    reads = np.array(view.task.tables.distinct_rows)
-    reads[view.next_table] = 1.0
-    task = replace(
-        view.task,
-        tables=replace(view.task.tables, num_embeddings=rows, distinct_rows=reads),
-        known_placement=None,
-    )
-    marked, unmarked = (render_rgb(replace(view, task=task, next_table=t)) for t in (view.next_table, -1))
-    half = marked.shape[0] // 2
-    strip = slice(half, None), slice(600, None)
-    assert pixels_like(marked[strip], INK) >= pixels_like(unmarked[strip], INK) + 20
-
-
-@needs_matplotlib
 def test_the_users_settings_neither_matter_nor_change() -> None:
     import matplotlib
 
     view = make_view(4)
     usual = render_rgb(view)
-    settings = {
-        "figure.facecolor": "black",
-        "figure.dpi": 37,
-        "figure.autolayout": True,
-        "text.color": "white",
-        "font.size": 30,
-        "font.weight": "bold",
-        "font.style": "italic",
-        "lines.marker": "o",
-        "axes.grid": True,
-        "axes.xmargin": 0.3,
-        "patch.linewidth": 9,
-        "patch.force_edgecolor": True,
-    }
-    with matplotlib.rc_context(settings):
+    colors = {"figure.facecolor": "black", "text.color": "white", "lines.marker": "o", "axes.grid": True}
+    sizes = {"figure.dpi": 37, "figure.autolayout": True, "axes.xmargin": 0.3, "patch.linewidth": 9}
+    fonts = {"font.size": 30, "font.weight": "bold", "font.style": "italic"}
+    with matplotlib.rc_context({**colors, **sizes, **fonts}):
         before = dict(matplotlib.rcParams)
         theirs = render_rgb(view)
         assert dict(matplotlib.rcParams) == before
@@ -371,21 +342,6 @@ def test_matplotlib_is_imported_for_pictures_alone(program: str) -> None:
 
 
 # Labels and axes
-
-
-@needs_matplotlib
-def test_spread_leaves_labels_with_room_alone_and_parts_the_others() -> None:
-    widths = np.full(4, 1.0)
-    roomy = np.array([1.0, 3.0, 5.0, 7.0])
-    assert spread(roomy, widths, 0.0, 8.0, 0.1).tolist() == roomy.tolist()
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        wanted, widths = np.sort(rng.uniform(0, 8, 4)), rng.uniform(0.1, 1.8, 4)
-        centers = spread(wanted, widths, 0.0, 8.0, 0.1)
-        left, right = centers - widths / 2, centers + widths / 2
-        assert (left[1:] - right[:-1] >= 0.1 - 1e-9).all()
-        assert left[0] >= -1e-9
-        assert right[-1] <= 8 + 1e-9
 
 
 @needs_matplotlib

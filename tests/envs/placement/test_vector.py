@@ -166,21 +166,6 @@ def test_the_action_of_an_environment_that_begins_anew_is_ignored(make: Any, sam
     assert a[0]["progress"][0] == 0.0
 
 
-def test_a_reward_of_ones_own_is_0_while_an_episode_begins_anew(make: Any) -> None:
-    """And a float64 array whatever it returns, as a SyncVectorEnv has it."""
-
-    class Bonus:
-        def __call__(self, transition: Any) -> Any:
-            return np.full(len(transition.over), 0.25, np.float32)
-
-    env = make(3, reward=Bonus())
-    env.reset(seed=0)
-    rewards = [env.step(np.array(actions))[1] for actions in ([2, 0, 0], [0, 0, 0])]
-    assert [each.dtype for each in rewards] == [np.float64] * 2
-    assert rewards[0].tolist() == [0.25, 0.25, 0.25]
-    assert rewards[1][0] == 0.0
-
-
 # Actions
 
 

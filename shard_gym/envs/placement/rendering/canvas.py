@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import missing_extra
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
+except ModuleNotFoundError as error:
+    raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 
 INK, GREY, LINE, TRACK, SLATE, ALERT = "#1F2933", "#66727F", "#D5DBE1", "#EDF0F3", "#8796A5", "#B3261E"
 DPI = 100
