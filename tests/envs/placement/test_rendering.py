@@ -22,7 +22,8 @@ from shard_gym.tasks import Task, capped_task
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like, horizon_of
-    from shard_gym.envs.placement.rendering.figure import PALE, PHASE_COLORS, draw, draw_comparison, render_rgb
+    from shard_gym.envs.placement.rendering.chart import PALE, PHASE_COLORS
+    from shard_gym.envs.placement.rendering.figure import draw, draw_comparison, render_rgb
 
 STAGES = ("empty", "partial", "failed", "complete")
 NOTE = (
