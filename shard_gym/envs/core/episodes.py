@@ -267,13 +267,13 @@ class Episodes:
 
     def copy(self) -> Episodes:
         """Independent episodes in the same state. The tasks, the model, the reward and the observation are shared."""
-        twin = copy.copy(self)
-        twin._prepared = self._prepared.copy()
-        twin.tasks = list(self.tasks)
-        twin._details = dict(self._details)
-        twin.state = self.state.copy()
-        twin._constant = {key: array.copy() for key, array in self._constant.items()}
-        return twin
+        clone = copy.copy(self)
+        clone._prepared = self._prepared.copy()
+        clone.tasks = list(self.tasks)
+        clone._details = dict(self._details)
+        clone.state = self.state.copy()
+        clone._constant = {key: array.copy() for key, array in self._constant.items()}
+        return clone
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:

@@ -41,10 +41,10 @@ class PreparedTasks:
 
     def copy(self) -> PreparedTasks:
         """A copy that shares no memory with this one."""
-        twin = copy.copy(self)
-        twin._prepared = self._prepared.copy()
-        twin._all, twin.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
-        return twin
+        clone = copy.copy(self)
+        clone._prepared = self._prepared.copy()
+        clone._all, clone.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
+        return clone
 
     def _row(self, env: int, task: Task) -> int:
         row = self._row_of.get(task.name, -1)

@@ -129,8 +129,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo` also needs
       the package `moviepy`.
 
-    In addition to the Gymnasium interface there are `get_state`, `set_state` and `clone` for search, and the attributes
-    `task`, `problem` and `state` with the unpadded task and the raw arrays.
+    In addition to the Gymnasium interface there are `get_state`, `set_state` and `clone` for search, and attributes:
+    `task` (unpadded), `problem` and `state` (arrays), `tasks` (the suite or sampler), `cost_model`, `max_tables` and
+    `max_devices` (the padding).
 
     ## References
 
@@ -158,6 +159,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self.render_mode = render_mode
         observe = make_observation(observation)
         self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
+        self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
         self.observation_space = observe.space(self.max_tables, self.max_devices)
         self.action_space = spaces.Discrete(self.max_devices)
 
@@ -206,26 +209,6 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     # In addition to it
 
     @property
-    def max_tables(self) -> int:
-        """Padding of the tables."""
-        return self._episodes.max_tables
-
-    @property
-    def max_devices(self) -> int:
-        """Padding of the devices."""
-        return self._episodes.max_devices
-
-    @property
-    def tasks(self) -> TaskSource:
-        """The suite or sampler of the tasks."""
-        return self._episodes.source
-
-    @property
-    def cost_model(self) -> AdditiveCostModel:
-        """The model that estimates the costs."""
-        return self._episodes.cost_model
-
-    @property
     def task(self) -> Task:
         """The task of this episode."""
         return self._require_episode("There is no task yet")
@@ -264,11 +247,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     def clone(self) -> EmbeddingPlacementEnv:
         """An independent environment in the same state; the immutable tasks are shared."""
-        twin = copy.copy(self)
-        twin._episodes = self._episodes.copy()
-        twin._np_random = copy.deepcopy(self.np_random)
-        twin.action_space = copy.deepcopy(self.action_space)  # it has a random generator
-        return twin
+        clone = copy.copy(self)
+        clone._episodes = self._episodes.copy()
+        clone._np_random = copy.deepcopy(self.np_random)
+        clone.action_space = copy.deepcopy(self.action_space)  # it has a random generator
+        return clone
 
     def _require_episode(self, sentence: str) -> Task:
         """The task of this episode; `ResetNeeded` if none has begun."""
