@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.observation import Observation, ObservationDict
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task, TaskSuite

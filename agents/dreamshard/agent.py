@@ -19,7 +19,7 @@ from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.envs.placement.problem import Problem, prepare
+from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement

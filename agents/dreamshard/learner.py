@@ -31,7 +31,7 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.envs.placement.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.system import one_thread

@@ -11,8 +11,8 @@ from shard_gym.agents.dreamshard.policy import Policy, PolicyInput
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.network import FloatWeights
-from shard_gym.envs.placement.problem import Problem
-from shard_gym.envs.placement.state import COMPLETE, PlacementState, advance, initial_state
+from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.state import COMPLETE, PlacementState, advance, initial_state
 from shard_gym.topology import Cluster
 
 Float32Array = NDArray[np.float32]

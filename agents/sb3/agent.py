@@ -16,7 +16,7 @@ from shard_gym.agents.sb3.features import device_set
 from shard_gym.agents.sb3.network import DeviceScorer
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.placement.observation import ObservationDict
+from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.placement import Placement

@@ -22,7 +22,7 @@ from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.placement.reward import Transition
+from shard_gym.envs.core.reward import Transition
 from shard_gym.errors import missing_extra, unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread

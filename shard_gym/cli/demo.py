@@ -24,7 +24,7 @@ from shard_gym.cli.console import (
 )
 from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.envs.placement.viewer import PlacementView, draw_comparison
+from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
 from shard_gym.evaluation import Evaluation, compare, evaluate
 from shard_gym.placement import Placement
@@ -175,6 +175,8 @@ def _cells(evaluation: Evaluation | None, reference: Evaluation) -> tuple[str, s
 
 def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:
     """The dearest and the cheapest placement of task `PICTURED` among those of several agents, side by side."""
+    from shard_gym.envs.placement.rendering.figure import draw_comparison
+
     suite, number = PICTURED
     task = load_suite(suite)[number]
     placed = {name: evaluation.tasks[number] for name, evaluation in evaluations.items()}

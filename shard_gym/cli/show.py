@@ -177,7 +177,8 @@ def print_moves(console: Console, explanation: Explanation, count: int = 5) -> N
 
 def _draw(explanation: Explanation, agent: str, path: Path) -> None:
     """Write a picture of the placement, in the format that the suffix of `path` names."""
-    from shard_gym.envs.placement.viewer import PlacementView, draw
+    from shard_gym.envs.placement.rendering.figure import draw
+    from shard_gym.envs.placement.rendering.view import PlacementView
 
     task = explanation.task
     figure = draw(

@@ -1,4 +1,4 @@
-"""Registers the environments with Gymnasium; one table, so that every test can walk over all of them."""
+"""The table of environments, and their registration with Gymnasium."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import gymnasium
 
 
 class EntryPoints(NamedTuple):
-    """Where an environment is defined, for one environment and for many at once.
+    """The classes of an environment.
 
     Attributes:
-        scalar: class of one.
-        vector: class of many.
-        nondeterministic: whether the same actions may lead to other rewards.
+        scalar: the environment.
+        vector: its vector environment.
+        nondeterministic: whether the same actions may give different rewards.
     """
 
     scalar: str
@@ -36,7 +36,7 @@ ENVIRONMENTS: dict[str, EntryPoints] = {
 
 
 def register_environments() -> None:
-    """Make every environment known to `gymnasium.make`; calling it again changes nothing."""
+    """Register every environment with Gymnasium; calling it again changes nothing."""
     for env_id, entry_points in ENVIRONMENTS.items():
         if env_id not in gymnasium.registry:
             gymnasium.register(

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from shard_gym import EmbeddingPlacementEnv, TaskSuite, register_environments
+from shard_gym import register_environments
 from shard_gym.envs.registration import ENVIRONMENTS
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
@@ -32,9 +31,11 @@ def in_a_fresh_process(script: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_an_environment_is_made_without_an_import(env_id: str, tmp_path: Path) -> None:
-    script = f"import gymnasium; env = gymnasium.make('shard_gym:{env_id}'); print(env.reset(seed=0)[1]['task'])"
-    assert in_a_fresh_process(script, tmp_path).startswith("dlrm-50x4/train/")
+@pytest.mark.parametrize("made", ["make({})", "make_vec({}, num_envs=2)"])
+def test_an_environment_is_made_without_an_import(env_id: str, made: str, tmp_path: Path) -> None:
+    env = made.format(repr(f"shard_gym:{env_id}"))
+    script = f"import gymnasium; task = gymnasium.{env}.reset(seed=0)[1]['task']; print(task)"
+    assert "dlrm-50x4/train/" in in_a_fresh_process(script, tmp_path)
 
 
 def test_importing_and_registering_again_changes_nothing(tmp_path: Path) -> None:
@@ -74,40 +75,6 @@ def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:
     assert same(rollout(env, np.random.default_rng(0), 30), rollout(twin, np.random.default_rng(0), 30))
 
 
-def test_a_sync_vector_steps_each_copy_as_it_would_alone(case: tuple[str, dict[str, Any]], make: Make) -> None:
-    env_id, arguments = case
-    vector = gymnasium.make_vec(env_id, num_envs=3, vectorization_mode="sync", **arguments)
-    alone = [make() for _ in range(3)]
-    obs, info = vector.reset(seed=10)
-    for row, env in enumerate(alone):
-        expected, expected_info = env.reset(seed=10 + row)
-        assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
-        assert info["task"][row] == expected_info["task"]
-    for _ in range(8):
-        actions = info["action_mask"].argmax(axis=1)
-        obs, rewards, terminated, truncated, info = vector.step(actions)
-        assert not (terminated | truncated).any()
-        assert info["_action_mask"].all()
-        for row, env in enumerate(alone):
-            expected, reward, _, _, expected_info = env.step(int(actions[row]))
-            assert all(np.array_equal(obs[key][row], expected[key]) for key in expected)
-            assert rewards[row] == reward
-            assert np.array_equal(info["action_mask"][row], expected_info["action_mask"])
-    vector.close()
-
-
-@pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_a_vector_with_autoreset_goes_on_after_an_end(env_id: str) -> None:
-    vector = gymnasium.make_vec(env_id, num_envs=2, vectorization_mode="sync", suite="dlrm-20x4")
-    _, info = vector.reset(seed=0)
-    ends = np.zeros(2, int)
-    for _ in range(70):
-        _, _, terminated, _, info = vector.step(info["action_mask"].argmax(axis=1))
-        ends += terminated
-    assert (ends >= 2).all()
-    vector.close()
-
-
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_every_render_mode_renders_every_kind_of_state(env_id: str) -> None:
     modes = gymnasium.make(env_id).metadata["render_modes"]
@@ -142,32 +109,3 @@ def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
-
-
-def test_episodes_of_different_size_may_end_in_one_step_of_a_vector(random_task: Callable[..., Any]) -> None:
-    """Gymnasium stacks the infos of a step, so what an episode ends with must have one shape for all tasks."""
-    rng = np.random.default_rng(0)
-    tasks = [random_task(rng, tables, devices, slack=None) for tables, devices in ((1, 2), (3, 3))]
-    suite = TaskSuite("two sizes", [replace(task, name=str(number)) for number, task in enumerate(tasks)])
-
-    def make_one(number: int) -> Callable[[], gymnasium.Env[Any, Any]]:
-        return lambda: OneTask(EmbeddingPlacementEnv(suite), number)
-
-    envs = gymnasium.vector.SyncVectorEnv([make_one(0), make_one(1)])
-    envs.reset(seed=0)
-    for _ in range(3):  # the short episode ends, begins anew, and ends beside the long one
-        *_, infos = envs.step(np.zeros(2, np.int64))
-    assert infos["_placement"].all()
-    assert infos["placement"].tolist() == [[0, -1, -1], [0, 0, 0]]
-    assert infos["phase_costs_ms"].shape == (2, 3, 4)
-
-
-class OneTask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Resets always to the same task."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], number: int) -> None:
-        super().__init__(env)
-        self.number = number
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.env.reset(seed=seed, options={"task": self.number})

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel
-from shard_gym.envs.placement.problem import prepare
-from shard_gym.envs.placement.state import advance, initial_state
+from shard_gym.envs.core.problem import prepare
+from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Tables
 

@@ -1,4 +1,4 @@
-"""`EmbeddingPlacementEnv`: one placement at a time, as a Gymnasium environment."""
+"""`EmbeddingPlacementEnv`: the Gymnasium environment of `EmbeddingPlacement-v0`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.placement.episodes import Episodes, checked_options
-from shard_gym.envs.placement.observation import Observation, ObservationDict
-from shard_gym.envs.placement.problem import Problem
-from shard_gym.envs.placement.reward import Reward
-from shard_gym.envs.placement.state import RUNNING, PlacementState
-from shard_gym.envs.placement.viewer import RENDER_MODES, PlacementView, render_ansi, render_rgb
-from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
+from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.reward import Reward
+from shard_gym.envs.core.state import RUNNING, PlacementState
+from shard_gym.envs.placement.observation import make_observation
+from shard_gym.envs.placement.rendering.modes import RENDER_MODES, check_render_mode, render
+from shard_gym.envs.placement.rendering.view import PlacementView
+from shard_gym.errors import InvalidActionError
 from shard_gym.tasks import Task, TaskSource
 
-_SELF = np.zeros(1, np.int64)
-"""The only environment of a batch of one."""
+_ENV = np.zeros(1, np.int64)
+"""Index of the only episode."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that decides how an episode goes on; made by `get_state`, taken by `set_state`.
+    """An episode under way and the random generator; see `EmbeddingPlacementEnv.get_state`.
 
     Attributes:
         task: the task of the episode.
@@ -47,24 +48,25 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     """
     ## Description
 
-    A recommender model has tens to thousands of embedding tables; each must go to one of D devices, so that a training
-    iteration is short and no device runs out of memory. An episode places the tables of one task, one at a time, in
-    descending order of their estimated cost alone. A cost model says what the placement costs: every iteration runs
-    through four phases (forward, forward all-to-all, backward all-to-all, backward), and each lasts as long as its
-    slowest device. Costs do not add up: tables on one device are fused into one operator.
+    A recommender model has tens to thousands of embedding tables. Each is placed on one of D devices, such that a
+    training iteration is short and no device runs out of memory. An episode places the tables of one task, one at a
+    time, in descending order of the estimated cost of each table alone. A cost model estimates the cost of the
+    placement: an iteration has four phases (forward, forward all-to-all, backward all-to-all, backward), and each lasts
+    as long as its slowest device. The costs of tables on one device are not additive, because the tables are fused into
+    one operator.
 
     ## Action Space
 
     `Discrete(max_devices)`: the device that receives the current table.
 
-    An action is legal if the device exists in this task and the table still fits its memory. An illegal action ends the
-    episode (see Episode End); it never raises. A value outside the space raises `InvalidActionError`.
+    An action is legal if the task has that device and the table fits into its free memory. An illegal action ends the
+    episode (see Episode End) and raises nothing. A value outside the space raises `InvalidActionError`.
 
     ## Observation Space
 
-    A `Dict` of 1-D arrays, padded to `max_tables` (T) and `max_devices` (D); padding is zero, in `assignment` -1.
-    Tables stand in the order in which they are placed. Where there are several numbers for each device or table, they
-    stand together: `obs["device_costs"].reshape(D, 4)`. `observation="compact"` leaves out the keys marked *.
+    A `Dict` of 1-D arrays, padded to `max_tables` (T) and `max_devices` (D). Padding is 0, in `assignment` -1. Tables
+    are in the order in which they are placed. Several numbers of one device or table are adjacent:
+    `obs["device_costs"].reshape(D, 4)` has a row for each device. `observation="compact"` has no keys marked *.
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
@@ -72,42 +74,42 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     | `current_table_costs` | (4,) | float32 | ms of the four phases with that table alone on a device |
     | `device_costs` | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current table's share of it |
-    | `device_mask` | (D,) | int8 | 1 where there is a device |
-    | `action_mask` | (D,) | int8 | 1 where the current table fits |
+    | `device_mask` | (D,) | int8 | 1 for a device of the task, 0 for padding |
+    | `action_mask` | (D,) | int8 | 1 for a device where the current table fits |
     | `progress` | (1,) | float32 | share of the tables already placed |
     | `table_features` * | (T * 21,) | float32 | the 21 features of every table |
-    | `table_mask` * | (T,) | int8 | 1 where there is a table |
-    | `assignment` * | (T,) | int64 | device of each table, -1 while it has none |
+    | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
+    | `assignment` * | (T,) | int64 | device of each table, -1 if it is not placed |
 
     ## Starting State
 
-    Nothing is placed. The task is drawn from the suite, all tasks equally likely, with the environment's own generator;
-    `reset(options={"task": key})` takes the task at an index, of a name, or a `shard_gym.Task` itself.
+    Nothing is placed. The task is drawn uniformly from the suite with the environment's random generator, or chosen
+    with `reset(options={"task": key})`: an index, a name, or a `shard_gym.Task`.
 
     ## Rewards
 
-    - `"terminal"` (default): 0, and at the end minus the cost of the placement in ms.
-    - `"dense"`: minus what each step added to the cost, in ms; sums to the same return.
-    - `"normalized"`: 0, and at the end minus the cost divided by a lower bound of the task.
+    - `"terminal"` (default): 0, and at the last step minus the cost of the placement in ms.
+    - `"dense"`: at each step minus the increase of the cost in ms; the return is that of `"terminal"`.
+    - `"normalized"`: 0, and at the last step minus the cost divided by a lower bound of the task.
 
-    A failed episode is charged a penalty in place of the cost: 1.1 times an upper bound on the cost of all placements
-    of the task, so no valid placement can be as bad. Pass any object with the shape of
-    `shard_gym.envs.placement.reward.Reward` for a reward of your own.
+    A failed episode is charged a penalty instead of the cost: 1.1 times an upper bound on the cost of all placements
+    of the task, so every valid placement is better. For a reward of your own, pass a function like
+    `shard_gym.envs.core.reward.Reward`.
 
     ## Episode End
 
     `terminated` is True when all tables are placed, when the action was illegal, or when the next table fits no device
-    (a dead end). `truncated` is always False. Stepping on without a reset raises `gymnasium.error.ResetNeeded`.
+    (a dead end). `truncated` is always False. A further step without a reset raises `gymnasium.error.ResetNeeded`.
 
     ## Information
 
     `reset` and `step` return
     - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
-      episode it shows all devices of the task. `env.unwrapped.action_masks()` returns it as bool, as MaskablePPO asks;
+      episode it is 1 for all devices of the task. `env.unwrapped.action_masks()` returns it as bool, for MaskablePPO;
     - `task`: name of the task.
 
     The last step of a complete placement adds `placement` ((max_tables,) int64, in the task's own order of tables, -1
-    beyond them), `cost_ms` (float) and `phase_costs_ms` ((max_devices, 4) float64). The last step of a failed one adds
+    in padding), `cost_ms` (float) and `phase_costs_ms` ((max_devices, 4) float64). The last step of a failed one adds
     `failure`: a dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on
     any device) and a `message`.
 
@@ -119,16 +121,17 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     ```
 
     - `suite="dlrm-50x4"`: name of a suite (`shard-gym suites` lists them), a `TaskSuite`, or a `TaskSampler`;
-    - `split="train"`: split of a named suite. The suites of whole models (mlperf, merlin) have no "train": say "test";
+    - `split="train"`: split of a named suite. The suites of whole models (mlperf, merlin) have only "test";
     - `cost_model="analytical"`: name of a cost model, path of a neural one, or an `AdditiveCostModel`;
     - `reward="terminal"`, `observation="full"`: names as above, or objects;
-    - `max_tables=None`, `max_devices=None`: padding; by default that of the largest task in all splits of the suite.
-      Set both to train one agent for several suites;
-    - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo`, which films
-      "rgb_array", needs the package `moviepy` as well.
+    - `max_tables=None`, `max_devices=None`: padding; by default the size of the largest task in all splits of the
+      suite. Set both to train one agent on several suites;
+    - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo` also needs
+      the package `moviepy`.
 
-    Beyond the Gymnasium interface: `get_state`, `set_state` and `clone` for search, and the attributes `task`,
-    `problem` and `state` with the unpadded task and the raw arrays.
+    In addition to the Gymnasium interface there are `get_state`, `set_state` and `clone` for search, and attributes:
+    `task` (unpadded), `problem` and `state` (arrays), `tasks` (the suite or sampler), `cost_model`, `max_tables` and
+    `max_devices` (the padding).
 
     ## References
 
@@ -154,8 +157,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     ) -> None:
         check_render_mode(render_mode)
         self.render_mode = render_mode
-        self._episodes = Episodes(1, suite, split, cost_model, reward, observation, max_tables, max_devices)
-        self.observation_space = self._episodes.observe.space(self.max_tables, self.max_devices)
+        observe = make_observation(observation)
+        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
+        self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
+        self.observation_space = observe.space(self.max_tables, self.max_devices)
         self.action_space = spaces.Discrete(self.max_devices)
 
     # The Gymnasium interface
@@ -166,14 +172,14 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         """Start an episode; `options={"task": key}` picks its task (see the class).
 
         Raises:
-            InvalidOptionError: options that are no dict, an option that is not known, or an index out of range.
+            InvalidOptionError: options that are not a dict, an unknown option, or an index out of range.
             UnknownNameError: no task has that name.
-            InvalidTaskError: a task with more tables or devices than this environment holds.
+            InvalidTaskError: the task has more tables or devices than the padding.
         """
         chosen = checked_options(options, "task")
         super().reset(seed=seed)
         task = self._episodes.choose(self.np_random, chosen.get("task"))
-        self._episodes.begin(_SELF, [task])
+        self._episodes.begin(_ENV, [task])
         return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
@@ -182,7 +188,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         Raises:
             InvalidActionError: `action` is outside the action space.
             ResetNeeded: the episode is over, or none has begun.
-            InvalidCostError: the episode ends here, and the cost model says that it costs NaN or infinity.
+            InvalidCostError: the episode ends here, and its cost is NaN or infinite.
         """
         self._require_episode("No episode has begun")
         if self._episodes.state.status.item() != RUNNING:
@@ -193,34 +199,14 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
 
     def render(self) -> Any:
-        """A str ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"); None without a render mode."""
+        """A str ("ansi"), or an (H, W, 3) uint8 array ("rgb_array"); None without a render mode."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() was called without a render_mode; pass render_mode to gymnasium.make().")
             return None
         self._require_episode("There is nothing to render yet")
-        return render_ansi(self.view()) if self.render_mode == "ansi" else render_rgb(self.view())
+        return render(self.view(), self.render_mode)
 
-    # Beyond it
-
-    @property
-    def max_tables(self) -> int:
-        """Padding of the tables."""
-        return self._episodes.max_tables
-
-    @property
-    def max_devices(self) -> int:
-        """Padding of the devices."""
-        return self._episodes.max_devices
-
-    @property
-    def tasks(self) -> TaskSource:
-        """Where the tasks come from."""
-        return self._episodes.source
-
-    @property
-    def cost_model(self) -> AdditiveCostModel:
-        """The model that estimates the costs."""
-        return self._episodes.cost_model
+    # In addition to it
 
     @property
     def task(self) -> Task:
@@ -240,44 +226,42 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return self._episodes.state
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(max_devices,) bool: the devices where the current table fits; the name is MaskablePPO's."""
+        """(max_devices,) bool: the devices where the current table fits; MaskablePPO calls this method."""
         self._require_episode("There is no mask yet")
         mask: NDArray[np.bool_] = self._episodes.masks()[0]
         return mask
 
     def view(self) -> PlacementView:
-        """The placement so far, for rendering and explaining."""
+        """The placement so far, for rendering."""
         self._require_episode("There is nothing to see yet")
-        return self._episodes.view(0)
+        return PlacementView.of(self._episodes, 0)
 
     def get_state(self) -> Snapshot:
-        """A snapshot of the episode and the random generator; later steps do not change it."""
+        """A copy of the episode and of the state of the random generator, for `set_state`."""
         return Snapshot(self.task, self.state.copy(), copy.deepcopy(self.np_random.bit_generator.state))
 
     def set_state(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot`, taken from this environment or an equal one."""
+        """Continue from `snapshot`, taken from this environment or one with equal arguments."""
         self._episodes.restore(0, snapshot.task, snapshot.state)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
     def clone(self) -> EmbeddingPlacementEnv:
-        """An independent environment in the same state. The tasks, which never change, are shared."""
-        twin = copy.copy(self)
-        twin._episodes = self._episodes.copy()
-        twin._np_random = copy.deepcopy(self.np_random)
-        twin.action_space = copy.deepcopy(self.action_space)  # it holds a generator too
-        return twin
-
-    # Inside
+        """An independent environment in the same state; the immutable tasks are shared."""
+        clone = copy.copy(self)
+        clone._episodes = self._episodes.copy()
+        clone._np_random = copy.deepcopy(self.np_random)
+        clone.action_space = copy.deepcopy(self.action_space)  # it has a random generator
+        return clone
 
     def _require_episode(self, sentence: str) -> Task:
-        """The task of the episode under way or just ended."""
+        """The task of this episode; `ResetNeeded` if none has begun."""
         task = self._episodes.tasks[0]
         if task is None:
             raise ResetNeeded(f"{sentence}: call reset() first.")
         return task
 
     def _is_device(self, action: Any) -> bool:
-        """Whether `action` is in the action space, which takes two microseconds to say so of the usual integers."""
+        """Whether `action` is in the action space; `Discrete.contains` takes two microseconds more for integers."""
         if type(action) in (int, np.int64):
             return bool(0 <= action < self.max_devices)
         return self.action_space.contains(action)
@@ -288,16 +272,3 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     def _info(self) -> dict[str, Any]:
         mask = self._episodes.masks()[0].astype(np.int8)
         return {"action_mask": mask, "task": self.task.name, **self._episodes.ending(0)}
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    """Refuse a render mode that does not work here.
-
-    Raises:
-        InvalidOptionError: it is not known, or needs a package that is not installed.
-    """
-    if render_mode is not None and render_mode not in RENDER_MODES:
-        raise InvalidOptionError(
-            f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
-            f"rgb_array needs matplotlib: pip install 'shard-gym[viz]'."
-        )

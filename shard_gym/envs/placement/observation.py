@@ -1,7 +1,7 @@
-"""Observations: what an agent sees of a state, as fixed-size arrays padded to max_tables and max_devices.
+"""Observations of `EmbeddingPlacement-v0`: dicts of 1-D arrays of fixed size, padded to max_tables and max_devices.
 
-Every array is 1-D, as Stable-Baselines3 wants it: rows of tables or devices stand one after the other, and
-`array.reshape(max_devices, -1)` or `array.reshape(max_tables, -1)` gives them back.
+`array.reshape(max_devices, -1)` or `array.reshape(max_tables, -1)` gives the rows of devices or tables. The arrays are
+1-D because Stable-Baselines3 warns about others.
 """
 
 from __future__ import annotations
@@ -9,50 +9,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import truediv
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from shard_gym.envs.placement.problem import IntArray, Problem
-from shard_gym.envs.placement.state import MOST_PLAIN_DEVICES, PlacementState, action_mask
+from shard_gym.cost_models.base import PHASES
+from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import FEATURE_NAMES
 
 MAX_FEATURE = 100.0
-"""Features are standardised logarithms and shares; none comes near this."""
+"""Bound of the features in the space; standardised logarithms and shares are far below it."""
 
 MAX_MS = 1e9
-
-ObservationDict = dict[str, Any]
-"""An array for each key of the space."""
-
-
-@runtime_checkable
-class Observation(Protocol):
-    """Describes and builds the observations of N environments."""
-
-    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The space of one environment: the keys of `constant` and of `__call__`."""
-
-    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
-
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """The other keys, leading shape (N,); new arrays."""
+"""Bound of the costs in the space."""
 
 
 class CompactObservation:
-    """The table to place and the devices; its size does not depend on the number of tables."""
+    """The current table and the devices; the size does not depend on the number of tables."""
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         """The keys of one environment; shapes and units are in the environment's documentation."""
         return spaces.Dict(
             {
                 "current_table": _box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
-                "current_table_costs": _box(0.0, MAX_MS, 4),
-                "device_costs": _box(0.0, MAX_MS, max_devices * 4),
+                "current_table_costs": _box(0.0, MAX_MS, len(PHASES)),
+                "device_costs": _box(0.0, MAX_MS, max_devices * len(PHASES)),
                 "device_memory": _box(0.0, 1.0, max_devices * 2),
                 "device_mask": spaces.MultiBinary(max_devices),
                 "action_mask": spaces.MultiBinary(max_devices),
@@ -67,14 +52,14 @@ class CompactObservation:
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        if problem.num_envs == 1 and problem.max_devices <= MOST_PLAIN_DEVICES:
+        if problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES:
             return self._of_one(problem, state)
         tables, current = problem.tables, problem.current(state.step)
         features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
-        costs = tables.costs.reshape(-1, 4).take(current, axis=0)
+        costs = tables.costs.reshape(-1, len(PHASES)).take(current, axis=0)
         needed = tables.memory.reshape(-1).take(current)
-        nothing_waits = state.step == problem.num_tables
-        features[nothing_waits], costs[nothing_waits], needed[nothing_waits] = 0.0, 0.0, 0
+        all_placed = state.step == problem.num_tables
+        features[all_placed], costs[all_placed], needed[all_placed] = 0.0, 0.0, 0
         return {
             "current_table": features,
             "current_table_costs": costs,
@@ -86,15 +71,16 @@ class CompactObservation:
 
     @staticmethod
     def _of_one(problem: Problem, state: PlacementState) -> ObservationDict:
-        """The arrays of one environment alone, on plain numbers, as it steps; the same bits (test_plain.py)."""
+        """The same of a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
         tables, num_tables = problem.tables, problem.num_tables.item()
         row, step = problem.row.item(), state.step.item()
         if step < num_tables:
             features, costs = tables.features[row, step, None].copy(), tables.costs[row, step, None].copy()
             needed = float(tables.memory.item(row, step))
         else:
-            features, costs, needed = np.zeros((1, len(FEATURE_NAMES)), np.float32), np.zeros((1, 4), np.float32), 0.0
-        caps = [float(cap or math.inf) for cap in problem.memory_cap[0].tolist()]  # of no memory, nothing is in use
+            features, costs = np.zeros((1, len(FEATURE_NAMES)), np.float32), np.zeros((1, len(PHASES)), np.float32)
+            needed = 0.0
+        caps = [float(cap or math.inf) for cap in problem.memory_cap[0].tolist()]  # in padding the shares are 0
         memory = [0.0] * (2 * len(caps))
         memory[0::2] = map(truediv, state.memory_used[0].tolist(), caps)
         memory[1::2] = [min(needed / cap, 1.0) for cap in caps]
@@ -109,7 +95,7 @@ class CompactObservation:
 
     @staticmethod
     def _memory(problem: Problem, state: PlacementState, needed: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(N, D * 2): for each device the share of its cap in use, and the current table's share of it (at most 1)."""
+        """(N, D * 2): of each device the share of its cap in use, and the share the current table needs (at most 1)."""
         cap = np.maximum(problem.memory_cap, 1)
         memory = np.empty((*cap.shape, 2), np.float32)
         memory[..., 0] = state.memory_used / cap
@@ -118,7 +104,7 @@ class CompactObservation:
 
 
 class FullObservation(CompactObservation):
-    """`CompactObservation`, and all tables of the task with where they went."""
+    """`CompactObservation`, and all tables of the task with their devices."""
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         """The keys of one environment; shapes and units are in the environment's documentation."""
@@ -155,7 +141,7 @@ OBSERVATIONS: dict[str, Callable[[], Observation]] = {"full": FullObservation, "
 
 
 def make_observation(observation: str | Observation) -> Observation:
-    """The observation named `observation`, or `observation` itself when it is one already.
+    """The observation named `observation`; an object is returned as it is.
 
     Raises:
         UnknownNameError: there is no observation of that name.

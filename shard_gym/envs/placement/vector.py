@@ -1,4 +1,4 @@
-"""`EmbeddingPlacementVectorEnv`: many placements at once, as a Gymnasium vector environment."""
+"""`EmbeddingPlacementVectorEnv`: the Gymnasium vector environment of `EmbeddingPlacement-v0`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.placement.env import EmbeddingPlacementEnv, check_render_mode
-from shard_gym.envs.placement.episodes import Episodes, checked_options
-from shard_gym.envs.placement.observation import Observation, ObservationDict
-from shard_gym.envs.placement.reward import Reward
-from shard_gym.envs.placement.state import COMPLETE
-from shard_gym.envs.placement.viewer import render_ansi, render_rgb
+from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
+from shard_gym.envs.core.reward import Reward
+from shard_gym.envs.core.state import COMPLETE
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import make_observation
+from shard_gym.envs.placement.rendering.modes import check_render_mode, render
+from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import InvalidActionError, InvalidOptionError
 from shard_gym.tasks import TaskSource
 
@@ -29,21 +30,21 @@ Infos = dict[str, Any]
 
 
 class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
-    """N environments of `EmbeddingPlacementEnv` in one, bit for bit what N of them in a SyncVectorEnv return.
+    """N environments in one; results equal those of N `EmbeddingPlacementEnv` in a SyncVectorEnv, bit for bit.
 
-    All N share one step of NumPy arithmetic, so a step costs each of them a thousandth of what it costs alone. Tasks of
-    different sizes stand side by side. `gymnasium.make_vec("shard_gym:EmbeddingPlacement-v0", num_envs=N)` makes it;
-    actions, observations, rewards and infos are documented with `EmbeddingPlacementEnv`, all with a leading axis of N.
+    All N step together in the same NumPy operations. Tasks of different sizes can be mixed.
+    `gymnasium.make_vec("shard_gym:EmbeddingPlacement-v0", num_envs=N)` makes it. Actions, observations, rewards and
+    infos are documented with `EmbeddingPlacementEnv`; all have a leading axis of N.
 
     Args:
         num_envs: N.
-        autoreset_mode: what happens after the end of an episode. NEXT_STEP: the next step begins another one, ignores
-            the action and returns reward 0. SAME_STEP: the step itself does; the last observation and info of the old
-            one are in `infos["final_obs"]` and `infos["final_info"]`. DISABLED: nothing; reset with
+        autoreset_mode: what happens after the end of an episode. NEXT_STEP: the next step begins a new episode, ignores
+            the action and returns reward 0. SAME_STEP: the last step begins a new episode; the last observation and
+            info of the old one are in `infos["final_obs"]` and `infos["final_info"]`. DISABLED: nothing; reset with
             `options={"reset_mask": mask}`, (N,) bool.
-        copy: False hands out the observation arrays that stay the same during an episode (`device_mask`,
+        copy: False returns the observation arrays that stay the same during an episode (`device_mask`,
             `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
-        max_episode_steps: must be None; an episode ends by itself.
+        max_episode_steps: must be None, because an episode ends after one step for each table.
         suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode: see
             `EmbeddingPlacementEnv`.
 
@@ -78,18 +79,16 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         self.render_mode = render_mode
         self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": _autoreset_mode(autoreset_mode)}
         self._share = not copy
-        self._episodes = Episodes(self.num_envs, suite, split, cost_model, reward, observation, max_tables, max_devices)
-        self.single_observation_space = self._episodes.observe.space(self._episodes.max_tables, self._width)
-        self.single_action_space = spaces.Discrete(self._width)
+        observe = make_observation(observation)
+        self._episodes = Episodes(self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self._max_devices = self._episodes.max_devices
+        self.single_observation_space = observe.space(self._episodes.max_tables, self._max_devices)
+        self.single_action_space = spaces.Discrete(self._max_devices)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
         self._names = np.full(self.num_envs, None, dtype=object)
         self._over = np.ones(self.num_envs, np.bool_)
-
-    @property
-    def _width(self) -> int:
-        return self._episodes.max_devices
 
     # The Gymnasium interface
 
@@ -99,9 +98,9 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """Begin new episodes, in all environments or in those of `options["reset_mask"]`.
 
         Raises:
-            InvalidOptionError: an option or a list of seeds that does not fit.
+            InvalidOptionError: an unknown option, or an option or list of seeds of the wrong kind or length.
             UnknownNameError: no task has the name given.
-            InvalidTaskError: a task with more tables or devices than these environments hold.
+            InvalidTaskError: a task has more tables or devices than the padding.
             ResetNeeded: a reset_mask without all environments, before the first reset of all.
         """
         chosen = checked_options(options, "task", "tasks", "reset_mask")
@@ -122,14 +121,14 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         Raises:
             InvalidActionError: `actions` are not N device numbers inside the action space.
             ResetNeeded: an environment is over and autoreset is disabled, or none was reset yet.
-            InvalidCostError: an episode ends here, and the cost model says that it costs NaN or infinity.
+            InvalidCostError: an episode ends here, and its cost is NaN or infinite.
         """
         chosen = self._checked(actions)
         mode, waiting = self.metadata["autoreset_mode"], self._over
         if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._names[0] is None):
             raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
         rewards, over = self._episodes.step(chosen)
-        self._over = over | waiting  # first of all, so that the environments still know it if what follows raises
+        self._over = over | waiting  # first, so that it holds if what follows raises
         endings = self._endings(np.flatnonzero(over))
         if mode == AutoresetMode.NEXT_STEP:
             self._begin(np.flatnonzero(waiting))
@@ -140,14 +139,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """One str ("ansi") or (H, W, 3) uint8 picture ("rgb_array") for each environment, or None without a mode."""
+        """One str ("ansi") or (H, W, 3) uint8 array ("rgb_array") for each environment, or None without a mode."""
         if self.render_mode is None:
             return None
         self._require_reset()
-        draw = render_ansi if self.render_mode == "ansi" else render_rgb
-        return tuple(draw(self._episodes.view(env)) for env in range(self.num_envs))
+        return tuple(render(PlacementView.of(self._episodes, env), self.render_mode) for env in range(self.num_envs))
 
-    # Beyond it
+    # In addition to it
 
     @property
     def episodes(self) -> Episodes:
@@ -158,8 +156,6 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """(N, max_devices) bool: the devices where the current tables fit."""
         self._require_reset()
         return self._episodes.masks()
-
-    # Inside
 
     def _require_reset(self) -> None:
         if self._names[0] is None:
@@ -189,7 +185,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return list(for_each)
 
     def _seed(self, envs: NDArray[np.int64], seed: int | Sequence[int | None] | None) -> None:
-        """Give the environments `envs` their generators; those without a seed keep theirs."""
+        """Seed the environments `envs`; those without a seed keep their random generator."""
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + env for env in range(self.num_envs)]
         elif _is_list(seed) and len(seed) == self.num_envs:
@@ -204,13 +200,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
                 self._rngs[env] = seeding.np_random(seeds[env])[0]
 
     def _begin(self, envs: NDArray[np.int64], keys: Sequence[Any] | None = None) -> None:
-        """Begin new episodes in `envs`; their tasks are drawn, or named by `keys` (N of them)."""
+        """Begin new episodes in `envs`, with tasks drawn or named by `keys` (N of them)."""
         if not len(envs):
             return
         tasks = []
         for env in envs.tolist():
             rng = self._rngs[env]
-            assert rng is not None  # reset gave every environment one
+            assert rng is not None  # the first reset seeds every environment
             tasks.append(self._episodes.choose(rng, keys[env] if keys is not None else None))
         self._episodes.begin(envs, tasks)
         self._names[envs] = [task.name for task in tasks]
@@ -223,24 +219,24 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
                 f"got {chosen.dtype} of shape {chosen.shape}."
             )
-        if chosen.min() < 0 or chosen.max() >= self._width:
-            env = int(((chosen < 0) | (chosen >= self._width)).argmax())
+        if chosen.min() < 0 or chosen.max() >= self._max_devices:
+            env = int(((chosen < 0) | (chosen >= self._max_devices)).argmax())
             raise InvalidActionError(
-                f"An action is a device number from 0 to {self._width - 1}, not {chosen[env]} as for environment {env}."
+                f"An action is a device number from 0 to {self._max_devices - 1}, "
+                f"not {chosen[env]} as for environment {env}."
             )
         return chosen.astype(np.int64, copy=False)
 
     def _infos(self, envs: NDArray[np.int64]) -> Infos:
-        """What every info holds, for the environments `envs`; the others have zeros, and False beside them."""
-        there = np.zeros(self.num_envs, np.bool_)
-        there[envs] = True
+        """The keys of every info, for the environments `envs`; zeros, None and False for the others."""
+        there = self._mask_of(envs)
         mask, names = self._episodes.masks().astype(np.int8, order="C"), self._names.copy()
         if len(envs) < self.num_envs:
             mask[~there], names[~there] = 0, None
         return {"action_mask": mask, "_action_mask": there, "task": names, "_task": there.copy()}
 
     def _endings(self, envs: NDArray[np.int64]) -> Infos:
-        """What the last step of the episodes `envs` adds to the infos."""
+        """The keys that the last step of the episodes `envs` adds to the infos."""
         infos: Infos = {}
         complete = envs[self._episodes.state.status[envs] == COMPLETE]
         if len(complete):
@@ -258,22 +254,25 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
     def _fill(self, infos: Infos, envs: NDArray[np.int64], key: str, values: NDArray[Any]) -> None:
         infos[key] = np.zeros((self.num_envs, *values.shape[1:]), values.dtype)
         infos[key][envs] = values
-        infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
-        infos[f"_{key}"][envs] = True
+        infos[f"_{key}"] = self._mask_of(envs)
+
+    def _mask_of(self, envs: NDArray[np.int64]) -> BoolArray:
+        """(N,) bool, True for `envs`."""
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[envs] = True
+        return mask
 
     def _final(self, envs: NDArray[np.int64], endings: Infos) -> Infos:
-        """The last observations and infos of episodes that another one follows in the same step."""
-        there = np.zeros(self.num_envs, np.bool_)
-        there[envs] = True
+        """The last observations and infos of the episodes `envs`, which end and are followed by new ones."""
         batch = self._episodes.observations()
         final = np.full(self.num_envs, None, dtype=object)
         for env in envs.tolist():
             final[env] = {key: array[env] for key, array in batch.items()}
         return {
             "final_obs": final,
-            "_final_obs": there,
+            "_final_obs": self._mask_of(envs),
             "final_info": {**self._infos(envs), **endings},
-            "_final_info": there.copy(),
+            "_final_info": self._mask_of(envs),
         }
 
 

@@ -12,10 +12,9 @@ import numpy as np
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.core.episodes import Observation, task_source
+from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.episodes import task_source
-from shard_gym.envs.placement.observation import Observation
-from shard_gym.envs.placement.reward import Reward
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile

@@ -16,7 +16,7 @@ from shard_gym.agents.dreamshard.measure import random_load
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training import TrainingRun
 from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.envs.placement.problem import prepare
+from shard_gym.envs.core.problem import prepare
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays, save_arrays

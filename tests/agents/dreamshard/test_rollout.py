@@ -14,8 +14,8 @@ from shard_gym.agents.dreamshard.rollout import Rollout, play
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.training import TensorWeights, as_arrays, trainable
-from shard_gym.envs.placement.prepared_tasks import PreparedTasks
-from shard_gym.envs.placement.problem import prepare
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import prepare
 from shard_gym.evaluation import score
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite

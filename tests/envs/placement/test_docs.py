@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
-from shard_gym.envs.placement.reward import REWARDS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.tables import FEATURE_NAMES
 
 DOC = inspect.cleandoc(EmbeddingPlacementEnv.__doc__ or "")
 
@@ -49,8 +48,10 @@ def test_the_headings_are_those_of_gymnasiums_own_pages_in_their_order() -> None
 
 @pytest.mark.parametrize(("max_tables", "max_devices"), [(20, 4), (31, 7)])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
-def test_the_table_of_arrays_is_the_observation_space(max_tables: int, max_devices: int, observation: str) -> None:
+def test_the_spaces_are_those_documented(max_tables: int, max_devices: int, observation: str) -> None:
     env = EmbeddingPlacementEnv("dlrm-20x4", max_tables=max_tables, max_devices=max_devices, observation=observation)
+    assert section("Action Space").startswith("\n`Discrete(max_devices)`")
+    assert repr(env.action_space) == f"Discrete({max_devices})"
     documented = {
         key: ((int(eval(shape.rstrip(","), {"T": max_tables, "D": max_devices})),), dtype)
         for key, (starred, shape, dtype) in documented_arrays().items()
@@ -59,16 +60,6 @@ def test_the_table_of_arrays_is_the_observation_space(max_tables: int, max_devic
     assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
     obs, _ = env.reset(seed=0)
     assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
-
-
-def test_the_action_space_is_the_one_named() -> None:
-    assert section("Action Space").startswith("\n`Discrete(max_devices)`")
-    env = EmbeddingPlacementEnv("dlrm-20x4", max_devices=6)
-    assert repr(env.action_space) == "Discrete(6)"
-
-
-def test_the_number_of_features_is_the_one_named() -> None:
-    assert documented_arrays()["current_table"][1] == f"{len(FEATURE_NAMES)},"
 
 
 def test_the_arguments_are_those_of_init_with_their_defaults() -> None:

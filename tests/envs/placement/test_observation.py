@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation, Observation, make_observation
-from shard_gym.envs.placement.problem import Problem, prepare
-from shard_gym.envs.placement.state import PlacementState, action_mask, initial_state, step
-from shard_gym.errors import UnknownNameError
+from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.placement.observation import CompactObservation, make_observation
 from shard_gym.placement import memory_used
 
 MODEL = make_cost_model("analytical")
@@ -63,63 +61,6 @@ def test_every_array_says_what_the_documentation_says(random_task: Any, env_of: 
             return
 
 
-def whole(observe: Observation, problem: Problem, state: PlacementState) -> dict[str, Any]:
-    """All keys; none of them comes twice."""
-    constant, changing = observe.constant(problem), observe(problem, state)
-    assert not constant.keys() & changing.keys()
-    return {**constant, **changing}
-
-
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_the_constant_keys_of_some_rows_are_those_rows(random_task: Any, name: str) -> None:
-    rng = np.random.default_rng(4)
-    problem = Problem.stack([prepare(random_task(rng, 2 + row, 1 + row % 4), MODEL, 9, 6) for row in range(5)])
-    rows = np.array([4, 0, 3])
-    some, every = (make_observation(name).constant(problem, envs) for envs in (rows, None))
-    assert some.keys() == every.keys() >= {"device_mask"}
-    for key, value in some.items():
-        assert value.dtype == every[key].dtype
-        assert np.array_equal(value, every[key][rows]), key
-
-
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_observations_of_many_rows_are_those_of_each(random_task: Any, name: str) -> None:
-    rng = np.random.default_rng(3)
-    observe = make_observation(name)
-    problems = [prepare(random_task(rng, 2 + row, 1 + row % 4), MODEL, 9, 6) for row in range(7)]
-    together = Problem.stack(problems)
-    state, alone = initial_state(together, MODEL), [initial_state(problem, MODEL) for problem in problems]
-    for _ in range(9):
-        many = whole(observe, together, state)
-        ones = [whole(observe, p, s) for p, s in zip(problems, alone, strict=True)]
-        for key, value in many.items():
-            assert np.array_equal(value, np.concatenate([one[key] for one in ones])), key
-        space = observe.space(9, 6)
-        assert all(space.contains({key: value[row] for key, value in many.items()}) for row in range(7))
-        actions = action_mask(together, state).argmax(axis=1)
-        state = step(together, state, actions, MODEL)
-        alone = [step(p, s, actions[i : i + 1], MODEL) for i, (p, s) in enumerate(zip(problems, alone, strict=True))]
-
-
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_observations_share_no_memory_with_what_they_show(random_task: Any, name: str) -> None:
-    problem = prepare(random_task(np.random.default_rng(0), 4, 3), MODEL, 4, 3)
-    state = initial_state(problem, MODEL)
-    records = (problem, problem.tables, problem.cluster, state)
-    shown = [value for record in records for value in vars(record).values()]
-    assert sum(isinstance(value, np.ndarray) for value in shown) >= 25
-    for key, array in whole(make_observation(name), problem, state).items():
-        assert not any(np.shares_memory(array, other) for other in shown if isinstance(other, np.ndarray)), key
-
-
-def test_the_space_is_one_level_of_flat_arrays() -> None:
-    for name in OBSERVATIONS:
-        space = make_observation(name).space(50, 4)
-        assert all(isinstance(part, (spaces.Box, spaces.MultiBinary)) for part in space.values())
-        assert all(len(part.shape) == 1 for part in space.values())
-        assert all(np.isfinite(part.low).all() for part in space.values() if isinstance(part, spaces.Box))
-
-
 def test_the_compact_observation_does_not_grow_with_the_tables() -> None:
     small, large = (make_observation("compact").space(tables, 4) for tables in (5, 5000))
     assert small == large
@@ -141,8 +82,3 @@ def test_an_observation_of_ones_own_plugs_in(random_task: Any, env_of: Any) -> N
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs)
     assert obs["action_mask"].tolist() == [1, 1, 0]
-
-
-def test_an_unknown_observation_lists_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'full'.*compact, full"):
-        make_observation("ful")

@@ -1,4 +1,4 @@
-"""The viewer of a placement: what it says, that it fits, and that it leaves matplotlib's global state alone."""
+"""Texts and pictures of placements: what they say, that nothing overlaps, and no use of matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.envs.placement.viewer import (
-    MAX_ROWS,
-    RENDER_MODES,
-    PlacementView,
-    draw,
-    draw_comparison,
-    render_ansi,
-    render_rgb,
-)
+from shard_gym.envs.placement.rendering.ansi import render_ansi
+from shard_gym.envs.placement.rendering.modes import RENDER_MODES
+from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.tables import NUM_BINS, Tables, Workload
 from shard_gym.tasks import Task, capped_task
+
+if "rgb_array" in RENDER_MODES:
+    from shard_gym.envs.placement.rendering.canvas import blend, format_like, horizon_of
+    from shard_gym.envs.placement.rendering.chart import PALE, PHASE_COLORS
+    from shard_gym.envs.placement.rendering.figure import draw, draw_comparison, render_rgb
 
 STAGES = ("empty", "partial", "failed", "complete")
 NOTE = (
@@ -125,6 +124,8 @@ def test_the_text_is_plain_and_at_most_80_wide(num_devices: int, stage: str) -> 
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 80
     assert ("112 are left out" in text) == (num_devices == 128)
+    assert ("tables on 1 device, cost" in text) == (num_devices == 1)
+    assert (f"FAILED: {NOTE}" in " ".join(text.split())) == ("FAILED" in text) == (stage == "failed")
 
 
 def test_the_bars_show_work_and_waiting_on_one_time_axis() -> None:
@@ -150,12 +151,6 @@ def test_the_text_names_the_next_table_or_the_largest() -> None:
     assert "All 14 tables are placed" in render_ansi(make_view(4))
 
 
-def test_the_text_gives_the_whole_note() -> None:
-    text = render_ansi(make_view(4, "failed"))
-    assert f"FAILED: {NOTE}" in " ".join(text.split())
-    assert "FAILED" not in render_ansi(make_view(4, "partial"))
-
-
 def test_a_name_cannot_move_the_cursor_or_widen_the_text() -> None:
     text = render_ansi(replace(make_view(4), task=make_task(14, 4, name="a\x1b[2J\nb" + "c" * 500)))
     assert "\x1b" not in text
@@ -171,10 +166,6 @@ def test_costs_of_any_size_leave_the_text_80_wide_and_its_columns_in_place(ms: f
     assert all(line[start - 2 : start].strip(".FfbB ") == "" and "/" in line[start:] for line in lines[3:5])
 
 
-def test_one_device_is_a_device() -> None:
-    assert "tables on 1 device, cost" in render_ansi(make_view(1))
-
-
 def test_small_devices_are_given_in_mib() -> None:
     view = make_view(4)
     tables = replace(view.task.tables, num_embeddings=np.full(14, 5_000_000), embedding_dim=np.full(14, 4))
@@ -187,12 +178,6 @@ def test_small_devices_are_given_in_mib() -> None:
 # Pictures
 
 needs_matplotlib = pytest.mark.skipif("rgb_array" not in RENDER_MODES, reason="needs the extra viz")
-
-
-def in_python(program: str) -> None:
-    """Run `program` in an interpreter of its own; an AssertionError there fails here."""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
 
 
 def text_boxes(figure: Any) -> list[tuple[str, Any]]:
@@ -255,16 +240,10 @@ def test_frames_have_one_even_size_at_every_stage(num_devices: int) -> None:
     assert frames[0].shape[0] % 2 == 0
     assert all(frame.dtype == np.uint8 for frame in frames)
     assert not any(np.array_equal(a, b) for a, b in itertools.combinations(frames, 2))
-
-
-@needs_matplotlib
-def test_equal_views_give_equal_frames_in_memory_of_their_own() -> None:
-    view = make_view(4)
-    one, other = render_rgb(view), render_rgb(view)
-    assert np.array_equal(one, other)
-    assert one.base is None
-    assert one.flags.writeable
-    assert not np.shares_memory(one, other)
+    again = render_rgb(make_view(num_devices, STAGES[0]))
+    assert np.array_equal(again, frames[0])
+    assert again.base is None
+    assert again.flags.writeable
 
 
 def pixels_like(frame: NDArray[np.uint8], color: str) -> int:
@@ -274,8 +253,6 @@ def pixels_like(frame: NDArray[np.uint8], color: str) -> int:
 
 @needs_matplotlib
 def test_pale_pixels_measure_how_long_devices_wait() -> None:
-    from shard_gym.envs.placement.figure import PALE, PHASE_COLORS, blend
-
     pale = blend(PHASE_COLORS[3], PALE)
     balanced = render_rgb(with_phases([[1.0, 1.0, 1.0, 4.0], [1.0, 1.0, 1.0, 4.0]]))
     waits_1, waits_2 = (render_rgb(with_phases([[1.0, 1.0, 1.0, 4.0], [1.0, 1.0, 1.0, ms]])) for ms in (3.0, 2.0))
@@ -307,10 +284,6 @@ def test_a_comparison_has_one_scale() -> None:
 @pytest.mark.parametrize("num_devices", [2, 32])
 def test_comparisons_are_legible_at_every_stage(num_devices: int) -> None:
     assert_legible(draw_comparison([(stage, make_view(num_devices, stage)) for stage in STAGES]))
-    assert_legible(draw_comparison([("nothing", make_view(num_devices, "empty"))]))
-
-
-def test_a_comparison_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidPlacementError, match="nothing to compare"):
         draw_comparison([])
 
@@ -325,46 +298,15 @@ def test_a_model_with_its_own_total_is_not_called_a_sum() -> None:
 
 
 @needs_matplotlib
-def test_the_next_table_to_place_may_be_too_small_to_see_and_is_marked_all_the_same() -> None:
-    from shard_gym.envs.placement.page import INK
-
-    view = make_view(4, "partial")
-    rows = np.array(view.task.tables.num_embeddings)
-    rows[view.next_table] = 1
-    reads = np.array(view.task.tables.distinct_rows)
-    reads[view.next_table] = 1.0
-    task = replace(
-        view.task,
-        tables=replace(view.task.tables, num_embeddings=rows, distinct_rows=reads),
-        known_placement=None,
-    )
-    marked, unmarked = (render_rgb(replace(view, task=task, next_table=t)) for t in (view.next_table, -1))
-    half = marked.shape[0] // 2
-    strip = slice(half, None), slice(600, None)
-    assert pixels_like(marked[strip], INK) >= pixels_like(unmarked[strip], INK) + 20
-
-
-@needs_matplotlib
 def test_the_users_settings_neither_matter_nor_change() -> None:
     import matplotlib
 
     view = make_view(4)
     usual = render_rgb(view)
-    settings = {
-        "figure.facecolor": "black",
-        "figure.dpi": 37,
-        "figure.autolayout": True,
-        "text.color": "white",
-        "font.size": 30,
-        "font.weight": "bold",
-        "font.style": "italic",
-        "lines.marker": "o",
-        "axes.grid": True,
-        "axes.xmargin": 0.3,
-        "patch.linewidth": 9,
-        "patch.force_edgecolor": True,
-    }
-    with matplotlib.rc_context(settings):
+    colors = {"figure.facecolor": "black", "text.color": "white", "lines.marker": "o", "axes.grid": True}
+    sizes = {"figure.dpi": 37, "figure.autolayout": True, "axes.xmargin": 0.3, "patch.linewidth": 9}
+    fonts = {"font.size": 30, "font.weight": "bold", "font.style": "italic"}
+    with matplotlib.rc_context({**colors, **sizes, **fonts}):
         before = dict(matplotlib.rcParams)
         theirs = render_rgb(view)
         assert dict(matplotlib.rcParams) == before
@@ -372,28 +314,50 @@ def test_the_users_settings_neither_matter_nor_change() -> None:
 
 
 @needs_matplotlib
-def test_drawing_never_imports_pyplot() -> None:
-    in_python(
-        "import sys\n"
-        "import shard_gym.envs.placement.viewer\n"
-        "assert 'matplotlib' not in sys.modules, 'imported too early'\n"
-        "import shard_gym.envs.placement.figure\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\n"
-    )
-
-
-def test_without_matplotlib_the_text_remains_and_pictures_name_the_extra() -> None:
-    in_python(
+@pytest.mark.parametrize(
+    "program",
+    [
+        # The environments do not import matplotlib, and drawing does not import pyplot.
+        "import shard_gym, sys\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "import shard_gym.envs.placement.rendering.figure\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n",
+        # Without matplotlib there is text, and pictures name the extra.
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
-        "from shard_gym.envs.placement import viewer\n"
+        "from shard_gym.envs.placement.rendering.modes import RENDER_MODES, render\n"
         "from shard_gym.errors import MissingExtraError\n"
-        "assert viewer.RENDER_MODES == ['ansi']\n"
-        "for picture in (viewer.render_rgb, viewer.draw, lambda v: viewer.draw_comparison([('a', v)])):\n"
-        "    try:\n"
-        "        picture(None)\n"
-        "    except MissingExtraError as error:\n"
-        "        assert 'shard-gym[viz]' in str(error)\n"
-        "    else:\n"
-        "        raise AssertionError('no error')\n"
-    )
+        "assert RENDER_MODES == ['ansi']\n"
+        "try:\n"
+        "    render(None, 'rgb_array')\n"
+        "except MissingExtraError as error:\n"
+        "    assert 'shard-gym[viz]' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n",
+    ],
+    ids=["pyplot", "missing"],
+)
+def test_matplotlib_is_imported_for_pictures_alone(program: str) -> None:
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+# Labels and axes
+
+
+@needs_matplotlib
+def test_the_time_axis_ends_at_a_round_number_close_above_the_total() -> None:
+    for total in np.geomspace(1e-5, 1e6, 500):
+        assert 1.0 < horizon_of(total) / total < 1.4
+    assert len({horizon_of(total) for total in np.linspace(3.1, 9.8, 200)}) <= 5
+    assert horizon_of(0.0) == 1.0
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    ("value", "scale", "written"),
+    [(0.7721, 8.0, "0.77"), (8.0, 8.0, "8.00"), (123.456, 150.0, "123.5"), (0.01234, 0.05, "0.0123"),
+     (12345.6, 2e4, "12,346"), (0.0, 1e-9, "0"), (1.5e9, 2e9, "1.5e+09")],
+)  # fmt: skip
+def test_numbers_of_one_scale_have_equal_decimals(value: float, scale: float, written: str) -> None:
+    assert format_like(value, scale) == written

@@ -1,4 +1,4 @@
-"""The prepared tasks of N environments, and which one each environment is playing."""
+"""The prepared tasks of N environments, and which task each environment solves."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.envs.placement.problem import IntArray, empty_problem, prepare, problem_over
+from shard_gym.envs.core.problem import IntArray, empty_problem, empty_tables, prepare
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
 class PreparedTasks:
-    """Keeps the tasks of a fixed suite once they are prepared; a task from elsewhere takes its environment's own place.
+    """The tasks of a suite, each prepared once, when it is first used; and one task from elsewhere per environment.
 
     Attributes:
-        problem: what the N environments are solving; `begin` changes it in place.
+        problem: the tasks of the N environments; `begin` changes it in place.
     """
 
     def __init__(
@@ -26,11 +26,12 @@ class PreparedTasks:
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model = model
-        self._all = empty_problem(len(self._suite) + num_envs, max_tables, max_devices, model.num_loads)
-        self.problem = problem_over(self._all.tables, num_envs, max_devices)
+        places = len(self._suite) + num_envs
+        self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
+        self.problem = empty_problem(num_envs, max_devices, self._all.tables)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
-        """Environment `envs[i]` now solves `tasks[i]`.
+        """Give environment `envs[i]` the task `tasks[i]`.
 
         Raises:
             InvalidTaskError: a task has more tables or devices than the padding holds.
@@ -39,11 +40,11 @@ class PreparedTasks:
         self.problem.take(envs, self._all, rows)
 
     def copy(self) -> PreparedTasks:
-        """A bank that shares no memory with this one."""
-        twin = copy.copy(self)
-        twin._prepared = self._prepared.copy()
-        twin._all, twin.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
-        return twin
+        """A copy that shares no memory with this one."""
+        clone = copy.copy(self)
+        clone._prepared = self._prepared.copy()
+        clone._all, clone.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
+        return clone
 
     def _row(self, env: int, task: Task) -> int:
         row = self._row_of.get(task.name, -1)

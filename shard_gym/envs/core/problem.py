@@ -1,15 +1,15 @@
-"""Tasks made ready for stepping: everything that stays the same during an episode, as padded arrays."""
+"""Tasks as padded arrays: all that stays the same during an episode."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
@@ -19,10 +19,10 @@ IntArray = NDArray[np.int64]
 
 
 def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Zeros of shape (N, D, *rest) that lie in memory device after device.
+    """Zeros of shape (N, D, *rest) whose first axis in memory is that of the devices.
 
-    Maxima and sums over the devices then run over whole rows of environments: 36 times faster at N=4096, D=4 than with
-    the devices of an environment side by side.
+    Maxima and sums over the devices then run over contiguous rows of environments: at N=4096, D=4 they are 36 times
+    faster than in the usual layout.
     """
     return np.zeros((num_devices, num_envs, *rest), dtype).swapaxes(0, 1)
 
@@ -48,7 +48,7 @@ class TableRows:
 
 @dataclass
 class Problem:
-    """What N environments are solving. Many may solve one task: its tables are kept once.
+    """The tasks that N environments solve. Several may solve the same task; its tables are stored once.
 
     Axis T is padded to max_tables, axis D to max_devices.
 
@@ -59,7 +59,7 @@ class Problem:
         memory_cap: (N, D) int64, bytes; 0 where there is no device.
         cluster: the topologies, leading shape (N,).
         penalty_ms: (N,) float64, cost of a failed episode; above the cost of every valid placement.
-        lower_bound_ms: (N,) float64, no placement costs less.
+        lower_bound_ms: (N,) float64, lower bound on the cost of every placement.
     """
 
     tables: TableRows
@@ -91,14 +91,14 @@ class Problem:
         return self.tables.order[self.row]
 
     def current(self, step: IntArray) -> IntArray:
-        """(N,) int64, where the table that is placed after `step` tables stands in the flattened table rows.
+        """(N,) int64, index of the table placed after `step` others, in the table arrays with axes S and T merged.
 
-        Past the end of the padding it is the last table.
+        Past the end of the padding it is that of the last table.
         """
         return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
 
     def placements_of(self, assignment: NDArray[np.integer[Any]], envs: IntArray) -> IntArray:
-        """(len(envs), T) int64, rows `envs` of an (N, T) assignment in the tasks' own order; -1 beyond their tables."""
+        """(len(envs), T) int64, rows `envs` of an (N, T) assignment in the tasks' own table order; -1 in padding."""
         real = np.arange(self.max_tables) < self.num_tables[envs][:, None]
         row, step = np.nonzero(real)
         placements = np.full((len(envs), self.max_tables), -1, np.int64)
@@ -106,19 +106,19 @@ class Problem:
         return placements
 
     def take(self, envs: IntArray, source: Problem, rows: IntArray) -> None:
-        """From now on environment `envs[i]` solves task `rows[i]` of `source`, whose tables this problem shares."""
+        """Give environment `envs[i]` task `rows[i]` of `source`, whose tables this problem shares."""
         self.row[envs] = rows
         for target, given in zip(_per_env(self), _per_env(source), strict=True):
             target[envs] = given[rows]
 
     def repeated(self, count: int) -> Problem:
-        """This problem (N = 1) for `count` environments; they share its tables."""
-        many = problem_over(self.tables, count, self.max_devices)
+        """This problem (N = 1) for `count` environments that share its tables."""
+        many = empty_problem(count, self.max_devices, self.tables)
         many.take(np.arange(count), self, np.zeros(count, np.int64))
         return many
 
     def put(self, row: int, prepared: Problem) -> None:
-        """Make `prepared` (N = 1) the task at `row`, of the tables and of this problem."""
+        """Set row `row` of the tables and environment `row` of this problem to the task of `prepared` (N = 1)."""
         for f in fields(TableRows):
             getattr(self.tables, f.name)[row] = getattr(prepared.tables, f.name)[0]
         self.take(np.array([row]), prepared, np.zeros(1, np.int64))
@@ -126,56 +126,56 @@ class Problem:
 
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
-        """Prepared tasks (N = 1 each) of equal padding as one problem, each environment with its own."""
-        first = problems[0]
-        stacked = empty_problem(len(problems), first.max_tables, first.max_devices, first.tables.loads.shape[2])
+        """Prepared tasks (N = 1 each) of equal padding as one problem, each in an environment of its own."""
+        first, count = problems[0], len(problems)
+        tables = empty_tables(count, first.max_tables, first.tables.loads.shape[2])
+        stacked = empty_problem(count, first.max_devices, tables)
         for row, problem in enumerate(problems):
             stacked.put(row, problem)
         return stacked
 
 
 def _per_env(problem: Problem) -> list[NDArray[Any]]:
-    """All arrays of a problem with a leading axis of environments, but `row`."""
+    """All arrays of a problem with a leading axis of environments, except `row`."""
     own = [problem.num_tables, problem.memory_cap, problem.penalty_ms, problem.lower_bound_ms]
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
-def empty_problem(size: int, max_tables: int, max_devices: int, num_loads: int) -> Problem:
-    """A problem with room for `size` tasks, and as many environments; all zeros."""
-    return Problem(
-        tables=TableRows(
-            order=np.zeros((size, max_tables), np.int64),
-            loads=np.zeros((size, max_tables, num_loads)),
-            memory=np.zeros((size, max_tables), np.int64),
-            features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
-            costs=np.zeros((size, max_tables, 4), np.float32),
-        ),
-        row=np.zeros(size, np.int64),
-        num_tables=np.zeros(size, np.int64),
-        memory_cap=by_device(size, max_devices, dtype=np.int64),
-        cluster=Cluster(
-            device_mask=by_device(size, max_devices, dtype=np.bool_),
-            host_peers=by_device(size, max_devices, max_devices),
-            num_peers=by_device(size, max_devices),
-            num_devices=np.ones(size),
-            intra_bytes_per_ms=np.ones(size),
-            inter_bytes_per_ms=np.ones(size),
-            latency_ms=np.zeros(size),
-            crosses_hosts=np.zeros(size, np.bool_),
-        ),
-        penalty_ms=np.zeros(size),
-        lower_bound_ms=np.zeros(size),
+def empty_tables(size: int, max_tables: int, num_loads: int) -> TableRows:
+    """Room for the tables of `size` tasks; all zeros."""
+    return TableRows(
+        order=np.zeros((size, max_tables), np.int64),
+        loads=np.zeros((size, max_tables, num_loads)),
+        memory=np.zeros((size, max_tables), np.int64),
+        features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
+        costs=np.zeros((size, max_tables, len(PHASES)), np.float32),
     )
 
 
-def problem_over(tables: TableRows, num_envs: int, max_devices: int) -> Problem:
-    """A problem with room for `num_envs` environments that solve tasks with these tables; all zeros but the tables."""
-    empty = empty_problem(num_envs, 0, max_devices, tables.loads.shape[2])
-    return replace(empty, tables=tables)
+def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem:
+    """A problem for `num_envs` environments that solve tasks with these tables; all other arrays are zeros."""
+    return Problem(
+        tables=tables,
+        row=np.zeros(num_envs, np.int64),
+        num_tables=np.zeros(num_envs, np.int64),
+        memory_cap=by_device(num_envs, max_devices, dtype=np.int64),
+        cluster=Cluster(
+            device_mask=by_device(num_envs, max_devices, dtype=np.bool_),
+            host_peers=by_device(num_envs, max_devices, max_devices),
+            num_peers=by_device(num_envs, max_devices),
+            num_devices=np.ones(num_envs),
+            intra_bytes_per_ms=np.ones(num_envs),
+            inter_bytes_per_ms=np.ones(num_envs),
+            latency_ms=np.zeros(num_envs),
+            crosses_hosts=np.zeros(num_envs, np.bool_),
+        ),
+        penalty_ms=np.zeros(num_envs),
+        lower_bound_ms=np.zeros(num_envs),
+    )
 
 
 def require_room(task: Task, max_tables: int, max_devices: int) -> None:
-    """Refuse a task that the padding does not hold.
+    """Refuse a task that is larger than the padding.
 
     Raises:
         InvalidTaskError: the task has more tables or devices.
@@ -191,7 +191,7 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
     """`task` as a problem with N = 1.
 
     Raises:
-        InvalidTaskError: the task has more tables or devices than the padding holds.
+        InvalidTaskError: the task has more tables or devices than the padding.
     """
     require_room(task, max_tables, max_devices)
     loads = model.table_loads(task.tables, task.topology)
@@ -218,7 +218,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def _padded(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
-    """`array` with a leading axis of 1, its first axis filled with zeros up to `length`."""
+    """`array`, padded with zeros to `length`, with a leading axis of 1."""
     padded = np.zeros((1, length, *array.shape[1:]), array.dtype)
     padded[0, : len(array)] = array
     return padded

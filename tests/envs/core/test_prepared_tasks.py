@@ -15,11 +15,9 @@ import pytest
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.envs.placement.prepared_tasks import PreparedTasks
-from shard_gym.envs.placement.problem import Problem, TableRows, prepare
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import Problem, TableRows, prepare
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidTaskError
-from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import Cluster, Topology
@@ -52,7 +50,7 @@ def tasks(random_task: Any) -> list[Task]:
 
 
 @pytest.fixture
-def bank_of() -> Callable[..., PreparedTasks]:
+def prepare_for() -> Callable[..., PreparedTasks]:
     def make(tasks: list[Task], num_envs: int, model: Any = MODEL) -> PreparedTasks:
         return PreparedTasks(TaskSuite("own", tuple(tasks)), model, MAX_TABLES, MAX_DEVICES, num_envs)
 
@@ -69,59 +67,59 @@ def shows(problem: Problem, env: int, task: Task) -> bool:
     return all(np.array_equal(have, expected) for have, expected in tables + cluster + own)
 
 
-def test_every_environment_gets_the_task_it_is_given(tasks: list[Task], bank_of: Any) -> None:
-    bank = bank_of(tasks, 4)
-    bank.begin(envs(0, 1, 2, 3), [tasks[i] for i in (5, 0, 5, 2)])
-    assert [shows(bank.problem, env, tasks[i]) for env, i in enumerate((5, 0, 5, 2))] == [True] * 4
-    assert bank.problem.row[0] == bank.problem.row[2] != bank.problem.row[1]
-    bank.begin(envs(3, 0), [tasks[0], tasks[3]])
-    assert [shows(bank.problem, env, tasks[i]) for env, i in enumerate((3, 0, 5, 0))] == [True] * 4
-    assert not shows(bank.problem, 0, tasks[5])
+def test_every_environment_gets_the_task_it_is_given(tasks: list[Task], prepare_for: Any) -> None:
+    prepared = prepare_for(tasks, 4)
+    prepared.begin(envs(0, 1, 2, 3), [tasks[i] for i in (5, 0, 5, 2)])
+    assert [shows(prepared.problem, env, tasks[i]) for env, i in enumerate((5, 0, 5, 2))] == [True] * 4
+    assert prepared.problem.row[0] == prepared.problem.row[2] != prepared.problem.row[1]
+    prepared.begin(envs(3, 0), [tasks[0], tasks[3]])
+    assert [shows(prepared.problem, env, tasks[i]) for env, i in enumerate((3, 0, 5, 0))] == [True] * 4
+    assert not shows(prepared.problem, 0, tasks[5])
 
 
-def test_a_task_of_the_suite_is_prepared_once_and_when_it_is_needed(tasks: list[Task], bank_of: Any) -> None:
+def test_a_task_of_the_suite_is_prepared_once_and_when_it_is_needed(tasks: list[Task], prepare_for: Any) -> None:
     model = Noting()
-    bank = bank_of(tasks, 3, model)
+    prepared = prepare_for(tasks, 3, model)
     assert model.asked == []
-    bank.begin(envs(0, 1, 2), [tasks[1], tasks[4], tasks[1]])
+    prepared.begin(envs(0, 1, 2), [tasks[1], tasks[4], tasks[1]])
     asked = len(model.asked)
     assert set(model.asked) == {3, 6}
     for _ in range(3):
-        bank.begin(envs(2, 1, 0), [tasks[4], tasks[1], tasks[4]])
+        prepared.begin(envs(2, 1, 0), [tasks[4], tasks[1], tasks[4]])
     assert len(model.asked) == asked
-    bank.begin(envs(0), [tasks[0]])
+    prepared.begin(envs(0), [tasks[0]])
     assert set(model.asked[asked:]) == {2}
 
 
 def test_a_task_from_elsewhere_takes_its_environments_own_place(
-    tasks: list[Task], bank_of: Any, random_task: Any
+    tasks: list[Task], prepare_for: Any, random_task: Any
 ) -> None:
     rng = np.random.default_rng(9)
     foreign = [random_task(rng, size, 2, name="foreign") for size in (8, 3, 5)]
-    bank = bank_of(tasks[:2], 3)
-    bank.begin(envs(0, 1, 2), [foreign[0], tasks[1], foreign[1]])
-    assert shows(bank.problem, 0, foreign[0])
-    assert shows(bank.problem, 1, tasks[1])
-    assert shows(bank.problem, 2, foreign[1])
-    bank.begin(envs(2, 1), [foreign[2], foreign[1]])  # fewer and more tables than before
-    assert [shows(bank.problem, env, foreign[i]) for env, i in enumerate((0, 1, 2))] == [True] * 3
-    bank.begin(envs(0, 1, 2), [tasks[0], tasks[1], tasks[0]])
-    assert [shows(bank.problem, env, tasks[i]) for env, i in enumerate((0, 1, 0))] == [True] * 3
+    prepared = prepare_for(tasks[:2], 3)
+    prepared.begin(envs(0, 1, 2), [foreign[0], tasks[1], foreign[1]])
+    assert shows(prepared.problem, 0, foreign[0])
+    assert shows(prepared.problem, 1, tasks[1])
+    assert shows(prepared.problem, 2, foreign[1])
+    prepared.begin(envs(2, 1), [foreign[2], foreign[1]])  # fewer and more tables than before
+    assert [shows(prepared.problem, env, foreign[i]) for env, i in enumerate((0, 1, 2))] == [True] * 3
+    prepared.begin(envs(0, 1, 2), [tasks[0], tasks[1], tasks[0]])
+    assert [shows(prepared.problem, env, tasks[i]) for env, i in enumerate((0, 1, 0))] == [True] * 3
 
 
 def test_a_task_of_the_same_name_is_not_mistaken_for_the_suites(
-    tasks: list[Task], bank_of: Any, random_task: Any
+    tasks: list[Task], prepare_for: Any, random_task: Any
 ) -> None:
     impostor = random_task(np.random.default_rng(3), 4, 2, name=tasks[0].name)
-    bank = bank_of(tasks, 2)
+    prepared = prepare_for(tasks, 2)
     for _ in range(2):
-        bank.begin(envs(0, 1), [impostor, tasks[0]])
-        assert shows(bank.problem, 0, impostor)
-        assert shows(bank.problem, 1, tasks[0])
+        prepared.begin(envs(0, 1), [impostor, tasks[0]])
+        assert shows(prepared.problem, 0, impostor)
+        assert shows(prepared.problem, 1, tasks[0])
     twin = replace(tasks[0])  # equal, and yet another object
-    bank.begin(envs(0), [twin])
-    assert shows(bank.problem, 0, tasks[0])
-    assert shows(bank.problem, 1, tasks[0])
+    prepared.begin(envs(0), [twin])
+    assert shows(prepared.problem, 0, tasks[0])
+    assert shows(prepared.problem, 1, tasks[0])
 
 
 def test_a_source_without_a_fixed_list_has_only_own_places(tasks: list[Task]) -> None:
@@ -131,57 +129,36 @@ def test_a_source_without_a_fixed_list_has_only_own_places(tasks: list[Task]) ->
         def sample(self, rng: np.random.Generator) -> Task:
             return tasks[int(rng.integers(6))]
 
-    bank = PreparedTasks(Drawn(), MODEL, MAX_TABLES, MAX_DEVICES, 2)
-    bank.begin(envs(0, 1), [tasks[3], tasks[3]])
-    assert shows(bank.problem, 0, tasks[3])
-    assert shows(bank.problem, 1, tasks[3])
-    assert bank.problem.row[0] != bank.problem.row[1]
-    assert len(bank.problem.tables.order) == 2
-
-
-def test_a_task_that_is_too_large_is_refused(bank_of: Any, tasks: list[Task], random_task: Any) -> None:
-    bank = bank_of(tasks, 1)
-    bank.begin(envs(0), [tasks[2]])
-    with pytest.raises(InvalidTaskError, match="Raise max_tables or max_devices"):
-        bank.begin(envs(0), [random_task(np.random.default_rng(0), MAX_TABLES + 1, 2)])
-    assert shows(bank.problem, 0, tasks[2])
+    prepared = PreparedTasks(Drawn(), MODEL, MAX_TABLES, MAX_DEVICES, 2)
+    prepared.begin(envs(0, 1), [tasks[3], tasks[3]])
+    assert shows(prepared.problem, 0, tasks[3])
+    assert shows(prepared.problem, 1, tasks[3])
+    assert prepared.problem.row[0] != prepared.problem.row[1]
+    assert len(prepared.problem.tables.order) == 2
 
 
 @pytest.mark.parametrize(
     "copied",
-    [PreparedTasks.copy, copy.deepcopy, lambda bank: pickle.loads(pickle.dumps(bank))],
+    [PreparedTasks.copy, copy.deepcopy, lambda prepared: pickle.loads(pickle.dumps(prepared))],
     ids=["own", "deep", "pickle"],
 )
-def test_a_copy_is_independent(tasks: list[Task], bank_of: Any, random_task: Any, copied: Any) -> None:
+def test_a_copy_is_independent(tasks: list[Task], prepare_for: Any, random_task: Any, copied: Any) -> None:
     foreign = random_task(np.random.default_rng(3), 4, 2, name="foreign")
-    bank = bank_of(tasks, 3)
-    bank.begin(envs(0, 1, 2), [tasks[5], foreign, tasks[0]])
-    twin = copied(bank)
-    for one, other in ((bank.problem, twin.problem), (bank.problem.tables, twin.problem.tables)):
+    prepared = prepare_for(tasks, 3)
+    prepared.begin(envs(0, 1, 2), [tasks[5], foreign, tasks[0]])
+    twin = copied(prepared)
+    for one, other in ((prepared.problem, twin.problem), (prepared.problem.tables, twin.problem.tables)):
         for name, value in vars(one).items():
             if isinstance(value, np.ndarray):
                 assert not np.shares_memory(value, getattr(other, name)), name
     twin.begin(envs(0, 1), [random_task(np.random.default_rng(4), 7, 3), tasks[1]])
-    assert [shows(bank.problem, env, task) for env, task in enumerate((tasks[5], foreign, tasks[0]))] == [True] * 3
-    bank.begin(envs(0, 1, 2), [tasks[3], tasks[3], foreign])
+    assert [shows(prepared.problem, env, task) for env, task in enumerate((tasks[5], foreign, tasks[0]))] == [True] * 3
+    prepared.begin(envs(0, 1, 2), [tasks[3], tasks[3], foreign])
     assert not shows(twin.problem, 0, tasks[3])
     assert shows(twin.problem, 1, tasks[1])
     assert shows(twin.problem, 2, tasks[0])
     twin.begin(envs(0, 1, 2), [tasks[3], foreign, tasks[5]])  # what it writes is what its problem shows
     assert [shows(twin.problem, env, task) for env, task in enumerate((tasks[3], foreign, tasks[5]))] == [True] * 3
-
-
-def test_the_tables_of_a_suite_are_kept_once_for_all_environments() -> None:
-    """What grows with the environments has no axis of tables."""
-    suite = load_suite("dlrm-200x8", "train")
-    bank = PreparedTasks(suite, MODEL, suite.max_tables, suite.max_devices, 64)
-    bank.begin(np.arange(64), [suite[i % 50] for i in range(64)])
-    assert bank.problem.row.tolist() == [i % 50 for i in range(64)]
-    per_env = [value for name, value in vars(bank.problem).items() if isinstance(value, np.ndarray)]
-    per_env += list(vars(bank.problem.cluster).values())
-    assert len(per_env) == 13
-    assert sum(value.nbytes for value in per_env) / 64 < 1024  # bytes; the tables of one task take 33 KB
-    assert not any(suite.max_tables in value.shape for value in per_env)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")

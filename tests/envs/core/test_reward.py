@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.reward import REWARDS, Transition, make_reward
-from shard_gym.errors import UnknownNameError
+from shard_gym.envs.core.reward import Transition
 
 MODEL = make_cost_model("analytical")
 
@@ -109,22 +108,3 @@ def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> N
     for transition, before in kept:
         for name, value in vars(before).items():
             assert np.array_equal(value, getattr(transition, name)), name
-
-
-@pytest.mark.parametrize("name", REWARDS)
-def test_rewards_of_many_rows_are_those_of_each(name: str) -> None:
-    rng = np.random.default_rng(0)
-    numbers = {key: rng.uniform(1, 2, 5) for key in ("cost_before_ms", "cost_after_ms", "penalty_ms", "lower_bound_ms")}
-    over = np.array([True, True, False, True, False])
-    failed = np.array([True, False, False, False, False])
-    together = make_reward(name)(Transition(over=over, failed=failed, **numbers))
-    assert together.shape == (5,)
-    for row in range(5):
-        one = {key: value[row : row + 1] for key, value in numbers.items()}
-        alone = make_reward(name)(Transition(over=over[row : row + 1], failed=failed[row : row + 1], **one))
-        assert alone[0] == together[row]
-
-
-def test_an_unknown_reward_lists_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'terminal'.*dense, normalized, terminal"):
-        make_reward("terminl")

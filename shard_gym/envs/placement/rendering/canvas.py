@@ -1,4 +1,4 @@
-"""What the pictures are drawn with: a page in inches, colours, the arithmetic of labels. Needs matplotlib."""
+"""A matplotlib figure in inches to draw on, its colours, and where labels go. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import missing_extra
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
+except ModuleNotFoundError as error:
+    raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 
 INK, GREY, LINE, TRACK, SLATE, ALERT = "#1F2933", "#66727F", "#D5DBE1", "#EDF0F3", "#8796A5", "#B3261E"
 DPI = 100
 
 
-class Page:
+class Canvas:
     """A figure with one invisible pair of axes in inches, y downwards.
 
-    Everything is given explicitly, so the user's rcParams neither matter nor change.
+    Every style is given explicitly, so the user's rcParams neither change the picture nor are changed.
     """
 
     def __init__(self, width: float, height: float) -> None:
         self.width = width
-        # An even number of pixels, as video codecs want it; a hair more, for matplotlib cuts what comes out below.
+        # An even number of pixels, as video codecs want it; a hair more, because matplotlib rounds down.
         self.height = (math.ceil(height * DPI / 2) * 2 + 1e-3) / DPI
         self.figure = Figure(figsize=(width, self.height), dpi=DPI, facecolor="white")
         self.figure.set_layout_engine("none")
@@ -36,7 +42,7 @@ class Page:
         self.axes.set(xlim=(0.0, width), ylim=(self.height, 0.0))
 
     def rect(self, x: float, y: float, width: float, height: float, color: str, *, edge: str | None = None) -> None:
-        """A filled rectangle with the top left corner (x, y); with `edge`, it is outlined and stands on top."""
+        """A filled rectangle with the top left corner (x, y); with `edge`, it is outlined and drawn on top."""
         self.axes.add_patch(
             Rectangle(
                 (x, y),
@@ -56,7 +62,7 @@ class Page:
         self.axes.plot(xs, ys, color=color, linewidth=width, **{**style, **kw})
 
     def text(self, x: float, y: float, words: str, size: float = 9.0, color: str = INK, **kw: Any) -> float:
-        """Text with its baseline at y; returns its width in inches. A "$" in a name is a "$", not mathematics."""
+        """Text with its baseline at y; returns its width in inches. A "$" is drawn as it is."""
         style = {
             "family": "DejaVu Sans",
             "parse_math": False,
@@ -83,24 +89,24 @@ def blend(color: str, share: float) -> str:
 
 
 def to_pixels(figure: Figure) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8, `figure` at its own dpi, in memory of its own."""
+    """(H, W, 3) uint8, `figure` at its own dpi; a new array."""
     canvas: Any = FigureCanvasAgg(figure)  # its methods carry no types
     canvas.draw()
     return np.array(canvas.buffer_rgba(), dtype=np.uint8)[..., :3].copy()
 
 
 def spread(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap: float) -> FloatArray:
-    """(N,) float64: centers near the ascending `wanted` at which labels of these widths stand `gap` apart.
+    """(N,) float64, centers near the ascending `wanted` for labels of these widths, at least `gap` apart.
 
-    The mean of two answers that both keep the distances, one pushed to the right and one to the left, keeps them too.
-    All stay between `low` and `high` if there is room.
+    It is the mean of two solutions, one that pushes labels to the right and one to the left; the mean of two that keep
+    the gaps keeps them too. All labels lie between `low` and `high` if there is room.
     """
     mirrored = -_pushed(-wanted[::-1], widths[::-1], -high, -low, gap)[::-1]
     return (_pushed(wanted, widths, low, high, gap) + mirrored) / 2
 
 
 def _pushed(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap: float) -> FloatArray:
-    """Every label at its place or, where that is taken, right of the one before; then all back below `high`."""
+    """`wanted`, with labels that overlap pushed to the right; then all moved back below `high`."""
     centers = np.maximum(wanted, low + widths / 2)
     needed = (widths[1:] + widths[:-1]) / 2 + gap
     for i in range(1, len(centers)):
@@ -120,9 +126,15 @@ def format_like(value: float, scale: float) -> str:
 
 
 def horizon_of(total_ms: float) -> float:
-    """End of the time axis in ms: a round number, so that the axis of a video jumps now and then, not always."""
+    """End of the time axis in ms: a round number, so that the axis of a video rarely changes."""
     if total_ms <= 0:
         return 1.0
     power = 10.0 ** np.floor(np.log10(total_ms))
     steps = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0]) * power
     return float(steps[steps >= 1.01 * total_ms][0])
+
+
+def ticks_of(horizon_ms: float, count: int) -> list[float]:
+    """About `count` round numbers from 0 to `horizon_ms`."""
+    ticks = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, horizon_ms)
+    return [float(tick) for tick in ticks if 0 <= tick <= horizon_ms * 1.001]

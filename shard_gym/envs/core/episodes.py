@@ -1,41 +1,68 @@
-"""N episodes at once: tasks, states, rewards, observations. The scalar environment is N = 1, the vector one any N."""
+"""N episodes at once: tasks, states, rewards, observations. A scalar environment has N = 1, a vector one any N."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.placement.failure import describe_failure
-from shard_gym.envs.placement.observation import Observation, ObservationDict, make_observation
-from shard_gym.envs.placement.prepared_tasks import PreparedTasks
-from shard_gym.envs.placement.problem import IntArray, Problem, require_room
-from shard_gym.envs.placement.reward import Reward, Transition, make_reward
-from shard_gym.envs.placement.state import COMPLETE, RUNNING, PlacementState, action_mask, advance, begin, initial_state
-from shard_gym.envs.placement.viewer import PlacementView
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import IntArray, Problem, require_room
+from shard_gym.envs.core.reward import Reward, Transition, make_reward
+from shard_gym.envs.core.state import (
+    COMPLETE,
+    DEAD_END,
+    ILLEGAL_ACTION,
+    RUNNING,
+    PlacementState,
+    Status,
+    action_mask,
+    advance,
+    begin,
+    initial_state,
+)
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.text import format_bytes
+
+ObservationDict = dict[str, Any]
+"""An array for each key of the observation space."""
+
+
+@runtime_checkable
+class Observation(Protocol):
+    """Builds the observations of N environments."""
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The space of one environment: the keys of `constant` and of `__call__`."""
+
+    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+        """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """The other keys, leading shape (N,); new arrays."""
 
 
 class Episodes:
-    """N episodes of embedding table placement. Arguments are those of `EmbeddingPlacementEnv`, and `num_envs`.
+    """N episodes of one environment. Arguments are those of `EmbeddingPlacementEnv`, and `num_envs`.
 
     Attributes:
         source: where tasks come from.
-        cost_model: what estimates the costs.
-        final_cost: the cost model of complete placements; None for `cost_model`.
-        observe: what describes the episodes.
+        cost_model: estimates the costs.
+        final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`.
+        observe: builds the observations.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
         tasks: the task of each episode; None before the first `begin`.
-        state: where each episode stands; changed in place.
+        state: the state of each episode; changed in place.
     """
 
     def __init__(
@@ -45,7 +72,7 @@ class Episodes:
         split: str,
         cost_model: str | Path | AdditiveCostModel,
         reward: str | Reward,
-        observation: str | Observation,
+        observation: Observation,
         max_tables: int | None,
         max_devices: int | None,
     ) -> None:
@@ -53,9 +80,9 @@ class Episodes:
         self.cost_model = make_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
-        self.observe = make_observation(observation)
+        self.observe = observation
         self._reward = make_reward(reward)
-        self._bank = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
+        self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
         self.final_cost: CostModel | None = None
         self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs
@@ -64,21 +91,21 @@ class Episodes:
 
     @property
     def problem(self) -> Problem:
-        """What the episodes are solving; changed in place."""
-        return self._bank.problem
+        """The tasks of the episodes as arrays; changed in place."""
+        return self._prepared.problem
 
     def choose(self, rng: np.random.Generator, key: Any = None) -> Task:
-        """The task that `key` names (an index, a name or a Task); one drawn with `rng` if it is None.
+        """The task of `key` (an index, a name or a Task); without a key, one drawn with `rng`.
 
         Raises:
-            InvalidOptionError: the index is out of range, or the source's tasks have no numbers.
+            InvalidOptionError: the index is out of range, or the tasks of the source have no numbers.
             UnknownNameError: no task has that name.
             InvalidTaskError: a Task with more tables or devices than the padding holds.
         """
         if key is None:
             return self.source.sample(rng)
         if isinstance(key, Task):
-            require_room(key, self.max_tables, self.max_devices)  # now, before any episode begins
+            require_room(key, self.max_tables, self.max_devices)  # before any episode begins
             return key
         if isinstance(self.source, TaskSuite):
             return self.source.task(key)
@@ -90,7 +117,7 @@ class Episodes:
         Raises:
             InvalidTaskError: a task has more tables or devices than the padding holds.
         """
-        self._bank.begin(envs, tasks)
+        self._prepared.begin(envs, tasks)
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
@@ -108,12 +135,12 @@ class Episodes:
         """
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
-        before = state.copy() if self.final_cost is not None else None
+        before = None if self.final_cost is None else state.copy()
         advance(problem, state, actions, self.cost_model)
         over = state.over > was_over
         if self.final_cost is not None:
             try:
-                self._charge_final_cost(np.flatnonzero(over & (state.status == COMPLETE)), self.final_cost)
+                self._set_final_costs(np.flatnonzero(over & (state.status == COMPLETE)), self.final_cost)
             except BaseException:
                 assert before is not None
                 self.state = before  # so that the step can be tried again
@@ -126,36 +153,36 @@ class Episodes:
         rewards[was_over] = 0.0
         return rewards, over
 
-    def _charge_final_cost(self, envs: IntArray, final_cost: CostModel) -> None:
-        """Replace the cost of the complete placements of `envs` by that of `final_cost`."""
+    def _set_final_costs(self, envs: IntArray, model: CostModel) -> None:
+        """Set the costs of the complete placements of `envs` to those of `model`."""
         for env, placement in zip(envs.tolist(), self.placements(envs), strict=True):
-            task = self._task(env)
-            cost = final_cost.estimate(placement[: task.num_tables], task.tables, task.topology)
+            task = self.task(env)
+            cost = model.estimate(placement[: task.num_tables], task.tables, task.topology)
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
-            # No valid placement may be as bad as a failure, however long its measurement took.
+            # A valid placement always costs less than a failure, however long its measurement took.
             self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
             self._details[env] = cost.details
 
     def masks(self) -> NDArray[np.bool_]:
-        """(N, D) bool, the legal devices; see `state.action_mask`."""
+        """(N, D) bool, the legal actions; see `state.action_mask`."""
         return action_mask(self.problem, self.state)
 
     def observations(self, *, share: bool = False) -> ObservationDict:
         """One array for each key with leading shape (N,).
 
         Args:
-            share: hand out the arrays of the keys that stay the same during an episode, not copies; they change in
-                place when an episode begins.
+            share: do not copy the arrays that stay the same during an episode; they change in place when an episode
+                begins.
         """
         constant = self._constant if share else {key: array.copy() for key, array in self._constant.items()}
         return {**self.observe(self.problem, self.state), **constant}
 
     def placements(self, envs: IntArray) -> IntArray:
-        """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 where none is."""
+        """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
         return self.problem.placements_of(self.state.assignment, envs)
 
     def ending(self, env: int) -> dict[str, Any]:
-        """What the info of an episode's last step adds; empty while it goes on.
+        """What the last step of an episode adds to its info; empty while the episode runs.
 
         Raises:
             InvalidCostError: see `require_finite_costs`.
@@ -171,7 +198,35 @@ class Episodes:
                 "phase_costs_ms": self.state.phases_ms[env].copy(),
                 **self.details(env),
             }
-        return {"failure": describe_failure(self._task(env), self.problem, self.state, env)}
+        return {"failure": self.failure(env)}
+
+    def failure(self, env: int) -> dict[str, Any] | None:
+        """Why an episode failed, or None if it did not.
+
+        Returns:
+            `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
+            device) and `message`.
+        """
+        task, problem, status = self.task(env), self.problem, int(self.state.status[env])
+        if status not in (ILLEGAL_ACTION, DEAD_END):
+            return None
+        current = (problem.row[env], self.state.step[env])
+        table = task.tables.names[problem.tables.order[current]]
+        needed = int(problem.tables.memory[current])
+        free = int((problem.memory_cap[env] - self.state.memory_used[env]).max())
+        reason = "was put on a device that does not exist or has too little memory free"
+        if status == DEAD_END:
+            reason = "fits no device"
+        return {
+            "reason": Status(status).name.lower(),
+            "table": table,
+            "bytes_needed": needed,
+            "bytes_free": free,
+            "message": (
+                f"Table {table} {reason}: it needs {needed} bytes ({format_bytes(needed)}), "
+                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free."
+            ),
+        }
 
     def details(self, env: int) -> dict[str, dict[str, float]]:
         """What `final_cost` adds to the info of a complete placement."""
@@ -179,7 +234,7 @@ class Episodes:
         return {"measurement": dict(found)} if found else {}
 
     def require_finite_costs(self, envs: IntArray) -> None:
-        """Refuse what the episodes `envs` cost if it is no number; asked only where they end, to keep steps fast.
+        """Refuse costs that are not finite; checked only where episodes end, to keep steps fast.
 
         Raises:
             InvalidCostError: a cost, or the penalty of a failure, is NaN or infinite.
@@ -190,51 +245,42 @@ class Episodes:
             row = int((~np.isfinite(costs)).argmax())
             charged = f"{costs[row]} ms for" if complete[row] else f"a penalty of {costs[row]} ms for failing at"
             raise InvalidCostError(
-                f"Cost model {self.cost_model.fingerprint!r} says {charged} task {self._task(int(envs[row])).name!r}; "
+                f"Cost model {self.cost_model.fingerprint!r} says {charged} task {self.task(int(envs[row])).name!r}; "
                 "every cost must be a finite number. Repair the model, or pass another as cost_model."
             )
 
-    def view(self, env: int) -> PlacementView:
-        """The placement of one episode so far, for rendering and explaining."""
-        task, problem, state = self._task(env), self.problem, self.state
-        failure = describe_failure(task, problem, state, env)
-        placed = int(state.step[env])
-        return PlacementView(
-            task=task,
-            placement=self.placements(np.array([env]))[0, : task.num_tables],
-            phases_ms=state.phases_ms[env, : task.num_devices].copy(),
-            cost_ms=float(state.cost_ms[env]),
-            note=failure["message"] if failure else "",
-            next_table=int(problem.tables.order[problem.row[env], placed]) if placed < task.num_tables else -1,
-        )
+    def task(self, env: int) -> Task:
+        """The task of episode `env`.
 
-    def _task(self, env: int) -> Task:
+        Raises:
+            InvalidOptionError: the episode has not begun.
+        """
         task = self.tasks[env]
         if task is None:
             raise InvalidOptionError(f"Environment {env} has no task yet; reset it first.")
         return task
 
     def restore(self, env: int, task: Task, state: PlacementState) -> None:
-        """Go on in episode `env` from `state` (N = 1) of `task`."""
+        """Continue episode `env` from `state` (N = 1) of `task`."""
         self.begin(np.array([env]), [task])
         self.state.put(env, state)
 
     def copy(self) -> Episodes:
         """Independent episodes in the same state. The tasks, the model, the reward and the observation are shared."""
-        twin = copy.copy(self)
-        twin._bank = self._bank.copy()
-        twin.tasks = list(self.tasks)
-        twin._details = dict(self._details)
-        twin.state = self.state.copy()
-        twin._constant = {key: array.copy() for key, array in self._constant.items()}
-        return twin
+        clone = copy.copy(self)
+        clone._prepared = self._prepared.copy()
+        clone.tasks = list(self.tasks)
+        clone._details = dict(self._details)
+        clone.state = self.state.copy()
+        clone._constant = {key: array.copy() for key, array in self._constant.items()}
+        return clone
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:
-    """A copy of the options given to a reset; empty for None.
+    """A copy of the options of a reset; empty for None.
 
     Raises:
-        InvalidOptionError: they are no mapping, or one of them is not known.
+        InvalidOptionError: they are not a mapping, or one of them is not known.
     """
     if options is None:
         return {}
@@ -249,7 +295,7 @@ def checked_options(options: Any, *known: str) -> dict[str, Any]:
 
 
 def task_source(suite: Any, split: str) -> TaskSource:
-    """Where the tasks named `suite` come from; a source of tasks is one already.
+    """The suite of this name and split; a source of tasks is returned as it is.
 
     Raises:
         UnknownNameError: no suite has that name, or it has no such split.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.placement.problem import Problem, TableRows, prepare
+from shard_gym.envs.core.problem import Problem, TableRows, prepare
 from shard_gym.errors import InvalidTaskError
 from shard_gym.evaluation import penalty_ms
-from shard_gym.topology import Cluster
 
 MODEL = make_cost_model("analytical")
 
@@ -60,55 +59,6 @@ def test_the_bounds_hold_for_every_placement(task: Any, valid_placements: Any) -
     assert problem.penalty_ms.tolist() == [penalty_ms(task, MODEL)]
     costs = [MODEL.estimate(each, task.tables, task.topology).total_ms for each in valid_placements(task)]
     assert problem.lower_bound_ms[0] <= min(costs) <= max(costs) < problem.penalty_ms[0]
-
-
-def test_stacking_keeps_every_array(random_task: Any) -> None:
-    rng = np.random.default_rng(1)
-    problems = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
-    stacked = Problem.stack(problems)
-    assert stacked.num_envs == 4
-    assert stacked.row.tolist() == [0, 1, 2, 3]
-    for row, problem in enumerate(problems):
-        same_task(stacked, row, problem)
-
-
-def same_task(problem: Problem, env: int, prepared: Problem) -> None:
-    """Environment `env` solves what the `prepared` one (N = 1) does, in every array and dtype."""
-    pairs = [(problem.tables, prepared.tables, f.name, problem.row[env]) for f in fields(TableRows)]
-    pairs += [(problem.cluster, prepared.cluster, f.name, env) for f in fields(Cluster)]
-    own = {f.name for f in fields(Problem)} - {"tables", "cluster", "row"}
-    assert own == {"num_tables", "memory_cap", "penalty_ms", "lower_bound_ms"}
-    pairs += [(problem, prepared, name, env) for name in own]
-    for have, expected, name, row in pairs:
-        assert getattr(have, name).dtype == getattr(expected, name).dtype, name
-        assert np.array_equal(getattr(have, name)[row], getattr(expected, name)[0]), name
-
-
-def test_environments_take_tasks_and_share_their_tables(random_task: Any) -> None:
-    rng = np.random.default_rng(2)
-    prepared = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
-    source = Problem.stack(prepared)
-    problem = replace(copy.deepcopy(source), tables=source.tables)
-    problem.take(np.array([0, 3]), source, np.array([2, 2]))
-    for env, row in enumerate([2, 1, 2, 2]):
-        same_task(problem, env, prepared[row])
-    problem.take(np.array([3, 1]), source, np.array([0, 3]))
-    for env, row in enumerate([2, 3, 2, 0]):
-        same_task(problem, env, prepared[row])
-    assert source.row.tolist() == [0, 1, 2, 3]
-    for row in range(4):
-        same_task(source, row, prepared[row])
-
-
-def test_a_task_put_in_place_leaves_the_others(random_task: Any) -> None:
-    rng = np.random.default_rng(3)
-    prepared = [prepare(random_task(rng, 2 + i, 1 + i), MODEL, 6, 4) for i in range(4)]
-    problem = Problem.stack(prepared[:3])
-    problem.put(1, prepared[3])
-    for env, row in enumerate([0, 3, 2]):
-        same_task(problem, env, prepared[row])
-    problem.put(1, prepared[0])  # fewer tables than before: what is left of the others is gone
-    same_task(problem, 1, prepared[0])
 
 
 def test_the_current_table_is_found_in_the_flattened_rows(random_task: Any) -> None:

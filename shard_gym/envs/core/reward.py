@@ -1,4 +1,4 @@
-"""Rewards: objects that turn a step into a number. All sum to the same kind of return; pick what trains best."""
+"""Rewards: functions of a step's `Transition`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shard_gym.errors import unknown_name, wrong_kind
 
 @dataclass
 class Transition:
-    """What a reward may look at; all arrays are (N,). It is not frozen, which would cost every step half a microsecond.
+    """The input of a reward; all arrays are (N,). It is not frozen, because that takes half a microsecond a step.
 
     Attributes:
         cost_before_ms: float64, cost of the tables placed before the step.
-        cost_after_ms: float64, cost of those placed after it.
+        cost_after_ms: float64, cost of the tables placed after it.
         over: bool, the episode ended with this step.
         failed: bool, it ended without a valid placement.
         penalty_ms: float64, cost charged for a failure.
-        lower_bound_ms: float64, no placement of the task costs less.
+        lower_bound_ms: float64, lower bound on the cost of every placement of the task.
     """
 
     cost_before_ms: FloatArray
@@ -35,7 +35,7 @@ class Transition:
 
     @property
     def final_cost_ms(self) -> FloatArray:
-        """(N,) float64, the cost the episode is charged if it ends here: the penalty after a failure."""
+        """(N,) float64, the cost charged if the episode ends here: after a failure the penalty."""
         return np.where(self.failed, self.penalty_ms, self.cost_after_ms)
 
 
@@ -52,7 +52,7 @@ class TerminalReward:
 
     def __call__(self, transition: Transition) -> FloatArray:
         """(N,) float64, ms."""
-        if not np.count_nonzero(transition.over):  # nearly every step of one environment alone
+        if not np.count_nonzero(transition.over):  # nearly every step of a single environment
             return np.zeros(len(transition.over))
         return np.where(transition.over, -transition.final_cost_ms, 0.0)
 
@@ -66,7 +66,7 @@ class DenseReward:
 
 
 class NormalizedReward:
-    """0 until the episode ends, then minus its cost divided by the task's lower bound: at most -1, at any size."""
+    """0 until the episode ends, then minus its cost divided by the task's lower bound; at most -1."""
 
     def __call__(self, transition: Transition) -> FloatArray:
         """(N,) float64, without unit."""
@@ -83,7 +83,7 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 
 
 def make_reward(reward: str | Reward) -> Reward:
-    """The reward named `reward`, or `reward` itself when it is one already.
+    """The reward named `reward`; an object is returned as it is.
 
     Raises:
         UnknownNameError: there is no reward of that name.

@@ -1,4 +1,4 @@
-"""The state of N placements under way, and the one step that advances them. Every environment goes through here."""
+"""The state of N placements under way, and `advance`: the one step that all environments share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
-from shard_gym.envs.placement.problem import IntArray, Problem, by_device
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.envs.core.problem import IntArray, Problem, by_device
 
 UNPLACED = -1
 
 
 class Status(IntEnum):
-    """Where an episode stands."""
+    """The status of an episode."""
 
     RUNNING = 0
     COMPLETE = 1
@@ -26,27 +26,30 @@ class Status(IntEnum):
     """The table was placed, and the next one fits no device."""
 
 
-# As plain numbers: looking up a member of an enumeration costs more than the comparison.
+# As integers, because looking up a member of an enumeration takes longer than the comparison.
 RUNNING, COMPLETE, ILLEGAL_ACTION, DEAD_END = (int(status) for status in Status)
 
-MOST_PLAIN_DEVICES = 64
-"""Up to so many devices one environment alone is stepped and observed on plain numbers, where calls of NumPy would cost
-more than the arithmetic. With 4 devices a step takes 31 us so and 87 on arrays, with 64 on one host 70 and 88, with 64
-on eight hosts 94 and 99; with 96 the arrays are faster."""
+MAX_PLAIN_DEVICES = 64
+"""Up to this many devices, a single environment steps and observes on plain Python numbers instead of arrays.
+
+A NumPy call takes half a microsecond or more however small its arrays are, and a step on arrays makes 80 of them. At 50
+tables and 4 devices, a single environment makes 30.7 thousand steps a second on plain numbers and 9.3 thousand on
+arrays; with 64 devices they are about equal, with 96 arrays are faster. Two functions use them, `_advance_one` here and
+`CompactObservation._of_one`. Both give the same bits as arrays (tests/envs/core/test_plain.py)."""
 
 
 @dataclass
 class PlacementState:
-    """N placements under way; a plain record of arrays, so that it copies, pickles and compares.
+    """N placements under way, as arrays.
 
     Attributes:
         step: (N,) int64, tables placed so far.
-        assignment: (N, T) int32, device of each table in placement order; UNPLACED where there is none yet.
+        assignment: (N, T) int32, device of each table in placement order; UNPLACED if it has none.
         device_loads: (N, D, K) float64, loads of the cost model.
         memory_used: (N, D) int64, bytes.
         phases_ms: (N, D, 4) float64, ms of each phase with the tables placed so far.
         cost_ms: (N,) float64, their cost.
-        fits: (N, D) bool, where the current table fits; all False unless RUNNING.
+        fits: (N, D) bool, the devices where the current table fits; all False unless RUNNING.
         status: (N,) int8, a `Status`.
     """
 
@@ -64,42 +67,38 @@ class PlacementState:
 
     def __setstate__(self, arrays: dict[str, Any]) -> None:
         self.__dict__.update(arrays)
-        self._lay_by_device()  # pickling forgets how an array lies in memory
+        self._lay_by_device()  # pickling does not keep the memory layout of an array
 
     def _lay_by_device(self) -> None:
-        """Bring the (N, D, ...) arrays into the layout of `by_device`, which `_flat` relies on."""
+        """Give the (N, D, ...) arrays the memory layout of `by_device`, which `_flat` relies on."""
         for name in ("device_loads", "memory_used", "phases_ms", "fits"):
             array = getattr(self, name)
             setattr(self, name, np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1))
 
     @property
     def over(self) -> NDArray[np.bool_]:
-        """(N,) bool, where the episode is not RUNNING; a new array."""
+        """(N,) bool, True if the episode has ended; a new array."""
         return self.status.astype(np.bool_)  # RUNNING is 0
 
-    def row(self, env: int) -> PlacementState:
-        """A copy of one environment's state (N = 1)."""
-        return PlacementState(**{f.name: getattr(self, f.name)[env : env + 1].copy(order="K") for f in fields(self)})
-
     def put(self, env: int, state: PlacementState) -> None:
-        """Take over `state` (N = 1) as the state of environment `env`."""
+        """Set the state of environment `env` to `state` (N = 1)."""
         for f in fields(self):
             getattr(self, f.name)[env] = getattr(state, f.name)[0]
 
     def copy(self) -> PlacementState:
-        """A state that shares no memory with this one; the layout in memory stays."""
+        """A copy that shares no memory with this one."""
         return PlacementState(**{f.name: getattr(self, f.name).copy(order="K") for f in fields(self)})
 
 
 def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
-    """Nothing placed yet."""
+    """The state in which nothing is placed."""
     count, max_devices = problem.num_envs, problem.max_devices
     state = PlacementState(
         step=np.zeros(count, np.int64),
         assignment=np.zeros((count, problem.max_tables), np.int32),
         device_loads=by_device(count, max_devices, model.num_loads),
         memory_used=by_device(count, max_devices, dtype=np.int64),
-        phases_ms=by_device(count, max_devices, 4),
+        phases_ms=by_device(count, max_devices, len(PHASES)),
         cost_ms=np.zeros(count),
         fits=by_device(count, max_devices, dtype=np.bool_),
         status=np.zeros(count, np.int8),
@@ -109,10 +108,7 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
 
 
 def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
-    """Put the environments `envs` back to nothing placed, in place.
-
-    Every task is checked when it is made, so its first table fits somewhere.
-    """
+    """Reset the environments `envs` to nothing placed, in place. The first table of every valid task fits somewhere."""
     state.assignment[envs] = UNPLACED
     for array in (state.step, state.device_loads, state.memory_used, state.phases_ms, state.cost_ms, state.status):
         array[envs] = 0
@@ -120,39 +116,28 @@ def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
     state.fits[envs] = first[:, None] <= problem.memory_cap[envs]
 
 
-def step(
-    problem: Problem, state: PlacementState, actions: NDArray[np.integer[Any]], model: AdditiveCostModel
-) -> PlacementState:
-    """The state after one step; see `advance`. `state` is left alone."""
-    after = state.copy()
-    advance(problem, after, actions, model)
-    return after
-
-
 def advance(
     problem: Problem, state: PlacementState, actions: NDArray[np.integer[Any]], model: AdditiveCostModel
 ) -> None:
-    """Let device `actions[i]` receive the current table of environment i, in place.
+    """Place the current table of environment i on device `actions[i]`, in place.
 
-    Environments that are not RUNNING stay as they are. An illegal action places nothing and ends the episode.
-
-    There are two ways. N environments step together on arrays. One alone steps on plain numbers (`_advance_one`) if its
-    devices are few, its action is legal and the model offers `plain_costs`. Both give the same bits.
+    Environments that are not RUNNING do not change. An illegal action places nothing and ends the episode. A single
+    environment steps on plain numbers if the model offers `plain_costs`; see `MAX_PLAIN_DEVICES`.
 
     Args:
         problem: what the N environments solve.
-        state: where they stand.
+        state: their state; changed in place.
         actions: (N,) integers in [0, D).
         model: the cost model the problem was prepared with.
     """
-    if len(actions) == 1 and problem.max_devices <= MOST_PLAIN_DEVICES:
+    if len(actions) == 1 and problem.max_devices <= MAX_PLAIN_DEVICES:
         device, costs = actions.item(), model.plain_costs
         if costs is not None and state.fits.item(0, device):
             _advance_one(problem, state, device, model, costs)
             return
-    # Rows of an array that lies device after device: environment i on device d is row d * N + i.
+    # Rows of `_flat` arrays: environment i on device d is row d * N + i.
     chosen = actions * len(actions) + np.arange(len(actions))
-    legal = _flat(state.fits).take(chosen)  # nothing fits where an episode is over
+    legal = _flat(state.fits).take(chosen)  # nothing fits after the end of an episode
     if not legal.all():
         state.status[(state.status == RUNNING) & ~legal] = ILLEGAL_ACTION
     _place(problem, state, actions, chosen, np.flatnonzero(legal), model)
@@ -169,10 +154,7 @@ def advance(
 def _advance_one(
     problem: Problem, state: PlacementState, device: int, model: AdditiveCostModel, costs: PlainCosts
 ) -> None:
-    """`advance` for one environment (N = 1) whose action is legal, with the fewest NumPy calls.
-
-    The state it leaves is that of the arrays, bit for bit (tests/envs/placement/test_plain.py).
-    """
+    """`advance` for a single environment (N = 1) whose action is legal, with as few NumPy calls as possible."""
     row, step, tables = problem.row.item(), state.step.item(), problem.tables
     device_loads, phases_ms = state.device_loads[0], state.phases_ms[0].T  # views
 
@@ -202,7 +184,7 @@ def _place(
     envs: IntArray,
     model: AdditiveCostModel,
 ) -> None:
-    """Place the current tables of `envs`, whose actions are legal, and cost the devices that changed."""
+    """Place the current tables of `envs`, whose actions are legal, and update the costs."""
     current = problem.current(state.step)
     if len(envs) < len(actions):
         chosen, current = chosen[envs], current[envs]
@@ -227,9 +209,9 @@ def _flat(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def action_mask(problem: Problem, state: PlacementState) -> NDArray[np.bool_]:
-    """(N, D) bool: the devices where the current table fits. The one mask; all others are made from it.
+    """(N, D) bool: the devices where the current table fits. All other masks are made from this one.
 
-    It is never empty: once an episode is over there is nothing to choose, and every real device is shown as free.
+    It is never empty: after the end of an episode it is True for all devices of the task.
     """
     if problem.num_envs == 1:
         return (state.fits if state.status[0] == RUNNING else problem.cluster.device_mask).copy()

@@ -1,0 +1,143 @@
+"""What pictures and texts show: a placement, complete or under way, and its costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import PHASES, FloatArray
+from shard_gym.envs.core.episodes import Episodes
+from shard_gym.errors import InvalidPlacementError
+from shard_gym.placement import memory_used
+from shard_gym.tasks import Task
+from shard_gym.text import format_bytes
+
+MAX_ROWS = 16
+"""Devices shown one by one; of more, the most loaded."""
+
+_EQUAL = 1e-9
+"""Relative difference below which two devices are equally slow."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementView:
+    """A placement, complete or under way, and what it costs.
+
+    Attributes:
+        task: the task.
+        placement: (T,) int64, device of each table in the task's own order; -1 for a table that is not placed.
+        phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
+        cost_ms: cost of the tables placed so far in ms.
+        failure: why the placement failed, a sentence; empty if it did not.
+        next_table: the table to be placed next; -1 if there is none or the order is not known.
+
+    Raises:
+        InvalidPlacementError: an array has a wrong shape, names a device that does not exist, or holds a NaN, or
+            `next_table` is placed already.
+    """
+
+    task: Task
+    placement: NDArray[np.int64]
+    phases_ms: FloatArray
+    cost_ms: float
+    failure: str = ""
+    next_table: int = -1
+
+    def __post_init__(self) -> None:
+        tables, devices = self.task.num_tables, self.task.num_devices
+        if np.shape(self.placement) != (tables,) or np.shape(self.phases_ms) != (devices, len(PHASES)):
+            raise InvalidPlacementError(
+                f"A view of {self.task!r} needs a placement of shape ({tables},) and phases_ms of shape "
+                f"({devices}, {len(PHASES)}), not {np.shape(self.placement)} and {np.shape(self.phases_ms)}."
+            )
+        if self.placement.min() < -1 or self.placement.max() >= devices:
+            raise InvalidPlacementError(
+                f"A view of {self.task!r} holds devices 0 to {devices - 1}, or -1 for a table without one; "
+                f"this placement goes from {self.placement.min()} to {self.placement.max()}."
+            )
+        if self.next_table != -1 and self.next_table not in self.unplaced:
+            raise InvalidPlacementError(
+                f"next_table of a view of {self.task!r} must be an unplaced table, or -1; not {self.next_table!r}."
+            )
+        if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
+            raise InvalidPlacementError(f"The costs of a view of {self.task!r} must be finite numbers of ms.")
+
+    @staticmethod
+    def of(episodes: Episodes, env: int) -> PlacementView:
+        """The placement of episode `env` so far; later steps do not change it.
+
+        Raises:
+            InvalidOptionError: the episode has not begun.
+        """
+        task, state, problem = episodes.task(env), episodes.state, episodes.problem
+        failure, placed = episodes.failure(env), int(state.step[env])
+        return PlacementView(
+            task=task,
+            placement=episodes.placements(np.array([env]))[0, : task.num_tables],
+            phases_ms=state.phases_ms[env, : task.num_devices].copy(),
+            cost_ms=float(state.cost_ms[env]),
+            failure=failure["message"] if failure else "",
+            next_table=int(problem.tables.order[problem.row[env], placed]) if placed < task.num_tables else -1,
+        )
+
+    @property
+    def unplaced(self) -> NDArray[np.int64]:
+        """Indices of the tables without a device, int64, ascending."""
+        return np.flatnonzero(self.placement < 0)
+
+    @property
+    def tables_per_device(self) -> NDArray[np.int64]:
+        """(D,) int64, tables on each device."""
+        return np.bincount(self.placement[self.placement >= 0], minlength=self.task.num_devices).astype(np.int64)
+
+    @property
+    def memory_used(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of the tables on each device."""
+        placed = np.flatnonzero(self.placement >= 0)
+        if not placed.size:
+            return np.zeros(self.task.num_devices, np.int64)
+        return memory_used(self.placement[placed], self.task.tables.select(placed), self.task.num_devices)
+
+    @property
+    def spans_ms(self) -> FloatArray:
+        """(4,) float64, how long each phase lasts: as long as its slowest device takes."""
+        return np.asarray(np.maximum(self.phases_ms, 0.0).max(axis=0))
+
+    @property
+    def slowest(self) -> NDArray[np.bool_]:
+        """(D, 4) bool, the slowest devices of each phase; none for a phase that takes no time."""
+        longest = self.spans_ms
+        return np.asarray((self.phases_ms >= longest * (1 - _EQUAL)) & (longest > 0))
+
+    def most_loaded(self, count: int = MAX_ROWS) -> NDArray[np.int64]:
+        """At most `count` devices, ascending: the slowest of each phase first, then those busy for longest."""
+        busy = self.phases_ms.sum(axis=1)
+        busy[self.phases_ms.argmax(axis=0)] = np.inf
+        return np.sort(np.argsort(-busy, kind="stable")[:count])
+
+    def memory_unit(self) -> tuple[str, int]:
+        """GiB or MiB, whichever suits the devices, and its bytes."""
+        return ("GiB", 2**30) if self.task.topology.memory_cap_bytes.max() >= 2**30 else ("MiB", 2**20)
+
+    def describe_unplaced(self) -> str:
+        """One line: how many tables have no device yet, their bytes, and the next one (or the largest)."""
+        left, tables = self.unplaced, self.task.tables
+        total = format_bytes(int(tables.memory_bytes.sum()))
+        if not left.size:
+            return f"All {len(tables)} tables are placed ({total})"
+        if self.next_table >= 0:
+            word, shown = "next", self.next_table
+        else:
+            word, shown = "largest", int(left[tables.memory_bytes[left].argmax()])
+        return (
+            f"{left.size} of {len(tables)} tables not placed yet ({format_bytes(int(tables.memory_bytes[left].sum()))} "
+            f"of {total}); {word}: {shorten(tables.names[shown], 28)} ({format_bytes(int(tables.memory_bytes[shown]))})"
+        )
+
+
+def shorten(name: str, width: int) -> str:
+    """`name` in at most `width` characters; characters that move a cursor or break a line become "?"."""
+    safe = "".join(char if char.isprintable() else "?" for char in name)
+    return safe if len(safe) <= width else f"{safe[: width - 9]}...{safe[-6:]}"
