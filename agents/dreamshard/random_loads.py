@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shard_gym.cost_models.data.dataset import stacked
+from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
@@ -27,7 +27,7 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> tuple[Tables, Top
     count = max(1, round(task.num_tables * float(np.exp(rng.uniform(np.log(FEWEST), np.log(MOST))))))
     tables = _some(task.tables, count, rng)
     if count > len(tables):
-        tables = stacked([tables, _some(other.tables, count - len(tables), rng)])
+        tables = concatenate_tables([tables, _some(other.tables, count - len(tables), rng)])
     devices = task.num_devices if rng.random() < 0.5 else int(rng.integers(1, task.num_devices + 1))
     whole_memory = np.full(devices, task.topology.device.memory_bytes, np.int64)
     topology = replace(task.topology, num_devices=devices, memory_cap_bytes=whole_memory)
