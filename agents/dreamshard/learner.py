@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
 from shard_gym.agents.dreamshard.agent import COST, POLICY, DreamShardAgent, agent_arrays
-from shard_gym.agents.dreamshard.options import PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
 from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
@@ -60,6 +60,8 @@ class DreamShardLearner(Learner):
         InvalidOptionError: an option has an impossible value.
     """
 
+    more_options = frozenset(field.name for options in PRESETS.values() for field in fields(options))
+
     def __init__(
         self,
         suite: TaskSuite,
@@ -81,11 +83,6 @@ class DreamShardLearner(Learner):
         self._cost_optimizer = new_optimizer(self._cost_weights)
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._recorder = CostRecorder(self.cost_model.fingerprint)
-
-    @staticmethod
-    def more_options() -> dict[str, Any]:
-        """Names for `changes`: those of both presets, with the defaults of `dream-search` where they share one."""
-        return asdict(PaperOptions()) | asdict(SearchOptions())
 
     def iterate(self) -> Report:
         """Measure placements, then train the surrogate, then the policy if there is one."""

@@ -33,7 +33,7 @@ class Pretrained(NamedTuple):
 
 PRETRAINED: dict[str, Pretrained] = {
     "rtx2080ti-pcie": Pretrained("dlrm-50x4", {}),
-    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50, "policy_updates": 20}),
+    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50}),
 }
 """By hardware profile."""
 

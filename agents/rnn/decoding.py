@@ -1,4 +1,4 @@
-"""Placements out of the network: a task as a sequence of tables, and B placements of it table by table."""
+"""Decoding: B placements of a task from the network, table by table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ FORBIDDEN = -1e9
 
 @dataclass(frozen=True)
 class TableSequence:
-    """A task as the network reads it.
+    """A task as input of the network, tables by descending embedding_dim * pooling_factor.
 
-    The tables come by descending embedding_dim * pooling_factor. The environments' order, by the cost of each table
-    alone, would have the agent ask about T placements of every task before it places one.
+    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
 
     Attributes:
         order: (T,) int64, the tables in the order they are placed.
@@ -38,7 +37,7 @@ class TableSequence:
 
     @staticmethod
     def of(task: Task, max_devices: int) -> TableSequence:
-        """`task` for a network with `max_devices` outputs; it has at most as many devices."""
+        """The sequence of `task`, which has at most `max_devices` devices, for a network with that many outputs."""
         order = np.argsort(-lookup_score(task.tables), kind="stable")
         caps = np.zeros(max_devices, np.int64)
         caps[: task.num_devices] = task.topology.memory_cap_bytes
@@ -56,9 +55,9 @@ class Decoded:
 
     Attributes:
         placements: (B, T) int64 devices, in the task's own order of tables.
-        log_probability: (B,) of all choices of a placement; its gradient is REINFORCE's.
+        log_probability: (B,) of all choices of a placement.
         entropy: (B,) nats, the mean over the choices.
-        stuck: (B,) int64, the table that fitted nowhere; -1 where all did. Behind it, devices mean nothing.
+        stuck: (B,) int64, the table that fits nowhere, -1 if there is none; the devices after it are undefined.
     """
 
     placements: NDArray[np.int64]
@@ -71,13 +70,13 @@ def decode(network: PlacementNetwork, tables: TableSequence, noise: Tensor | Non
     """Place the tables one after the other, each on a device where it fits.
 
     Args:
-        network: gives the logits.
+        network: returns the logits.
         tables: the task.
         noise: (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax.
-            Without it B is 1, and every device is the most likely one.
+            Without it B is 1, and the most likely devices are taken.
     """
     count = 1 if noise is None else noise.shape[1]
-    each = torch.arange(count)
+    rows = torch.arange(count)
     encoded, memory = network.encode(tables.features, count)
     device = torch.full((count,), network.max_devices)
     free = tables.caps.repeat(count, 1)
@@ -87,13 +86,13 @@ def decode(network: PlacementNetwork, tables: TableSequence, noise: Tensor | Non
         logits, memory = network.step(encoded, table, device, memory)
         fits = free >= needed
         stuck = torch.where((stuck < 0) & ~fits.any(dim=-1), table, stuck)
-        going_on = stuck < 0
+        active = stuck < 0
         legal = (logits + FORBIDDEN * ~fits).log_softmax(dim=-1)
         device = (legal.detach() if noise is None else legal.detach() + noise[table]).argmax(dim=-1)
-        free[each, device] -= needed * going_on
+        free[rows, device] -= needed * active
         chosen.append(device)
-        log_probabilities.append(legal[each, device] * going_on)
-        entropies.append(-(legal.exp() * legal).sum(dim=-1) * going_on)
+        log_probabilities.append(legal[rows, device] * active)
+        entropies.append(-(legal.exp() * legal).sum(dim=-1) * active)
     placements = np.empty((count, len(chosen)), np.int64)
     placements[:, tables.order] = torch.stack(chosen, dim=-1).numpy()
     return Decoded(

@@ -16,8 +16,9 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
 from shard_gym.agents.rnn.agent import gumbel_noise
 from shard_gym.agents.rnn.decoding import TableSequence, decode
-from shard_gym.agents.rnn.network import PlacementNetwork, network_with, new_network
+from shard_gym.agents.rnn.network import PlacementNetwork, load_network, new_network
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
+from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
@@ -192,13 +193,14 @@ def test_it_learns_to_place_tasks_it_has_not_seen(planted_task: Any) -> None:
     assert gap(learner.agent()) < gap(make_agent("random")) / 3
 
 
-def test_the_default_budget_is_100_true_costs_and_placing_asks_none(tmp_path: Path) -> None:
+def test_every_placement_of_training_is_an_evaluation_and_placing_makes_none(tmp_path: Path) -> None:
     learner = make_learner("rnn", "dlrm-20x4", seed=1)
+    assert learner.iterations * learner.episodes == 3_000  # the default budget
+    learner = make_learner("rnn", "dlrm-20x4", seed=1, iterations=10)
     agent = TrainingRun(learner, tmp_path, {}).run()
-    assert (learner.iterations, learner.true_cost_queries) == (10, 100)
+    assert learner.true_cost_queries == 100
     result = evaluate(agent, TaskSuite("few", load_suite("dlrm-20x4").tasks[:3]))
     assert [each.true_cost_queries for each in result.tasks] == [0, 0, 0]
-    assert learner.true_cost_queries == 100
 
 
 def test_costs_are_the_true_ones_and_stuck_placements_are_charged_without_a_question() -> None:
@@ -246,10 +248,10 @@ def test_state_and_weights_are_copies() -> None:
     learner.iterate()
     state, weights = learner.state(), learner.weights()
     kept = {name: array.copy() for name, array in {**state, **weights}.items()}
-    untrained = agent.network.arrays()
+    untrained = module_arrays(agent.network)
     learner.iterate()
     assert all(np.array_equal(array, kept[name]) for name, array in {**state, **weights}.items())
-    assert all(np.array_equal(array, untrained[name]) for name, array in agent.network.arrays().items())
+    assert all(np.array_equal(array, untrained[name]) for name, array in module_arrays(agent.network).items())
     assert any(not np.array_equal(array, kept[name]) for name, array in learner.weights().items())
 
 
@@ -292,7 +294,7 @@ def test_options_that_make_no_sense_are_refused(option: dict[str, Any], says: st
     ],
 )
 def test_weights_of_another_network_are_refused(about: dict[str, Any], changes: dict[str, Any], says: str) -> None:
-    arrays = {name: each for name, each in {**small_network().arrays(), **changes}.items() if each is not None}
+    arrays = {name: each for name, each in {**module_arrays(small_network()), **changes}.items() if each is not None}
     with pytest.raises(InvalidCheckpointError, match=says):
         load_rnn(arrays, {"agent": "rnn", "max_devices": 4, "hidden": 8, **about}, MODEL, 0)
 
@@ -301,7 +303,7 @@ def test_making_networks_leaves_the_generator_of_torch_alone() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    network_with(small_network().arrays(), 4, 8)
+    load_network(module_arrays(small_network()), 4, 8)
     assert torch.equal(torch.rand(3), expected)
 
 

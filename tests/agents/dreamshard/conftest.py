@@ -8,23 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.dreamshard import DreamShardLearner
+from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.cost_models import make_cost_model
 from shard_gym.tasks import Task, TaskSuite
 
 SMALL: dict[str, dict[str, Any]] = {
     "paper": {"iterations": 2, "measurements": 4, "cost_updates": 20, "policy_updates": 2, "episodes": 4},
-    "dream-search": {
-        "iterations": 2,
-        "measurements": 6,
-        "cost_updates": 20,
-        "policy_updates": 2,
-        "tasks": 2,
-        "episodes": 4,
-        "samples": 2,
-        "queries": 200,
-        "proposal_queries": 100,
-    },
+    "dream-search": {"iterations": 2, "measurements": 6, "cost_updates": 20, "queries": 200},
 }
 
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy, module_arrays
-from shard_gym.agents.sb3.features import DeviceSet
-from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer
+from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer, DeviceSet
 from shard_gym.agents.training import load_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.errors import InvalidCheckpointError
 
 
@@ -76,7 +76,7 @@ def test_the_learning_rate_stays_that_of_the_optimizer() -> None:
     [
         ({"optimizer.0.step": None}, "lacks the array '0.step'"),
         ({"optimizer.1.exp_avg_sq": None}, "lacks the array '1.exp_avg_sq'"),
-        ({"optimizer.0.exp_avg": np.zeros(6, np.float32)}, r"'0.exp_avg' in The optimizer's memory has shape \(6,\)"),
+        ({"optimizer.0.exp_avg": np.zeros(6, np.float32)}, r"'0.exp_avg' in The optimizer's state has shape \(6,\)"),
         ({"optimizer.3.step": np.zeros(())}, "'3.step' that does not belong there"),
         ({"optimizer.x.step": np.zeros(())}, "'x.step' that does not belong there"),
         ({"optimizer.0.velocity": np.zeros(())}, "'0.velocity' that does not belong there"),
