@@ -53,7 +53,7 @@ class PlacementNetwork(nn.Module):
         self.logits = nn.Linear(2 * hidden, max_devices)
 
     def encode(self, features: Tensor, count: int) -> tuple[Encoded, Memory]:
-        """The encoder's output for tables with (T, 21) `features`, and the decoder's first memory of `count` placements."""
+        """The encoder's output for (T, 21) table features, and the decoder's first memory of `count` placements."""
         states, (hidden, cell) = self.encoder(features)
         return Encoded(states, self.key(states)), Memory(hidden.expand(count, -1), cell.expand(count, -1))
 

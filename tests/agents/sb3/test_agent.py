@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy, module_arrays
+from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy
 from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer, DeviceSet
 from shard_gym.agents.training import load_agent
+from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import save_arrays

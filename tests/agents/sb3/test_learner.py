@@ -41,14 +41,14 @@ def killed_after(iterations: int) -> Callable[..., None]:
     return on_report
 
 
-def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_same_arrays(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one.keys() == other.keys()
     for name in one:
         assert np.array_equal(one[name], other[name]), name
 
 
 def test_the_four_are_registered_under_their_names() -> None:
-    assert {name for name, family in LEARNERS.items() if family.learner == "Sb3Learner"} == set(NAMES)
+    assert {name for name, entry in LEARNERS.items() if entry.learner.endswith(":Sb3Learner")} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,8 +65,8 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
         torch.manual_seed(iterations)
     resumed = learner(small_suite, name)
     TrainingRun(resumed, tmp_path / "killed", TINY, resume=True).run()
-    assert_equal(whole.state(), resumed.state())
-    assert_equal(whole.weights(), resumed.weights())
+    assert_same_arrays(whole.state(), resumed.state())
+    assert_same_arrays(whole.weights(), resumed.weights())
     assert whole.true_cost_queries == resumed.true_cost_queries
     task = random_task(np.random.default_rng(0), 20, 4)
     assert np.array_equal(load_agent(tmp_path / "killed").place(task), whole.agent().place(task))
@@ -192,12 +192,12 @@ def test_a_state_that_is_not_this_learners_is_refused(small_suite: TaskSuite) ->
         ({"stray": np.zeros(1)}, "'stray' that does not belong"),
         ({"optimizer.0.exp_avg": np.zeros((2, 2))}, "shape"),
         ({"replay.rewards": state["replay.rewards"][:2]}, "replay buffer"),
-        ({"replay.position": np.array(40)}, "goes on at 40"),
-        ({"replay.full": np.array(True), "replay.position": np.array(0)}, "one does not fit the other"),
+        ({"replay.position": np.array(40)}, "write position 40"),
+        ({"replay.full": np.array(True), "replay.position": np.array(0)}, "does not fit its write position"),
     ):
         with pytest.raises(InvalidCheckpointError, match=message):
             learner(small_suite, "dqn").load_state({**state, **changed})
     with pytest.raises(InvalidCheckpointError, match=r"does not belong|lacks"):
         learner(small_suite, "ppo").load_state(state)
-    with pytest.raises(InvalidCheckpointError, match="goes on at"):
+    with pytest.raises(InvalidCheckpointError, match="write position"):
         learner(small_suite, "dqn", replay=16).load_state(state)
