@@ -69,7 +69,8 @@ class PretrainedDreamShard(Agent):
         device = task.topology.device.name
         if device not in self._agents:
             raise NoPlacementFoundError(
-                f"The package has DreamShard agents for {' and '.join(sorted(self._agents))}; task {task.name!r} is for "
-                f"{device}. Train one with: shard-gym train --agent dreamshard --suite NAME --out FOLDER."
+                f"The package has DreamShard agents for {' and '.join(sorted(self._agents))}. "
+                f"Task {task.name!r} is for {device}; train one with: shard-gym train --agent dreamshard --suite NAME "
+                "--out FOLDER."
             )
         return self._agents[device].place(task)

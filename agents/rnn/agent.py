@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.rnn.decoding import TableSequence, decode
-from shard_gym.agents.rnn.network import PlacementNetwork, load_network
+from shard_gym.agents.rnn.network import PlacementNetwork, TableSequence, decode, load_network
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError

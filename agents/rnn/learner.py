@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
-from shard_gym.agents.rnn.decoding import Decoded, TableSequence, decode
-from shard_gym.agents.rnn.network import load_network, new_network
+from shard_gym.agents.rnn.network import Decoded, TableSequence, decode, load_network, new_network
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import (
     load_module_arrays,

@@ -40,17 +40,6 @@ def load(arrays: dict[str, Any], about: dict[str, Any] = ABOUT, **options: Any) 
     return load_policy(arrays, about, AnalyticalCostModel(), 0, **options)
 
 
-def test_one_network_places_tasks_of_every_size_and_twice_the_same(random_task: Callable[..., Task]) -> None:
-    agent = load(module_arrays(DeviceScorer(8)))
-    assert agent.name == "ppo"
-    rng = np.random.default_rng(0)
-    for tables, devices in ((1, 1), (7, 2), (30, 4), (12, 11)):
-        task = random_task(rng, tables, devices)
-        placement = agent.place(task)
-        check_placement(placement, task.tables, task.topology)
-        assert np.array_equal(placement, agent.place(task))
-
-
 def test_every_look_at_the_estimate_counts(random_task: Callable[..., Task]) -> None:
     agent = load(module_arrays(DeviceScorer(8)))
     agent.place(random_task(np.random.default_rng(0), 9, 3))
