@@ -19,7 +19,7 @@ from shard_gym.agents.rnn.network import PlacementNetwork, TableSequence, decode
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
@@ -261,9 +261,3 @@ def test_weights_of_another_network_are_refused(about: dict[str, Any], changes: 
     arrays = {name: each for name, each in {**module_arrays(small_network()), **changes}.items() if each is not None}
     with pytest.raises(InvalidCheckpointError, match=says):
         load_rnn(arrays, {"agent": "rnn", "max_devices": 4, "hidden": 8, **about}, MODEL, 0)
-
-
-def test_an_option_that_is_not_there_is_answered_with_those_that_are() -> None:
-    known = "no option of agent 'rnn' named 'entropy'. Known: episodes, hidden, iterations, learning_rate."
-    with pytest.raises(UnknownNameError, match=known):
-        make_learner("rnn", "dlrm-20x4", entropy=1)

@@ -93,11 +93,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
         learner(small_suite, "dqn", **options)
 
 
-def test_an_option_that_is_not_there_is_answered_with_those_that_are(small_suite: TaskSuite) -> None:
-    with pytest.raises(UnknownNameError, match=r"agent 'dqn' named 'episodes'\. Known: .*num_envs, replay, width"):
-        learner(small_suite, "dqn", episodes=3)
-
-
 def test_an_algorithm_that_is_not_there_is_a_named_error(small_suite: TaskSuite) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'ppo'"):
         Sb3Learner(small_suite, AnalyticalCostModel(), 0, name="pppo")

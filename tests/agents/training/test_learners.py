@@ -76,7 +76,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
 @EVERY
 def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str, small_suite: TaskSuite) -> None:
     trained, other = learner(case, small_suite), learner(case, small_suite, seed=8)
-    first, threads = trained.weights(), torch.get_num_threads()
+    first, threads = {**trained.state(), **trained.weights()}, torch.get_num_threads()
     assert any(not np.array_equal(first[name], array) for name, array in other.weights().items())
     kept = {name: array.copy() for name, array in first.items()}
     np.random.seed(0)
