@@ -1,4 +1,4 @@
-"""Agents: everything that places tables, from `random` to learned policies.
+"""Agents: everything that places tables, from heuristics to learned policies.
 
 This folder is imported as `shard_gym.agents`; `shard_gym/agents` is a symbolic link to it.
 """
@@ -20,10 +20,10 @@ from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name
 from shard_gym.io.arrays import SUFFIX
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
-"""Names of the four greedy heuristics DreamShard compares with."""
+"""Names of the four greedy heuristics that the DreamShard paper compares with."""
 
 AgentFactory = Callable[..., Agent]
-"""Called with the cost model an agent may plan with, a seed, and the agent's own options by keyword."""
+"""Called with the cost model that the agent may evaluate, a seed, and the agent's own options by keyword."""
 
 
 def _greedy(name: str, score: TableScore) -> AgentFactory:
@@ -31,7 +31,7 @@ def _greedy(name: str, score: TableScore) -> AgentFactory:
 
 
 def _dreamshard(cost_model: str | AdditiveCostModel, seed: int, **options: Any) -> Agent:
-    """The checkpoints that come with the package; imported when it is asked for, since loading needs safetensors."""
+    """The agents of the package's checkpoints; imported on first use, because loading needs safetensors."""
     from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
 
     return PretrainedDreamShard(seed, **options)
@@ -44,7 +44,7 @@ AGENTS: dict[str, AgentFactory] = {
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
     "dreamshard": _dreamshard,
 }
-"""The one table of agents by name; add yours with `AGENTS["name"] = factory`."""
+"""All agents by name; add yours with `AGENTS["name"] = factory`."""
 
 
 def make_agent(
@@ -54,15 +54,14 @@ def make_agent(
 
     Args:
         name: one of `AGENTS`; or the folder of a training run, or the `agent.safetensors` in it (see `load_agent`).
-        cost_model: what the agent may ask while it plans; agents that ask nothing ignore it.
-        seed: of agents that are random; the others ignore it.
+        cost_model: the model that the agent may evaluate while it places; agents that evaluate none ignore it.
+        seed: of agents that use chance; the others ignore it.
         options: the agent's own, for example `max_queries` of "local-search".
 
     Raises:
-        UnknownNameError: there is no agent of that name, or it has to be trained first; the message lists those there
-            are.
+        UnknownNameError: there is no agent of that name, or it has to be trained first; the message lists the names.
         InvalidOptionError: the agent has no such option.
-        InvalidCheckpointError: the file is missing, or no agent of ShardGym.
+        InvalidCheckpointError: the file is missing or holds no agent.
         MissingExtraError: a package that a trained agent needs is not installed.
     """
     if name not in AGENTS and _is_path(name):
@@ -81,7 +80,7 @@ def make_agent(
 
 
 def _is_path(name: str | Path) -> bool:
-    """Whether `name` is meant as a path: it is one, looks like one, or is there."""
+    """Whether `name` is a path: by its type, by its spelling, or because it exists."""
     return isinstance(name, Path) or (
         isinstance(name, str) and (name.endswith(SUFFIX) or "/" in name or os.path.exists(name))
     )

@@ -1,4 +1,4 @@
-"""What an agent is: a task in, a placement out."""
+"""`Agent`: takes a task and returns a placement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Agent(ABC):
     """Anything that places tables.
 
     Attributes:
-        name: how the registry and result files call it.
+        name: its name in the registry and in result files.
     """
 
     name: str
@@ -28,20 +28,20 @@ class Agent(ABC):
 
     @property
     def search_budget(self) -> int:
-        """How many placements it may try for one task, under whatever cost, to return the best; 0 if it does not."""
+        """Placements that it may compare for one task, under any cost model; 0 for an agent that does not search."""
         return 0
 
     def true_cost_queries(self, fingerprint: str) -> int:
-        """How many placements this agent has, so far, asked the cost model with that fingerprint about."""
+        """Placements that the agent has evaluated so far with the cost model of that fingerprint."""
         return 0
 
 
 class CostGuidedAgent(Agent):
-    """An agent that asks a cost model while it plans; every question is counted."""
+    """An agent that evaluates placements with a cost model; every evaluation is counted."""
 
     def __init__(self, cost_model: str | AdditiveCostModel = "analytical") -> None:
         self.cost_model = CountedCostModel(make_cost_model(cost_model))
 
     def true_cost_queries(self, fingerprint: str) -> int:
-        """See `Agent`; questions to a model with another fingerprint are not about the true cost."""
+        """See `Agent`."""
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0

@@ -1,4 +1,4 @@
-"""The classic heuristics: random, DreamShard's four greedy ones, and one greedy in the estimated cost."""
+"""Heuristics: random, the four greedy ones of the DreamShard paper, and one greedy in the estimated cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
-from shard_gym.agents.candidates import Candidates
+from shard_gym.agents.neighbourhood import costs_with
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import NoPlacementFoundError
@@ -35,7 +35,7 @@ def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
 
 
 class RandomAgent(Agent):
-    """A random device among those where the table fits, tables in random order. Equal seeds, equal placements."""
+    """Places tables in random order, each on a random device where it fits. Equal seeds give equal placements."""
 
     name = "random"
 
@@ -67,7 +67,7 @@ def dim_score(tables: Tables) -> FloatArray:
 
 
 def lookup_score(tables: Tables) -> FloatArray:
-    """(T,) embedding_dim * pooling_factor. DreamShard truncates the pooling factor to an integer; here it stays."""
+    """(T,) embedding_dim * pooling_factor. DreamShard truncates the pooling factor to an integer; this does not."""
     return tables.embedding_dim * tables.pooling_factor
 
 
@@ -77,7 +77,7 @@ def size_lookup_score(tables: Tables) -> FloatArray:
 
 
 class GreedyAgent(Agent):
-    """Tables by descending score, each to the device with the lowest sum of scores where it fits.
+    """Places tables by descending score, each on the device with the lowest sum of scores where it fits.
 
     The scores are those of daochenzha/dreamshard, dreamshard/sharders.py.
     """
@@ -116,10 +116,10 @@ def paper_heuristics() -> list[GreedyAgent]:
 
 
 class CostGreedyAgent(CostGuidedAgent):
-    """Tables by descending cost alone, each to the device where the placement so far costs least.
+    """Places tables by descending single-table cost, each on the device where the placement so far costs least.
 
-    Equal costs are common, for a table rarely makes the slowest device slower; then the device whose own phases are
-    shortest afterwards wins.
+    Equal costs are common because a table rarely makes the slowest device slower. Then the device whose own phases are
+    shortest afterwards is taken.
     """
 
     name = "cost-greedy"
@@ -135,7 +135,8 @@ class CostGreedyAgent(CostGuidedAgent):
         for table in placement_order(loads, task.topology, model):
             fitting = _fitting(task, table, free)
             joined = model.add(device_loads[fitting], loads[table])
-            phases, cost = Candidates(model, cluster, device_loads).costs((fitting, joined))
+            own_phases = model.device_phases(device_loads)
+            phases, cost = costs_with(model, cluster, device_loads, own_phases, (fitting, joined))
             own = phases[np.arange(len(fitting)), fitting].sum(axis=-1)
             best = np.lexsort((own, cost))[0]
             placement[table] = fitting[best]

@@ -1,4 +1,4 @@
-"""Placing with a policy: the environment's episode, with the policy choosing every device."""
+"""`PolicyAgent`: places a task by playing an episode of the environment with a policy."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Policy = Callable[[ObservationDict, NDArray[np.bool_]], int]
 class PolicyAgent(CostGuidedAgent):
     """Plays one episode of `EmbeddingPlacement` with a policy.
 
-    The observations hold the estimated costs of the tables placed so far; each counts as a question to the cost model.
+    The observations hold the estimated costs of the tables placed so far; each counts as a cost-model evaluation.
 
     Args:
-        name: how result files call it.
+        name: its name in result files.
         policy: chooses the devices.
-        max_tables: padding the policy was made for.
-        max_devices: padding the policy was made for.
-        observation: the observation it was made for.
+        max_tables: padding the policy was trained with.
+        max_devices: padding the policy was trained with.
+        observation: the observation the policy was trained with.
         cost_model: the model behind the observations.
 
     Attributes:
-        steps_trained: environment steps the policy learnt from; 0 if nobody said.
+        steps_trained: environment steps the policy was trained for; 0 if unknown.
     """
 
     steps_trained = 0
@@ -59,7 +59,7 @@ class PolicyAgent(CostGuidedAgent):
         """See `Agent`.
 
         Raises:
-            NoPlacementFoundError: also when the task is larger than the policy was made for.
+            NoPlacementFoundError: also when the task is larger than the policy's padding.
         """
         if task.num_tables > self.max_tables or task.num_devices > self.max_devices:
             raise NoPlacementFoundError(

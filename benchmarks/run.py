@@ -152,15 +152,15 @@ def shape_record(tables: int, devices: int, args: Args) -> dict[str, Any]:
 
 
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
-    """Changes costed per second."""
+    """Moves costed per second."""
     task = sampler(tables, devices).sample(np.random.default_rng(0))
-    around = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
-    changes = around.around(around.critical_tables())
-    batch = changes.take(np.random.default_rng(0).permutation(len(changes))[:BATCH])
+    current = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
+    moves = current.moves(current.critical_tables())
+    batch = moves.take(np.random.default_rng(0).permutation(len(moves))[:BATCH])
 
-    def cost_changes() -> int:
+    def cost_moves() -> int:
         for _ in range(20):
-            around.costs_after(batch)
+            current.costs_after(batch)
         return 20 * len(batch)
 
     agent = make_agent("local-search")
@@ -172,7 +172,7 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
         return agent.true_cost_queries(fingerprint) - asked
 
     return {
-        "changes_per_s": round(median_rate(cost_changes, repeats)),
+        "changes_per_s": round(median_rate(cost_moves, repeats)),
         "queries_per_s_of_a_search": round(median_rate(search, repeats)),
     }
 

@@ -1,160 +1,134 @@
-"""DreamShard placing tables: an episode inside its estimate, and for `dream-search` a search there. Needs no torch."""
+"""The trained agent: it places with local search (`dream-search`) or a policy (`paper`) under the learned surrogate.
+
+It needs NumPy only; loading its file needs safetensors.
+"""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.dreamshard.options import DreamShardOptions, dreamshard_options
-from shard_gym.agents.dreamshard.policy import POLICIES
+from shard_gym.agents.dreamshard.options import PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.policy import new_policy
 from shard_gym.agents.dreamshard.rollout import play
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import prepare
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 
-PLACING = ("samples", "queries")
-"""Options that a trained agent may still be given."""
-
 COST, POLICY = "cost.", "policy."
-"""How the names of the two networks' weights begin in a file."""
+"""Prefixes of the two networks' weights in a file."""
+
+PROPOSAL_QUERIES = 2_000
+"""Surrogate evaluations of a search for a placement to measure."""
 
 
 class DreamShardAgent(Agent):
-    """Places with a learned policy inside a learned estimate; the true cost is never asked.
+    """Places tasks of any size under a learned cost model; it never evaluates the true cost.
 
     Args:
-        name: how result files call it.
-        cost_model: the learned estimate.
-        policy_weights: of the policy `options.policy`.
-        options: `samples` and `queries` say how long it may dream about a task.
-        seed: of the samples and the search.
+        name: its name in result files.
+        cost_model: the surrogate.
+        options: of the preset it was trained with.
+        policy_weights: of the policy of the preset `paper`; `dream-search` has none.
+        seed: of the local search.
     """
 
     def __init__(
         self,
         name: str,
         cost_model: AdditiveCostModel,
-        policy_weights: FloatWeights,
-        options: DreamShardOptions,
+        options: SearchOptions | PaperOptions,
+        policy_weights: FloatWeights | None = None,
         seed: int = 0,
     ) -> None:
         self.name = name
         self.cost_model = cost_model
-        self.policy_weights = policy_weights
         self.options = options
+        self.policy_weights = policy_weights or {}
         self.seed = checked_seed(seed)
-        self._policy = POLICIES[options.policy]
-        self._search = LocalSearchAgent(cost_model, max_queries=max(1, options.queries), seed=seed)
 
     @property
     def search_budget(self) -> int:
         """See `Agent`."""
-        return self.options.samples + self.options.queries
+        return self.options.queries if isinstance(self.options, SearchOptions) else 0
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
+        if isinstance(self.options, SearchOptions):
+            return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)
+        return self._episode(task, self.options, None)
+
+    def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
+        """A placement to measure in training: of a shorter search, or of an episode with drawn devices.
+
+        Raises:
+            NoPlacementFoundError: no valid placement was found.
+        """
+        if isinstance(self.options, SearchOptions):
+            queries, seed = min(PROPOSAL_QUERIES, self.options.queries), int(rng.integers(2**31))
+            return LocalSearchAgent(self.cost_model, queries, seed=seed).place(task)
+        return self._episode(task, self.options, rng)
+
+    def _episode(self, task: Task, options: PaperOptions, rng: np.random.Generator | None) -> Placement:
+        """The placement of one episode of the policy; with the most likely devices where `rng` is None."""
         problem = prepare(task, self.cost_model, task.num_tables, task.num_devices)
-        found = [*self.played(problem, None), *self._sampled(task, problem)]
-        if not self.options.queries:
-            return self._best(task, found)
-        return self._search.improve(task, _starts(self._search, task, found))
-
-    def proposal(self, task: Task, rng: np.random.Generator, *, search: bool) -> Placement | None:
-        """A placement worth measuring, with chance in it: an episode, improved a little; None if it led nowhere."""
-        problem = prepare(task, self.cost_model, task.num_tables, task.num_devices)
-        found = self.played(problem, rng)
-        if not (search and self.options.proposal_queries):
-            return found[0][0] if found else None
-        queries, seed = self.options.proposal_queries, int(rng.integers(2**31))
-        improver = LocalSearchAgent(self.cost_model, max_queries=queries, seed=seed)
-        try:
-            return improver.improve(task, _starts(improver, task, found))
-        except NoPlacementFoundError:
-            return None
-
-    def played(self, problem: Problem, rng: np.random.Generator | None) -> list[tuple[Placement, float]]:
-        """The complete placements of the episodes of `problem`, and what the dream says they cost."""
-        rollout = play(problem, self.cost_model, self._policy, self.policy_weights, rng)
-        complete = np.flatnonzero(rollout.complete).tolist()
-        return [(rollout.placements[episode], float(rollout.cost_ms[episode])) for episode in complete]
-
-    def _sampled(self, task: Task, problem: Problem) -> list[tuple[Placement, float]]:
-        if not self.options.samples:
-            return []
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-        return self.played(problem.repeated(self.options.samples), rng)
-
-    def _best(self, task: Task, found: list[tuple[Placement, float]]) -> Placement:
-        if not found:
+        rollout = play(problem, self.cost_model, self.policy_weights, rng, cost_features=options.cost_features)
+        if not rollout.complete[0]:
             raise NoPlacementFoundError(
                 f"The policy of {self.name} left a table of task {task.name!r} without a device that has room for it. "
-                "Let it draw more placements with the option samples, or search with the option queries."
+                "Train with the preset dream-search, which searches for a valid placement."
             )
-        return min(found, key=lambda each: each[1])[0]
-
-
-def _starts(search: LocalSearchAgent, task: Task, found: list[tuple[Placement, float]]) -> list[Placement]:
-    """Where a search may start: what the policy found, and what the heuristics find inside the dream.
-
-    Raises:
-        NoPlacementFoundError: nobody found anything.
-    """
-    own = [placement for placement, _ in found]
-    try:
-        return [*own, *search.starts(task)]
-    except NoPlacementFoundError:
-        if not own:
-            raise
-        return own
-
-
-def agent_arrays(cost_weights: Mapping[str, NDArray[Any]], policy_weights: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The weights of both networks under one roof."""
-    return {
-        **{COST + name: array for name, array in cost_weights.items()},
-        **{POLICY + name: array for name, array in policy_weights.items()},
-    }
+        placement: Placement = rollout.placements[0]
+        return placement
 
 
 def load_dreamshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> DreamShardAgent:
-    """The agent that a training run left behind; `cost_model` is not asked anything.
+    """The agent of a training run.
 
     Args:
-        arrays: see `agent_arrays`.
-        about: holds the options it was trained with.
-        cost_model: the true cost.
-        seed: of samples and search.
-        changes: `samples` and `queries` to place with; 0 of both for the policy alone.
+        arrays: the weights, under the prefixes `COST` and `POLICY`.
+        about: the agent's name, and the preset and options it was trained with.
+        cost_model: the true cost; not evaluated.
+        seed: of the local search.
+        changes: `queries` to place with, for `dream-search`.
 
     Raises:
         InvalidCheckpointError: the arrays are not those of such an agent.
         InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option to place with.
+        UnknownNameError: there is no such option for placing.
     """
-    for name in changes:
-        if name not in PLACING:
-            raise unknown_name("option to place with", name, PLACING)
     try:
-        trained = dreamshard_options(about["preset"], **about["options"])
+        options = dreamshard_options(about["preset"], **about["options"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
-    options = dreamshard_options(about["preset"], **{**asdict(trained), **changes})
-    network, policy = NETWORKS[options.network], POLICIES[options.policy]
-    rng = np.random.default_rng(0)
-    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy.new_weights(rng)))
-    return DreamShardAgent(about["agent"], network(under(COST, arrays)), under(POLICY, arrays), options, seed)
+    known = ("queries",) if isinstance(options, SearchOptions) else ()
+    for name in changes:
+        if name not in known:
+            raise unknown_name(f"option to place with preset {about['preset']!r}", name, known, "" if known else "none")
+    network, rng = NETWORKS[options.network], np.random.default_rng(0)
+    policy = new_policy(rng) if isinstance(options, PaperOptions) else {}
+    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy))
+    return DreamShardAgent(
+        about["agent"], network(under(COST, arrays)), replace(options, **changes), under(POLICY, arrays), seed
+    )
+
+
+def agent_arrays(cost_weights: FloatWeights, policy_weights: FloatWeights) -> Arrays:
+    """The weights of both networks in one dict."""
+    return {
+        **{COST + name: array for name, array in cost_weights.items()},
+        **{POLICY + name: array for name, array in policy_weights.items()},
+    }

@@ -1,24 +1,22 @@
-"""DreamShard in training: measure a few placements, learn what they cost, learn to place inside that estimate."""
+"""Training of DreamShard: measure placements, train a surrogate on their costs, and for `paper` a policy under it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
-import torch
 
 from shard_gym.agents.dreamshard.agent import COST, POLICY, DreamShardAgent, agent_arrays
-from shard_gym.agents.dreamshard.measure import measure, random_load
-from shard_gym.agents.dreamshard.options import DreamShardOptions, dreamshard_options
-from shard_gym.agents.dreamshard.policy import POLICIES
-from shard_gym.agents.dreamshard.reinforce import advantages, policy_loss
-from shard_gym.agents.dreamshard.rollout import play
+from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.random_loads import random_load
+from shard_gym.agents.dreamshard.reinforce import PolicyTraining
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
-from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
+from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.cost_models.neural.training import (
     Samples,
@@ -31,33 +29,38 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.placement import Placement
 from shard_gym.system import one_thread
+from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
+from shard_gym.topology import Topology
 
-MEASURE, TEACH, DREAM = range(3)
+MEASURE, TRAIN_SURROGATE, TRAIN_POLICY = range(3)
 """Purposes of random generators."""
 
 DATA, COST_OPTIMIZER, POLICY_OPTIMIZER = "data.", "cost_optimizer.", "policy_optimizer."
+"""Prefixes of the arrays of a state that are not weights."""
 
 
 class DreamShardLearner(Learner):
-    """The loop of DreamShard (daochenzha/dreamshard, dreamshard/training.py).
+    """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     Args:
         suite: the tasks to learn from.
-        cost_model: the true cost; asked for `measurements` placements in each iteration.
+        cost_model: the true cost.
         seed: of everything random.
         name: of the agent.
         preset: "dream-search" or "paper".
-        changes: single options of the preset; see `DreamShardOptions`.
+        changes: options of the preset that differ from its defaults.
 
     Raises:
         UnknownNameError: there is no such preset or option.
         InvalidOptionError: an option has an impossible value.
     """
+
+    more_options = frozenset(field.name for options in PRESETS.values() for field in fields(options))
 
     def __init__(
         self,
@@ -72,112 +75,84 @@ class DreamShardLearner(Learner):
         super().__init__(suite, cost_model, seed)
         self.name = name
         self.preset = preset
-        self.options: DreamShardOptions = dreamshard_options(preset, **changes)
+        self.options = dreamshard_options(preset, **changes)
         self.iterations = self.options.iterations
-        self._network, self._policy = NETWORKS[self.options.network], POLICIES[self.options.policy]
+        self._network = NETWORKS[self.options.network]
         rng = np.random.default_rng([self.seed])
         self._cost_weights = trainable(self._network.new_weights(rng))
-        features = np.concatenate([task.tables.features() for task in suite])
-        self._policy_weights = trainable({**self._policy.new_weights(rng), **self._policy.calibrated(features)})
+        self._cost_optimizer = new_optimizer(self._cost_weights)
+        self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._recorder = CostRecorder(self.cost_model.fingerprint)
-        self._cost_optimizer = self._new_cost_optimizer()
-        self._policy_optimizer = new_optimizer(self._policy_weights)
-
-    @staticmethod
-    def more_options() -> dict[str, Any]:
-        """What `changes` may name, with the defaults of the usual preset."""
-        return asdict(dreamshard_options("dream-search"))
-
-    # The loop
 
     def iterate(self) -> Report:
-        """Measure, teach the cost network, teach the policy."""
+        """Measure placements, then train the surrogate, then the policy if there is one."""
         with one_thread():
             first = not len(self._recorder)
             costs = self._measure()
-            cost_loss = self._teach_costs(calibrate=first)
-            dreamt = self._teach_policy()
-        return Report(float(np.mean(costs)), {**cost_loss, **dreamt})
+            numbers = self._train_surrogate(normalize=first) if len(self._recorder) else {}
+            if self._policy:
+                surrogate, rng = self._network(as_arrays(self._cost_weights)), self.rng(TRAIN_POLICY)
+                numbers |= self._policy.update(surrogate, rng, self._learning_rate)
+        return Report(float(np.mean(costs)), numbers)
+
+    @property
+    def _learning_rate(self) -> float:
+        """That of the iteration's first update. For `paper` it falls linearly, as in dreamshard/training.py."""
+        falling = isinstance(self.options, PaperOptions)
+        return self.options.learning_rate * (1 - self.iteration / self.iterations if falling else 1.0)
 
     def _measure(self) -> list[float]:
-        """Ask the true cost of new placements; ms of those that are the agent's own."""
-        rng, agent = self.rng(MEASURE), self.agent()
-        explored = int(self.options.measurements * self.options.explored)
-        for _ in range(explored):
-            measure(self._recorder, self.cost_model, *random_load(self.suite, rng))
-        costs = []
-        for _ in range(self.options.measurements - explored):
+        """True costs of new placements, ms; the penalty where the agent found none."""
+        rng, agent, costs = self.rng(MEASURE), self.agent(), []
+        for _ in range(self.options.measurements):
+            if isinstance(self.options, SearchOptions) and self.iteration == 0:
+                costs.append(self._measured(*random_load(self.suite, rng)))
+                continue
             task = self.suite.sample(rng)
-            # An untrained estimate is no place to search: what looks best there is extreme, and teaches little.
-            placement = agent.proposal(task, rng, search=self.iteration > 0)
-            if placement is None:
+            try:
+                costs.append(self._measured(task.tables, task.topology, agent.proposal(task, rng)))
+            except NoPlacementFoundError:
                 costs.append(self.cost_model.penalty_ms(task.tables, task.topology))
-            else:
-                costs.append(measure(self._recorder, self.cost_model, task.tables, task.topology, placement))
         return costs
 
-    def _teach_costs(self, *, calibrate: bool) -> dict[str, float]:
-        """Let the cost network learn from all measurements so far; its loss, if there was anything to do."""
-        options = self.options
-        if not len(self._recorder) or not options.cost_updates:
-            return {}
+    def _measured(self, tables: Tables, topology: Topology, placement: Placement) -> float:
+        """The true cost of `placement` in ms; it is recorded."""
+        estimate = self.cost_model.estimate(placement, tables, topology)
+        self._recorder.add(tables, topology, placement, estimate)
+        return estimate.total_ms
+
+    def _train_surrogate(self, *, normalize: bool) -> dict[str, float]:
+        """Train the cost network on all measurements so far; its loss."""
         samples = Samples(self._recorder.dataset(), self._network)
-        if calibrate:
+        if normalize:
             assign_arrays(self._cost_weights, with_normalization(samples, as_arrays(self._cost_weights)))
-        anew = options.cost_learning_rate > 0
-        if anew:  # with a rate that starts high again, Adam's memory of small gradients would make enormous steps
-            self._cost_optimizer = self._new_cost_optimizer()
+        search = isinstance(self.options, SearchOptions)
+        if search:  # Adam's averages of the small last gradients would make the first steps at a high rate enormous
+            self._cost_optimizer = new_optimizer(self._cost_weights)
         loss = train_network(
             self._cost_weights,
             self._cost_optimizer,
             samples,
-            self.rng(TEACH),
-            steps=options.cost_updates,
-            learning_rate=options.cost_learning_rate if anew else self._learning_rate,
-            final_learning_rate=0.0 if anew else self._learning_rate,
-            batch_size=options.cost_batch,
-            loss=relative_loss if options.relative_loss else paper_loss,
+            self.rng(TRAIN_SURROGATE),
+            steps=self.options.cost_updates,
+            learning_rate=self._learning_rate,
+            final_learning_rate=0.0 if search else self._learning_rate,
+            batch_size=self.options.cost_batch,
+            loss=paper_loss if issubclass(self._network, DreamShardCostModel) else relative_loss,
         )
         return {"cost_loss": loss}
 
-    def _new_cost_optimizer(self) -> torch.optim.AdamW:
-        return new_optimizer(self._cost_weights, self.options.weight_decay)
-
-    def _teach_policy(self) -> dict[str, float]:
-        """REINFORCE inside the estimate; ms that the last episodes cost there on average, if there were any."""
-        options, rng = self.options, self.rng(DREAM)
-        model, count = self._network(as_arrays(self._cost_weights)), options.tasks * options.episodes
-        bank = PreparedTasks(self.suite, model, self.suite.max_tables, self.suite.max_devices, count)
-        for group in self._policy_optimizer.param_groups:
-            group["lr"] = self._learning_rate
-        dreamt = {}
-        for _ in range(options.policy_updates):
-            tasks = [self.suite.sample(rng) for _ in range(options.tasks)]
-            bank.begin(np.arange(count), [task for task in tasks for _ in range(options.episodes)])
-            rollout = play(bank.problem, model, self._policy, as_arrays(self._policy_weights), rng, record=True)
-            assert rollout.steps is not None
-            advantage = advantages(rollout, options.tasks)
-            loss = policy_loss(self._policy, self._policy_weights, rollout.steps, advantage, options.entropy)
-            self._policy_optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._policy_optimizer.step()
-            dreamt["dreamt_cost_ms"] = float(rollout.cost_ms.mean())
-        return dreamt
-
-    @property
-    def _learning_rate(self) -> float:
-        """Falls linearly with the iterations, as in dreamshard/training.py."""
-        return self.options.learning_rate * (1 - self.iteration / self.iterations)
-
-    # The protocol of learners
+    def _policy_weights(self) -> FloatWeights:
+        return as_arrays(self._policy.weights) if self._policy else {}
 
     def state(self) -> Arrays:
         """See `Learner`."""
         data = self._recorder.dataset().to_arrays() if len(self._recorder) else {}
+        policy = optimizer_arrays(self._policy.optimizer, POLICY_OPTIMIZER) if self._policy else {}
         return {
             **self.weights(),
             **optimizer_arrays(self._cost_optimizer, COST_OPTIMIZER),
-            **optimizer_arrays(self._policy_optimizer, POLICY_OPTIMIZER),
+            **policy,
             **{DATA + name: array for name, array in data.items()},
         }
 
@@ -186,9 +161,10 @@ class DreamShardLearner(Learner):
         weights = {name: array for name, array in arrays.items() if name.startswith((COST, POLICY))}
         require_arrays("The saved state", weights, self.weights())
         assign_arrays(self._cost_weights, under(COST, weights))
-        assign_arrays(self._policy_weights, under(POLICY, weights))
         load_optimizer_arrays(self._cost_optimizer, arrays, COST_OPTIMIZER)
-        load_optimizer_arrays(self._policy_optimizer, arrays, POLICY_OPTIMIZER)
+        if self._policy:
+            assign_arrays(self._policy.weights, under(POLICY, weights))
+            load_optimizer_arrays(self._policy.optimizer, arrays, POLICY_OPTIMIZER)
         self._recorder = CostRecorder(self.cost_model.fingerprint)
         data = under(DATA, arrays)
         if data:
@@ -199,7 +175,7 @@ class DreamShardLearner(Learner):
 
     def weights(self) -> Arrays:
         """See `Learner`."""
-        return agent_arrays(as_arrays(self._cost_weights), as_arrays(self._policy_weights))
+        return agent_arrays(as_arrays(self._cost_weights), self._policy_weights())
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
@@ -207,5 +183,5 @@ class DreamShardLearner(Learner):
 
     def agent(self) -> DreamShardAgent:
         """See `Learner`."""
-        model: NeuralCostModel = self._network(as_arrays(self._cost_weights))
-        return DreamShardAgent(self.name, model, as_arrays(self._policy_weights), self.options, self.seed)
+        surrogate = self._network(as_arrays(self._cost_weights))
+        return DreamShardAgent(self.name, surrogate, self.options, self._policy_weights(), self.seed)

@@ -1,6 +1,6 @@
-"""DreamShard as it comes with the package: trained for two kinds of hardware, ready to place tasks of any size.
+"""The trained DreamShard agents of the package, one for each of two kinds of hardware, for tasks of any size.
 
-`checkpoints/` holds the agents and a page about them; `python tools/pretrained.py` trains them again.
+`checkpoints/` holds the agents and a page with their results; `python tools/pretrained.py` trains them again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Pretrained(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         return CHECKPOINTS / f"{self.suite}.safetensors"
 
 
 PRETRAINED: dict[str, Pretrained] = {
     "rtx2080ti-pcie": Pretrained("dlrm-50x4", {}),
-    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50, "policy_updates": 20}),
+    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50}),
 }
 """By hardware profile."""
 
@@ -42,8 +42,8 @@ class PretrainedDreamShard(Agent):
     """Places a task with the checkpoint trained for its hardware.
 
     Args:
-        seed: of samples and search.
-        options: to place with, such as `samples=0, queries=0` for the policy alone; see `DreamShardOptions`.
+        seed: of the local search.
+        options: for placing: `queries`, see `SearchOptions`.
     """
 
     name = "dreamshard"
@@ -69,7 +69,8 @@ class PretrainedDreamShard(Agent):
         device = task.topology.device.name
         if device not in self._agents:
             raise NoPlacementFoundError(
-                f"DreamShard comes trained for {' and '.join(sorted(self._agents))}, and task {task.name!r} is for "
-                f"{device}. Train one with: shard-gym train --agent dreamshard --suite NAME --out FOLDER."
+                f"The package has DreamShard agents for {' and '.join(sorted(self._agents))}. "
+                f"Task {task.name!r} is for {device}; train one with: shard-gym train --agent dreamshard --suite NAME "
+                "--out FOLDER."
             )
         return self._agents[device].place(task)

@@ -1,4 +1,4 @@
-"""Policy gradients from recorded episodes; needs torch."""
+"""REINFORCE: the training of DreamShard's policy on rollouts under the surrogate. Needs torch."""
 
 from __future__ import annotations
 
@@ -6,65 +6,92 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shard_gym.agents.dreamshard.policy import Policy, PolicyInput
-from shard_gym.agents.dreamshard.rollout import Rollout, Steps
+from shard_gym.agents.dreamshard.options import PaperOptions
+from shard_gym.agents.dreamshard.policy import device_scores, new_policy, table_latents
+from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.network import Weights
+from shard_gym.cost_models.neural.training import as_arrays, new_optimizer, trainable
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.tasks import TaskSuite
 
 FAILURE = 1.1
-"""A failed episode counts as so many times the dearest complete one of its batch. Its penalty, above all placements'
-costs, would leave no room for differences between those that succeed."""
+"""A failed episode counts as this many times the most expensive complete one. Its penalty exceeds the cost of every
+placement by so much that the differences between complete episodes would vanish beside it."""
 
 
-def advantages(rollout: Rollout, groups: int) -> FloatArray:
-    """(N,) float64: how much cheaper an episode was than the others of its task, in their standard deviations.
+class PolicyTraining:
+    """The policy and its optimizer.
 
-    The N episodes are `groups` tasks, one after the other, with equally many samples each: the baseline of POMO (Kwon
-    et al., NeurIPS 2020). With one group it is the batch-normalised return of DreamShard (dreamshard/training.py).
+    Args:
+        suite: the training tasks.
+        rng: draws the first weights.
+        options: of the preset `paper`.
+
+    Attributes:
+        weights: tensors by name; changed in place.
+        optimizer: Adam.
     """
-    cost, complete = rollout.cost_ms.reshape(groups, -1), rollout.complete.reshape(groups, -1)
-    dearest = np.where(complete, cost, 0.0).max(axis=1, keepdims=True)
-    returns = -np.where(complete, cost, FAILURE * dearest)
-    spread = returns.std(axis=1, ddof=1, keepdims=True)
-    normalised: FloatArray = ((returns - returns.mean(axis=1, keepdims=True)) / (spread + 1e-8)).ravel()
+
+    def __init__(self, suite: TaskSuite, rng: np.random.Generator, options: PaperOptions) -> None:
+        self._suite = suite
+        self._options = options
+        features = np.concatenate([task.tables.features() for task in suite])
+        self.weights = trainable(new_policy(rng, features))
+        self.optimizer = new_optimizer(self.weights)
+
+    def update(self, surrogate: AdditiveCostModel, rng: np.random.Generator, learning_rate: float) -> dict[str, float]:
+        """Make the steps of one iteration; the mean estimated cost of the last episodes, if there was a step."""
+        options, suite = self._options, self._suite
+        prepared = PreparedTasks(suite, surrogate, suite.max_tables, suite.max_devices, options.episodes)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        numbers = {}
+        for _ in range(options.policy_updates):
+            prepared.begin(np.arange(options.episodes), [suite.sample(rng)] * options.episodes)
+            weights = as_arrays(self.weights)
+            rollout = play(prepared.problem, surrogate, weights, rng, cost_features=options.cost_features)
+            loss = policy_loss(self.weights, rollout.trajectories, advantages(rollout), options.entropy)
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            numbers["surrogate_cost_ms"] = float(rollout.cost_ms.mean())
+        return numbers
+
+
+def advantages(rollout: Rollout) -> FloatArray:
+    """(N,) float64, the batch-normalised return of each episode (daochenzha/dreamshard, dreamshard/training.py)."""
+    highest = np.where(rollout.complete, rollout.cost_ms, 0.0).max()
+    returns = -np.where(rollout.complete, rollout.cost_ms, FAILURE * highest)
+    normalised: FloatArray = (returns - returns.mean()) / (returns.std(ddof=1) + 1e-8)
     return normalised
 
 
-def policy_loss(
-    policy: type[Policy], weights: Weights, steps: Steps, advantage: FloatArray, entropy_weight: float
-) -> Tensor:
-    """REINFORCE (Williams, 1992) with an entropy bonus, mean over all choices (dreamshard/training.py).
+def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, entropy_weight: float) -> Tensor:
+    """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps (dreamshard/training.py).
 
     Args:
-        policy: the kind of policy.
-        weights: its weights, tensors.
-        steps: what N episodes did.
+        weights: of the policy, tensors.
+        steps: of N episodes.
         advantage: (N,).
         entropy_weight: of the bonus.
     """
-    log_shares = choices(policy, weights, steps)
+    log_probabilities = action_log_probabilities(weights, steps)
     taken, actions = torch.tensor(steps.taken), torch.tensor(steps.actions)
-    said = log_shares.gather(-1, actions[..., None])[..., 0]
-    gain = said * torch.tensor(advantage, dtype=torch.float32)[:, None]
-    entropy = -(log_shares.exp() * log_shares.clip(min=-1e4)).sum(-1)
+    chosen = log_probabilities.gather(-1, actions[..., None])[..., 0]
+    gain = chosen * torch.tensor(advantage, dtype=torch.float32)[:, None]
+    entropy = -(log_probabilities.exp() * log_probabilities.clip(min=-1e4)).sum(-1)
     return -(gain + entropy_weight * entropy)[taken].mean()
 
 
-def choices(policy: type[Policy], weights: Weights, steps: Steps) -> Tensor:
-    """(N, T, D) log of the policy's share for each device at each step; -inf where it is illegal."""
-    table = policy.latents(weights, torch.tensor(steps.features))
+def action_log_probabilities(weights: Weights, steps: Trajectories) -> Tensor:
+    """(N, T, D) log of the probability of each device at each step; -inf where it is illegal."""
+    latents = table_latents(weights, torch.tensor(steps.features))
     placed = torch.nn.functional.one_hot(torch.tensor(steps.actions), steps.legal.shape[-1]).float()
-    placed = (placed * torch.tensor(steps.taken)[..., None])[..., None] * table[..., None, :]
-    now = PolicyInput(
-        held=placed.cumsum(dim=1) - placed,
-        costs_ms=torch.tensor(steps.costs_ms),
-        used=torch.tensor(steps.used),
-        table=table,
-        table_costs_ms=torch.tensor(steps.table_costs_ms),
-        device_mask=torch.tensor(steps.device_mask)[:, None, :],
-    )
-    scores = policy.scores(weights, now)
+    placed = (placed * torch.tensor(steps.taken)[..., None])[..., None] * latents[..., None, :]
+    scores = device_scores(weights, placed.cumsum(dim=1) - placed, torch.tensor(steps.costs_ms))
     legal = torch.tensor(steps.legal)
-    # A step without a legal device is not taken; every share of it is 0, not NaN.
+    # Scores of 0 where no device is legal: the softmax of such a step must not be NaN, though it is never used.
     scores = scores.masked_fill(~legal, -torch.inf).masked_fill(~legal.any(-1, keepdim=True), 0.0)
     return torch.log_softmax(scores, dim=-1)

@@ -1,4 +1,4 @@
-"""The trained RNN baseline as an agent, and how it comes out of its file."""
+"""The trained RNN baseline as an agent, and its loader."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.rnn.decoding import TableSequence, decode
-from shard_gym.agents.rnn.network import PlacementNetwork, network_with
+from shard_gym.agents.rnn.network import PlacementNetwork, TableSequence, decode, load_network
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
@@ -22,17 +21,17 @@ from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
 MAX_SIZE = 2**16
-"""No network in a file may have more units than that in a layer."""
+"""The most units of a layer in a network that is loaded from a file."""
 
 
 class RnnAgent(Agent):
-    """Places with the network's most likely devices, or with drawn ones; it asks no cost model.
+    """Places tables on the network's most likely devices, or on drawn ones; it evaluates no cost model.
 
     Args:
         name: how result files call it.
         network: trained for a number of devices; a task with more cannot be placed.
         sample: draw every device from the softmax instead of taking the most likely one.
-        seed: of what is drawn. Equal seeds, equal placements.
+        seed: of the drawn devices. Equal seeds give equal placements.
     """
 
     def __init__(self, name: str, network: PlacementNetwork, *, sample: bool = False, seed: int = 0) -> None:
@@ -71,26 +70,26 @@ class RnnAgent(Agent):
 
 
 def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devices: int) -> torch.Tensor:
-    """(T, B, D) float32, what `decode` draws `count` placements with."""
+    """(T, B, D) float32 noise with which `decode` draws `count` placements."""
     return torch.from_numpy(rng.gumbel(size=(num_tables, count, num_devices)).astype(np.float32))
 
 
 def load_rnn(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, sample: bool = False
 ) -> RnnAgent:
-    """The agent out of what `RnnLearner` says of itself.
+    """The agent of a training run.
 
     Args:
         arrays: the network's weights.
         about: holds the sizes of the network.
-        cost_model: not asked.
-        seed: of what is drawn.
+        cost_model: not evaluated.
+        seed: of the drawn devices.
         sample: see `RnnAgent`.
 
     Raises:
         InvalidCheckpointError: these are not the weights of such a network.
     """
-    network = network_with(arrays, _size(about, "max_devices"), _size(about, "hidden"))
+    network = load_network(arrays, _size(about, "max_devices"), _size(about, "hidden"))
     return RnnAgent(about["agent"], network, sample=sample, seed=seed)
 
 

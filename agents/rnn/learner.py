@@ -8,10 +8,14 @@ import numpy as np
 import torch
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
-from shard_gym.agents.rnn.decoding import Decoded, TableSequence, decode
-from shard_gym.agents.rnn.network import network_with, new_network
+from shard_gym.agents.rnn.network import Decoded, TableSequence, decode, load_network, new_network
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.optimizer import load_optimizer_arrays, optimizer_arrays
+from shard_gym.agents.training.torch_arrays import (
+    load_module_arrays,
+    load_optimizer_arrays,
+    module_arrays,
+    optimizer_arrays,
+)
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
@@ -20,29 +24,30 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES = range(3)
-"""Purposes of random numbers."""
+"""Purposes of random generators."""
 
 MAX_GRADIENT_NORM = 1.0
-"""As Mirhoseini et al. clip (A Hierarchical Model for Device Placement, ICLR 2018)."""
+"""That of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
 
 
 class RnnLearner(Learner):
     """The RNN baseline of DreamShard (NeurIPS 2022), after Mirhoseini et al. (ICML 2017), in training.
 
-    An iteration draws `episodes` placements of one training task, has the true cost of each told, and makes one step of
-    REINFORCE. The baseline is the mean of the iteration's costs, and their standard deviation is the unit, for tasks
-    differ in size; a placement that got stuck is charged its penalty and asks nothing.
+    An iteration draws `episodes` placements of one training task, evaluates the true cost of each, and makes one step
+    of REINFORCE. The baseline is the mean of the iteration's costs, and the unit is their standard deviation, because
+    tasks differ in size. A placement that gets stuck costs its penalty and no evaluation.
 
-    The output layer has one unit for each device, so the agent cannot place on more devices than the suite it learnt
-    from has. The default budget of 100 true costs is DreamShard's; REINFORCE needs some thousands to get far.
+    The output layer has one unit for each device, so the agent cannot place on more devices than its training suite
+    has. The default budget is 3,000 evaluations of the true cost, 30 times DreamShard's: with 100 the agent is worse
+    than random on every suite, with 3,000 it reaches 7.33 ms on dlrm-20x4 (seed 0; random 9.97, local search 6.90).
 
     Args:
         suite: the tasks to learn from.
-        cost_model: what tells the true cost.
+        cost_model: the true cost.
         seed: of everything random.
         name: of the agent.
         iterations: steps of REINFORCE.
-        episodes: placements of each; at least two, for one alone is its own baseline.
+        episodes: placements in each, at least two; 300 x 10 by default.
         learning_rate: Adam's.
         hidden: units of each layer.
 
@@ -57,7 +62,7 @@ class RnnLearner(Learner):
         seed: int,
         *,
         name: str = "rnn",
-        iterations: int = 10,
+        iterations: int = 300,
         episodes: int = 10,
         learning_rate: float = 0.01,
         hidden: int = 64,
@@ -99,17 +104,17 @@ class RnnLearner(Learner):
 
     def state(self) -> Arrays:
         """See `Learner`."""
-        return {**self.network.arrays(), **optimizer_arrays(self._optimizer)}
+        return {**self.weights(), **optimizer_arrays(self._optimizer)}
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
         own = {name: array for name, array in arrays.items() if not name.startswith("optimizer.")}
-        self.network.load_state_dict(network_with(own, self.network.max_devices, self.network.hidden).state_dict())
+        load_module_arrays(self.network, own, "The network")
         load_optimizer_arrays(self._optimizer, arrays)
 
     def weights(self) -> Arrays:
         """See `Learner`."""
-        return self.network.arrays()
+        return module_arrays(self.network)
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
@@ -117,11 +122,11 @@ class RnnLearner(Learner):
 
     def agent(self) -> RnnAgent:
         """See `Learner`."""
-        network = network_with(self.network.arrays(), self.network.max_devices, self.network.hidden)
+        network = load_network(self.weights(), self.network.max_devices, self.network.hidden)
         return RnnAgent(self.name, network)
 
 
 def _excess(costs: FloatArray) -> torch.Tensor:
-    """(B,) float32, how far above their mean each cost is, in standard deviations; 0 if all are the same."""
+    """(B,) float32, the difference of each cost to their mean, in standard deviations; 0 if all are equal."""
     spread = float(costs.std()) or 1.0
     return torch.from_numpy(((costs - costs.mean()) / spread).astype(np.float32))

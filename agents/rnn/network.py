@@ -1,40 +1,49 @@
-"""The network of the RNN baseline: an LSTM reads the tables, another with attention says a device for each."""
+"""The network of the RNN baseline, and placements decoded from it.
+
+An LSTM reads the tables, and a second one with attention chooses their devices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shard_gym.io.arrays import Arrays, require_arrays
+from shard_gym.agents.heuristics import lookup_score
+from shard_gym.agents.training.torch_arrays import load_module_arrays
+from shard_gym.io.arrays import Arrays
 from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tasks import Task
+
+FORBIDDEN = -1e9
+"""Added to the logits of devices where the table does not fit; -inf would make NaN of the entropy."""
 
 
 class Memory(NamedTuple):
-    """What the decoder knows of B placements: the (B, H) hidden and cell state of its LSTM."""
+    """The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
 
     hidden: Tensor
     cell: Tensor
 
 
 class Encoded(NamedTuple):
-    """What the encoder made of T tables: its (T, H) states, and their (T, H) attention keys."""
+    """The (T, H) states of the encoder for T tables, and their (T, H) attention keys."""
 
     states: Tensor
     keys: Tensor
 
 
 class PlacementNetwork(nn.Module):
-    """A sequence of tables in, a device for each out: the network of Mirhoseini et al. (ICML 2017).
+    """The sequence-to-sequence network of Mirhoseini et al. (ICML 2017), for tables instead of operators.
 
-    They placed operators; here the encoder's LSTM reads the features of all tables. The decoder's LSTM goes over the
-    tables again: its step reads the encoder's state at the table and an embedding of the device the previous table got,
-    attends to all states of the encoder (additive attention: Bahdanau et al., ICLR 2015) and gives every
-    device a logit. The sizes are our choice: DreamShard's authors published no code of this baseline.
+    The encoder's LSTM reads the features of all tables. A step of the decoder's LSTM reads the encoder's state at the
+    table and an embedding of the previous table's device, attends to all states of the encoder (additive attention:
+    Bahdanau et al., ICLR 2015) and returns a logit for every device. The layer sizes are ours, because DreamShard's
+    authors published no code of this baseline.
 
     Args:
         max_devices: D, the units of the output layer.
@@ -46,7 +55,7 @@ class PlacementNetwork(nn.Module):
         self.max_devices = max_devices
         self.hidden = hidden
         self.encoder = nn.LSTM(len(FEATURE_NAMES), hidden)
-        self.device = nn.Embedding(max_devices + 1, hidden)  # the last row stands before the first table
+        self.device = nn.Embedding(max_devices + 1, hidden)  # the last row is the input before the first table
         self.decoder = nn.LSTMCell(2 * hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.query = nn.Linear(hidden, hidden, bias=False)
@@ -54,47 +63,126 @@ class PlacementNetwork(nn.Module):
         self.logits = nn.Linear(2 * hidden, max_devices)
 
     def encode(self, features: Tensor, count: int) -> tuple[Encoded, Memory]:
-        """Tables with (T, 21) `features` as the decoder reads them, and its first memory of `count` placements."""
+        """The encoder's output for (T, 21) table features, and the decoder's first memory of `count` placements."""
         states, (hidden, cell) = self.encoder(features)
         return Encoded(states, self.key(states)), Memory(hidden.expand(count, -1), cell.expand(count, -1))
 
     def step(self, encoded: Encoded, table: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """(B, D) logits of the devices for one table, and what the decoder knows afterwards.
+        """(B, D) logits of the devices for one table, and the decoder's memory afterwards.
 
         Args:
             encoded: the tables.
-            table: which of them.
+            table: its position.
             previous: (B,) int64, the device of the table before it; D before the first.
-            memory: what the step before returned.
+            memory: that of the previous step.
         """
-        heard = encoded.states[table].expand(len(previous), -1)
-        after = Memory(*self.decoder(torch.cat([self.device(previous), heard], dim=-1), memory))
-        alike = self.score(torch.tanh(encoded.keys + self.query(after.hidden)[:, None])).squeeze(-1)
-        context = alike.softmax(dim=-1) @ encoded.states
+        state = encoded.states[table].expand(len(previous), -1)
+        after = Memory(*self.decoder(torch.cat([self.device(previous), state], dim=-1), memory))
+        attention = self.score(torch.tanh(encoded.keys + self.query(after.hidden)[:, None])).squeeze(-1)
+        context = attention.softmax(dim=-1) @ encoded.states
         return self.logits(torch.cat([after.hidden, context], dim=-1)), after
-
-    def arrays(self) -> Arrays:
-        """Copies of the weights."""
-        return {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}
 
 
 def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> PlacementNetwork:
-    """An untrained network; torch's own generator stays as it is."""
+    """An untrained network; the state of torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         return PlacementNetwork(max_devices, hidden)
 
 
-def network_with(weights: Mapping[str, NDArray[Any]], max_devices: int, hidden: int) -> PlacementNetwork:
-    """A network with weights that `PlacementNetwork.arrays` returned.
+def load_network(weights: Arrays, max_devices: int, hidden: int) -> PlacementNetwork:
+    """A network with the weights that `module_arrays` returned.
 
     Raises:
         InvalidCheckpointError: they are not those of a network of this size.
     """
-    with torch.device("meta"):  # shapes alone: a size that is a lie costs no memory
+    with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
         network = PlacementNetwork(max_devices, hidden)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    expected = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
-    require_arrays("The network", dict(weights), expected)
-    network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()}, assign=True)
+    load_module_arrays(network, weights, "The network")
     return network
+
+
+@dataclass(frozen=True)
+class TableSequence:
+    """A task as input of the network, tables by descending embedding_dim * pooling_factor.
+
+    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
+
+    Attributes:
+        order: (T,) int64, the tables in the order they are placed.
+        features: (T, 21) float32, in that order.
+        memory: (T,) int64 bytes, in that order.
+        caps: (D,) int64 bytes; 0 where the task has no device.
+    """
+
+    order: NDArray[np.int64]
+    features: Tensor
+    memory: Tensor
+    caps: Tensor
+
+    @staticmethod
+    def of(task: Task, max_devices: int) -> TableSequence:
+        """The sequence of `task`, which has at most `max_devices` devices, for a network with that many outputs."""
+        order = np.argsort(-lookup_score(task.tables), kind="stable")
+        caps = np.zeros(max_devices, np.int64)
+        caps[: task.num_devices] = task.topology.memory_cap_bytes
+        return TableSequence(
+            order=order,
+            features=torch.from_numpy(task.tables.features()[order]),
+            memory=torch.from_numpy(task.tables.memory_bytes[order]),
+            caps=torch.from_numpy(caps),
+        )
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """B placements of one task.
+
+    Attributes:
+        placements: (B, T) int64 devices, in the task's own order of tables.
+        log_probability: (B,) of all choices of a placement.
+        entropy: (B,) nats, the mean over the choices.
+        stuck: (B,) int64, the table that fits nowhere, -1 if there is none; the devices after it are undefined.
+    """
+
+    placements: NDArray[np.int64]
+    log_probability: Tensor
+    entropy: Tensor
+    stuck: NDArray[np.int64]
+
+
+def decode(network: PlacementNetwork, tables: TableSequence, noise: Tensor | None = None) -> Decoded:
+    """Place the tables one after the other, each on a device where it fits.
+
+    Args:
+        network: returns the logits.
+        tables: the task.
+        noise: (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax.
+            Without it B is 1, and the most likely devices are taken.
+    """
+    count = 1 if noise is None else noise.shape[1]
+    rows = torch.arange(count)
+    encoded, memory = network.encode(tables.features, count)
+    device = torch.full((count,), network.max_devices)
+    free = tables.caps.repeat(count, 1)
+    stuck = torch.full((count,), -1)
+    chosen, log_probabilities, entropies = [], [], []
+    for table, needed in enumerate(tables.memory):
+        logits, memory = network.step(encoded, table, device, memory)
+        fits = free >= needed
+        stuck = torch.where((stuck < 0) & ~fits.any(dim=-1), table, stuck)
+        active = stuck < 0
+        legal = (logits + FORBIDDEN * ~fits).log_softmax(dim=-1)
+        device = (legal.detach() if noise is None else legal.detach() + noise[table]).argmax(dim=-1)
+        free[rows, device] -= needed * active
+        chosen.append(device)
+        log_probabilities.append(legal[rows, device] * active)
+        entropies.append(-(legal.exp() * legal).sum(dim=-1) * active)
+    placements = np.empty((count, len(chosen)), np.int64)
+    placements[:, tables.order] = torch.stack(chosen, dim=-1).numpy()
+    return Decoded(
+        placements=placements,
+        log_probability=torch.stack(log_probabilities).sum(dim=0),
+        entropy=torch.stack(entropies).mean(dim=0),
+        stuck=np.where(stuck.numpy() < 0, -1, tables.order[stuck.numpy()]),
+    )

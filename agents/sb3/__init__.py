@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on the environment: its stock policies as they are, and policies that see devices as a set."""
+"""Stable-Baselines3 on the environment: stock MaskablePPO, and learners whose policies see devices as a set."""
 
 from shard_gym.agents.sb3.stock import masked_policy, train_maskable_ppo
 

@@ -1,4 +1,4 @@
-"""The trained policy as an agent for tasks of any size, and how it comes out of its file. Needs torch, not SB3."""
+"""The trained agent, for tasks of any size, and its loader. Needs torch, not SB3."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.policy import PolicyAgent
-from shard_gym.agents.sb3.features import device_set
-from shard_gym.agents.sb3.network import DeviceScorer
+from shard_gym.agents.sb3.network import DeviceScorer, device_set
+from shard_gym.agents.training.torch_arrays import load_module_arrays
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.io.arrays import Arrays, require_arrays
+from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task
 
 MAX_WIDTH = 2**12
-"""No network in a file may be wider than that."""
+"""The widest network that is loaded from a file."""
 
 
 class SetPolicyAgent(CostGuidedAgent):
-    """Gives every table to the legal device with the highest score; any number of tables and devices will do.
+    """Places every table on the legal device with the highest score, in tasks of any size.
 
-    The scores read the estimated costs of the tables placed so far; each estimate counts as a question to the cost
-    model. Should a table fit nowhere in the end, the task is tried again with some devices drawn at random: few at
-    first, all of them in the last try.
+    The observations hold the estimated costs of the tables placed so far; each counts as a cost-model evaluation. If a
+    table fits nowhere in the end, the task is tried again with a share of the devices drawn at random, which grows to
+    1 in the last try.
 
     Args:
         name: how result files call it.
         scorer: scores the devices.
         cost_model: the model behind the observations.
-        seed: of what is drawn. Equal seeds, equal placements.
+        seed: of the random devices. Equal seeds give equal placements.
         retries: how often a task is tried again.
     """
 
@@ -91,13 +91,13 @@ class SetPolicyAgent(CostGuidedAgent):
 def load_policy(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, retries: int = 20
 ) -> SetPolicyAgent:
-    """The agent out of what `Sb3Learner` says of itself.
+    """The agent of a training run.
 
     Args:
         arrays: the scorer's weights.
         about: holds the width of the network.
         cost_model: the model behind the observations.
-        seed: of what is drawn when a task is tried again.
+        seed: of the random devices when a task is tried again.
         retries: see `SetPolicyAgent`.
 
     Raises:
@@ -109,18 +109,3 @@ def load_policy(
     scorer = DeviceScorer(width)
     load_module_arrays(scorer, arrays, "The policy")
     return SetPolicyAgent(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)
-
-
-def module_arrays(module: torch.nn.Module) -> Arrays:
-    """Copies of all weights of `module`, by name."""
-    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
-
-
-def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> None:
-    """Put back what `module_arrays` returned.
-
-    Raises:
-        InvalidCheckpointError: they are of another module; the message calls it `called`.
-    """
-    require_arrays(called, arrays, module_arrays(module))
-    module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})

@@ -1,4 +1,4 @@
-"""DQN that explores legal devices alone.
+"""DQN that explores legal devices only, and its replay buffer as arrays, so that a run resumes without pickle.
 
 Needs the extra `sb3`; import it where it is used.
 """
@@ -11,15 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import DictReplayBuffer
+
+from shard_gym.errors import InvalidCheckpointError
+from shard_gym.io.arrays import Arrays, require_arrays
 
 
 class MaskedDQN(DQN):
-    """DQN whose random actions are legal; those of the network are, if its policy is `SetDQNPolicy`.
+    """DQN whose random actions are legal. Those of the network are legal with `SetDQNPolicy`.
 
-    Each environment explores by itself. SB3 draws one number for all of them, and actions from the whole space.
+    Each environment explores independently. SB3's DQN draws one number for all of them, and actions from the whole
+    space.
 
     Args:
-        exploration: tells the share of random actions.
+        exploration: returns the share of random actions.
         arguments: see `DQN`.
     """
 
@@ -38,10 +43,45 @@ class MaskedDQN(DQN):
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
-        """(N,) devices for N observations: the best, or now and then a random one where `deterministic` is False."""
+        """(N,) devices for N observations: the best, or a random one at the exploration rate if not `deterministic`."""
         best, state = self.policy.predict(observation, state, episode_start, deterministic)
         if deterministic:
             return best, state
         legal = observation["action_mask"] > 0
         drawn = np.where(legal, np.random.random(legal.shape), -1.0).argmax(axis=-1)
         return np.where(np.random.random(len(legal)) < self._exploration(), drawn, best), state
+
+
+def replay_arrays(buffer: DictReplayBuffer) -> Arrays:
+    """Copies of the contents of `buffer`, and its write position."""
+    size = buffer.size()
+    arrays = {name: array[:size].copy() for name, array in _parts(buffer).items()}
+    return {**arrays, "position": np.array(buffer.pos), "full": np.array(buffer.full)}
+
+
+def load_replay_arrays(buffer: DictReplayBuffer, arrays: Arrays) -> None:
+    """Set the contents of `buffer` to what `replay_arrays` returned.
+
+    Raises:
+        InvalidCheckpointError: they are of another buffer.
+    """
+    parts = _parts(buffer)
+    size = len(arrays["rewards"]) if "rewards" in arrays and arrays["rewards"].ndim else 0
+    expected = {name: np.broadcast_to(array[:1], (size, *array.shape[1:])) for name, array in parts.items()}
+    require_arrays("The replay buffer", arrays, {**expected, "position": np.zeros(()), "full": np.zeros(())})
+    position, full, capacity = int(arrays["position"]), bool(arrays["full"]), buffer.buffer_size
+    if not (size == capacity and 0 <= position < capacity if full else position == size < capacity):
+        raise InvalidCheckpointError(
+            f"The replay buffer holds {size} steps of {capacity}, which does not fit its write position {position}."
+        )
+    for name, array in parts.items():
+        array[:size] = arrays[name]
+    buffer.pos, buffer.full = position, full
+
+
+def _parts(buffer: DictReplayBuffer) -> Arrays:
+    """The arrays of the buffer, not copied."""
+    observations = {f"observations.{key}": array for key, array in buffer.observations.items()}
+    following = {f"next_observations.{key}": array for key, array in buffer.next_observations.items()}
+    rest = {name: getattr(buffer, name) for name in ("actions", "rewards", "dones", "timeouts")}
+    return {**observations, **following, **rest}

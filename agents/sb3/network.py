@@ -1,4 +1,4 @@
-"""Networks over a set of devices: all devices share their weights, so they serve tasks of any size.
+"""The networks over sets of devices, and their inputs. All devices share the weights, so any number of them fits.
 
 Needs torch; import it where it is used.
 """
@@ -6,18 +6,95 @@ Needs torch; import it where it is used.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from shard_gym.agents.sb3.features import DEVICE_FEATURES, SHARED_FEATURES, DeviceSet
+from shard_gym.tables import FEATURE_NAMES
+
+PHASE_SUMS = 5
+"""The four phases and their sum."""
+
+DEVICE_FEATURES = 3 * PHASE_SUMS + 4
+SHARED_FEATURES = 2 * PHASE_SUMS + len(FEATURE_NAMES) + 1
 
 ILLEGAL = -1e8
 """Score of an illegal device: its probability is exactly 0 in float32, and nothing becomes infinite or NaN."""
 
+_RESOLUTION = 1e-3
+"""Added to divisors, as a share of the slowest device: a phase that takes no time must not divide by zero."""
+
+
+class DeviceSet(NamedTuple):
+    """N observations as sets of D devices.
+
+    Attributes:
+        rows: (N, D, DEVICE_FEATURES) float32, features of each device: its costs as shares of the slowest device's, its
+            distances to the slowest and to the mean device in units of the current table's own costs, the shares of
+            its memory in use, needed and left, and whether the table fits.
+        shared: (N, SHARED_FEATURES) float32, features of the state: the costs of the current table and the mean costs
+            of the devices, as shares of the slowest's, the features of the table, and the progress.
+        real: (N, D) bool, False for padding.
+        legal: (N, D) bool, whether the current table fits.
+    """
+
+    rows: torch.Tensor
+    shared: torch.Tensor
+    real: torch.Tensor
+    legal: torch.Tensor
+
+
+def device_set(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
+    """The devices of N "compact" observations (see `EmbeddingPlacementEnv`).
+
+    Only ratios of costs are used, so the features do not depend on the speed of the hardware. Late in an episode a
+    table is small compared with what is placed; in units of its own cost the differences that matter stay visible.
+    """
+    real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    count, devices = real.shape
+    costs = _with_sum(observation["device_costs"].reshape(count, devices, 4))
+    table = _with_sum(observation["current_table_costs"]).unsqueeze(1)
+    most = costs.amax(1, keepdim=True)
+    mean = costs.sum(1, keepdim=True) / real.sum(1)[:, None, None]  # the costs of padding are zero
+    scale = most[..., -1:] + table[..., -1:] + 1e-12
+    unit = table + _RESOLUTION * scale
+    memory = observation["device_memory"].reshape(count, devices, 2)
+    rows = torch.cat(
+        [
+            costs / scale,
+            _squashed((most - costs) / unit),
+            _squashed((costs - mean) / unit),
+            memory,
+            1.0 - memory.sum(-1, keepdim=True),
+            legal.unsqueeze(-1),
+        ],
+        dim=-1,
+    )
+    shared = torch.cat(
+        [
+            (table / scale).squeeze(1),
+            (mean / scale).squeeze(1),
+            observation["current_table"],
+            observation["progress"],
+        ],
+        dim=-1,
+    )
+    return DeviceSet(rows, shared, real, legal)
+
+
+def _with_sum(phases: torch.Tensor) -> torch.Tensor:
+    return torch.cat([phases, phases.sum(-1, keepdim=True)], dim=-1)
+
+
+def _squashed(ratio: torch.Tensor) -> torch.Tensor:
+    """`ratio` mapped to (-1, 1), steepest at 0."""
+    return ratio / (1.0 + ratio.abs())
+
 
 class DeviceEncoder(nn.Module):
-    """Embeds every device from its own features and those all share; then the mean and the maximum over the devices.
+    """Embeds every device from its own and the shared features, and pools the embeddings.
 
     Args:
         width: of the embeddings.
@@ -30,11 +107,11 @@ class DeviceEncoder(nn.Module):
         self.second = _linear(width, width)
 
     def forward(self, devices: DeviceSet) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, D, width) embeddings, and (N, 2 * width) of the real devices together."""
+        """(N, D, width) embeddings, and their (N, 2 * width) mean and maximum over the real devices."""
         hidden = torch.relu(self.own(devices.rows) + self.shared(devices.shared).unsqueeze(1))
         hidden = torch.relu(self.second(hidden)) * devices.real.unsqueeze(-1)
         mean = hidden.sum(1) / devices.real.sum(1, keepdim=True)
-        return hidden, torch.cat([mean, hidden.amax(1)], dim=-1)  # none is negative, so padding changes no maximum
+        return hidden, torch.cat([mean, hidden.amax(1)], dim=-1)  # none is negative, so padding does not matter
 
 
 class DeviceScorer(nn.Module):
@@ -60,7 +137,7 @@ class DeviceScorer(nn.Module):
 
 
 class SetCritic(nn.Module):
-    """One value for each observation, from all devices together.
+    """One value for each observation.
 
     Args:
         width: of the hidden layers.

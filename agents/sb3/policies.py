@@ -17,8 +17,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
-from shard_gym.agents.sb3.features import DeviceSet, device_set
-from shard_gym.agents.sb3.network import DeviceScorer, SetCritic
+from shard_gym.agents.sb3.network import DeviceScorer, DeviceSet, SetCritic, device_set
 
 
 class DeviceFeatures(BaseFeaturesExtractor):
@@ -33,7 +32,7 @@ class DeviceFeatures(BaseFeaturesExtractor):
 
 
 class ActorAndCritic(nn.Module):
-    """A scorer and a critic that share nothing.
+    """A scorer and a critic without shared weights.
 
     Args:
         width: of their hidden layers.
@@ -60,42 +59,37 @@ class ActorAndCritic(nn.Module):
 
 
 class SetPolicy(ActorCriticPolicy):
-    """For PPO and A2C. The mask in the observation masks the logits, so illegal devices have probability zero."""
+    """For PPO and A2C. The mask in the observation masks the logits, so illegal devices have probability 0."""
 
     def _build(self, lr_schedule: Schedule) -> None:
-        _put_heads(self, lr_schedule)
+        _build_heads(self, lr_schedule)
 
 
 class MaskableSetPolicy(MaskableActorCriticPolicy):
     """For MaskablePPO."""
 
     def _build(self, lr_schedule: Schedule) -> None:
-        _put_heads(self, lr_schedule)
+        _build_heads(self, lr_schedule)
 
 
-def _put_heads(policy: Any, lr_schedule: Schedule) -> None:
-    """Give an actor-critic policy its network and optimizer."""
+def _build_heads(policy: Any, lr_schedule: Schedule) -> None:
+    """Set the network and the optimizer of an actor-critic policy."""
     policy.mlp_extractor = ActorAndCritic(policy.net_arch[0])
-    policy.action_net = nn.Identity()  # logits and values come ready
+    policy.action_net = nn.Identity()  # the extractor returns logits and values
     policy.value_net = nn.Identity()
     policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
 
 
-class _Dueling(nn.Module):
-    """The value of the state and how much better each device is: (N, D) Q-values, those of illegal devices hopeless."""
+class _Dueling(ActorAndCritic):
+    """Dueling Q-values: (N, D), the value of the state plus the score of each device; very low for illegal devices."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scorer = DeviceScorer(width)
-        self.critic = SetCritic(width)
-
-    def forward(self, devices: DeviceSet) -> torch.Tensor:
+    def forward(self, devices: DeviceSet) -> torch.Tensor:  # type: ignore[override]
         values: torch.Tensor = self.scorer(devices) + self.critic(devices)
         return values
 
 
 class SetQNetwork(QNetwork):
-    """One Q-value for each device; no maximum, be it an action or a target, is ever that of an illegal device."""
+    """One Q-value for each device; neither an action nor a target is ever that of an illegal device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

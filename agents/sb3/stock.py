@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on the environment: stock algorithm, stock policy."""
+"""Stock MaskablePPO with its stock policy on the environment."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def train_maskable_ppo(
     seed: int = 0,
     on_step: Callable[[int], None] | None = None,
 ) -> PolicyAgent:
-    """An agent that MaskablePPO with the stock MultiInputPolicy learnt on `suite`.
+    """An agent trained on `suite` by MaskablePPO with the stock MultiInputPolicy.
 
     A rollout is one longest episode of every environment, so training takes whole multiples of num_envs * max_tables
     steps, at least one.
 
     Args:
         suite: name of a suite, or any source of tasks.
-        total_timesteps: steps to train for, over all environments.
+        total_timesteps: steps of training, of all environments together.
         split: split of a named suite to train on.
         reward: reward to train with.
         cost_model: model that estimates the costs.
         num_envs: environments stepped together.
-        seed: of everything random. Equal seeds, equal agents on one machine.
-        on_step: called with the number of steps made so far.
+        seed: of everything random. Equal seeds give equal agents on one machine.
+        on_step: called with the number of steps done so far.
 
     Returns:
-        The agent; its `steps_trained` says how many steps were made.
+        The agent; `steps_trained` is the number of steps done.
 
     Raises:
-        InvalidOptionError: `total_timesteps` or `num_envs` is below 1, or `seed` is none.
+        InvalidOptionError: `total_timesteps` or `num_envs` is below 1, or `seed` is not valid.
         MissingExtraError: Stable-Baselines3 is not installed.
     """
     if total_timesteps < 1:

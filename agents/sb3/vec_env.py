@@ -1,4 +1,4 @@
-"""`PlacementVecEnv`: the vector environment as Stable-Baselines3 wants one, which cannot take a Gymnasium VectorEnv.
+"""`PlacementVecEnv`: the vector environment for Stable-Baselines3, which does not accept a Gymnasium VectorEnv.
 
 Needs the extra `sb3`; import it where it is used.
 """
@@ -21,32 +21,32 @@ from shard_gym.errors import InvalidOptionError
 class PlacementVecEnv(VecEnv):
     """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
 
-    Episodes follow each other in the same step, as SB3 expects: `infos[i]["terminal_observation"]` is the last
-    observation of the old episode, beside what the last step of an episode tells (`cost_ms`, `placement`, `failure`).
-    Between the ends, infos are empty; masks come from `env_method("action_masks")`, all of them in one call.
+    It makes its own `EmbeddingPlacementVectorEnv` and resets episodes in the step that ends them, as SB3 expects:
+    `infos[i]` then holds the last step's info (`cost_ms`, `placement`, `failure`) and `"terminal_observation"`. In all
+    other steps infos are empty. The masks of all environments come from one `env_method("action_masks")`.
 
     Args:
         num_envs: N.
-        options: of `EmbeddingPlacementVectorEnv`, but `autoreset_mode`.
+        options: of `EmbeddingPlacementVectorEnv`, without `autoreset_mode`.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
         if "autoreset_mode" in options:
-            raise InvalidOptionError("Stable-Baselines3 knows one autoreset mode, so autoreset_mode cannot be chosen.")
+            raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
         self.envs = EmbeddingPlacementVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self.render_mode = self.envs.render_mode
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
 
     def reset(self) -> ObservationDict:
-        """Begin N episodes, with what `seed` and `set_options` gave each environment since the last reset.
+        """Begin N episodes, with the seeds and options set since the last reset.
 
         Raises:
             InvalidOptionError: an option other than "task".
         """
         unknown = {key for options in self._options for key in options} - {"task"}
         if unknown:
-            raise InvalidOptionError(f"reset() knows the option 'task', not {sorted(map(str, unknown))}.")
+            raise InvalidOptionError(f"reset() takes the option 'task', not {sorted(map(str, unknown))}.")
         tasks = [options.get("task") for options in self._options]
         observation, infos = self.envs.reset(seed=list(self._seeds), options={"tasks": tasks})
         self.reset_infos = [{"task": name} for name in infos["task"]]
@@ -55,7 +55,7 @@ class PlacementVecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Keep the actions for `step_wait`."""
+        """Store the actions for `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -83,7 +83,7 @@ class PlacementVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method for each environment; `action_masks` is the one they have.
+        """Call a method for each environment; `action_masks` is the only one.
 
         Raises:
             AttributeError: they have no such method.
@@ -121,7 +121,7 @@ class PlacementVecEnv(VecEnv):
 
 
 def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:
-    """One environment's info out of those of a vector environment."""
+    """The info of one environment, from the batched infos."""
     info = {}
     for key, value in batched.items():
         if not key.startswith("_") and batched[f"_{key}"][env]:

@@ -1,7 +1,7 @@
-"""Training: what an agent that learns is, the run that trains it, and the table of those there are."""
+"""Training of agents that learn: `Learner`, the folder of a run, and the table of learners."""
 
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.registry import LEARNERS, Family, load_agent, make_learner
+from shard_gym.agents.training.registry import LEARNERS, LearnerEntry, load_agent, make_learner
 from shard_gym.agents.training.run import TrainingRun
 
-__all__ = ["LEARNERS", "Family", "Learner", "Report", "TrainingRun", "load_agent", "make_learner"]
+__all__ = ["LEARNERS", "Learner", "LearnerEntry", "Report", "TrainingRun", "load_agent", "make_learner"]

@@ -1,10 +1,11 @@
-"""What an agent in training is: equal iterations, and a state that decides how it goes on."""
+"""`Learner`: an agent in training, as equal iterations between states that can be saved."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,10 +18,10 @@ from shard_gym.tasks import TaskSuite
 
 @dataclass(frozen=True)
 class Report:
-    """What one iteration says about itself.
+    """The numbers of one iteration.
 
     Attributes:
-        mean_cost_ms: true cost of the placements it made, mean; those that failed with their penalty.
+        mean_cost_ms: mean true cost of the placements evaluated in it; the penalty for those that failed.
         numbers: further numbers for the log, by name.
     """
 
@@ -32,22 +33,24 @@ class Learner(ABC):
     """An agent in training.
 
     Iteration i is a function of the state after iteration i - 1, the options and the seed alone: every random number
-    comes from `rng(...)`, which starts anew in each iteration. So a run that goes on from a saved state ends as one
-    that was never interrupted.
+    comes from `rng(...)`, which starts anew in each iteration. So a run that resumes from a saved state ends exactly
+    like one that was never interrupted.
 
     Args:
         suite: the tasks to learn from.
-        cost_model: what tells the true cost; every question is counted.
+        cost_model: the true cost; every evaluation is counted.
         seed: of everything random.
 
     Attributes:
         name: the agent's name.
-        iterations: how many there will be.
-        iteration: how many are done.
+        iterations: the number of iterations.
+        iteration: how many of them are done.
+        more_options: names of options that the constructor takes beside its keyword arguments.
     """
 
     name: str
     iterations: int
+    more_options: ClassVar[Collection[str]] = ()
 
     def __init__(self, suite: TaskSuite, cost_model: AdditiveCostModel, seed: int) -> None:
         self.suite = suite
@@ -57,24 +60,24 @@ class Learner(ABC):
 
     @property
     def true_cost_queries(self) -> int:
-        """Placements whose true cost was asked so far: the measurement budget used."""
+        """Placements whose true cost was evaluated so far: the part of the measurement budget that is used."""
         return self.cost_model.queries
 
     def rng(self, purpose: int = 0) -> np.random.Generator:
-        """A generator for this iteration; one for each `purpose`."""
+        """A random generator for this iteration; a different one for each `purpose`."""
         return np.random.default_rng([self.seed, self.iteration, purpose])
 
     @abstractmethod
     def iterate(self) -> Report:
-        """One more iteration. It must not count `iteration` up; the run does."""
+        """Do one iteration. The caller increments `iteration` afterwards."""
 
     @abstractmethod
     def state(self) -> Arrays:
-        """Copies of all arrays that decide how training goes on: weights, optimizer, data."""
+        """Copies of all arrays that decide how training continues: weights, optimizer, data."""
 
     @abstractmethod
     def load_state(self, arrays: Arrays) -> None:
-        """Go on from what `state` returned in a learner with the same options.
+        """Continue from what `state` returned in a learner with the same options.
 
         Raises:
             InvalidCheckpointError: the arrays are not those of such a learner.
@@ -86,8 +89,8 @@ class Learner(ABC):
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """JSON values that placing needs beside the weights, such as paddings and sizes."""
+        """JSON values that placing needs beside the weights, such as padding and layer sizes."""
 
     @abstractmethod
     def agent(self) -> Agent:
-        """The agent as it is now."""
+        """The agent with the current weights."""

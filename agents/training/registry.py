@@ -1,4 +1,4 @@
-"""The agents that learn: one table from their names to what trains them and what loads them again."""
+"""The table of agents that learn, with what trains each and what loads it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
 
-class Family(NamedTuple):
-    """Where an agent that learns is written; imported only when it is asked for, because learning needs torch.
+class LearnerEntry(NamedTuple):
+    """Import paths of an agent that learns, each "module:name". They are imported on first use, as most need torch.
 
     Attributes:
-        module: has the two others.
         learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
-        loader: a function of (arrays, about, cost_model, seed, **options) that returns the `Agent`.
-        extra: brings the packages it needs.
+        loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
+        extra: the extra that brings the packages it needs.
     """
 
-    module: str
     learner: str
     loader: str
     extra: str = "torch"
 
 
-LEARNERS: dict[str, Family] = {
-    "dreamshard": Family("shard_gym.agents.dreamshard", "DreamShardLearner", "load_dreamshard"),
-    "rnn": Family("shard_gym.agents.rnn", "RnnLearner", "load_rnn"),
+LEARNERS: dict[str, LearnerEntry] = {
+    "dreamshard": LearnerEntry(
+        "shard_gym.agents.dreamshard.learner:DreamShardLearner", "shard_gym.agents.dreamshard.agent:load_dreamshard"
+    ),
+    "rnn": LearnerEntry("shard_gym.agents.rnn.learner:RnnLearner", "shard_gym.agents.rnn.agent:load_rnn"),
     **dict.fromkeys(
         ("ppo", "maskable-ppo", "a2c", "dqn"),
-        Family("shard_gym.agents.sb3.learner", "Sb3Learner", "load_policy", "sb3"),
+        LearnerEntry("shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3"),
     ),
 }
-"""The one table of agents that learn; add yours with `LEARNERS["name"] = Family(...)`."""
+"""All agents that learn, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""
 
 
 def make_learner(
@@ -59,10 +59,11 @@ def make_learner(
         InvalidOptionError: an option has an impossible value.
         MissingExtraError: a package that training needs is not installed.
     """
-    family = _family(name)
+    if name not in LEARNERS:
+        raise unknown_name("agent that learns", name, LEARNERS)
     tasks = load_suite(suite, "train") if isinstance(suite, str) else suite
-    learner = _part(name, family, family.learner)
-    known = learner_options(name)
+    learner = _imported(name, LEARNERS[name].learner)
+    known = _option_names(learner)
     for option in options:
         if option not in known:
             raise unknown_name(f"option of agent {name!r}", option, known)
@@ -70,19 +71,11 @@ def make_learner(
     return made
 
 
-def learner_options(name: str) -> dict[str, Any]:
-    """The options that agent `name` can be trained with, and their defaults.
-
-    Raises:
-        UnknownNameError: there is no such agent.
-        MissingExtraError: a package that training needs is not installed.
-    """
-    family = _family(name)
-    learner = _part(name, family, family.learner)
-    more: dict[str, Any] = getattr(learner, "more_options", dict)()
+def _option_names(learner: Any) -> list[str]:
+    """The keyword arguments of a `Learner` class, and the `more_options` it takes as `**options`."""
     parameters = inspect.signature(learner).parameters.values()
-    own = {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
-    return {**{option: default for option, default in own.items() if option != "name"}, **more}
+    own = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY and each.name != "name"]
+    return [*own, *learner.more_options]
 
 
 def load_agent(
@@ -92,8 +85,8 @@ def load_agent(
 
     Args:
         path: the `agent.safetensors` of a training run, or the run's folder.
-        cost_model: what the agent may ask while it plans; an agent that plans inside its own model asks nothing.
-        seed: of agents that sample placements.
+        cost_model: the model behind the agent's observations; agents that plan under their own surrogate ignore it.
+        seed: of agents that sample or search.
         options: the agent's own.
 
     Raises:
@@ -107,8 +100,7 @@ def load_agent(
     name = about.get("agent")
     if not isinstance(name, str) or name not in LEARNERS:
         raise InvalidCheckpointError(f"{path} holds an agent {name!r}; known are {', '.join(sorted(LEARNERS))}.")
-    family = LEARNERS[name]
-    loader = _part(name, family, family.loader)
+    loader = _imported(name, LEARNERS[name].loader)
     try:
         agent: Agent = loader(arrays, about, make_cost_model(cost_model), seed, **options)
     except InvalidCheckpointError as error:
@@ -118,15 +110,10 @@ def load_agent(
     return agent
 
 
-def _family(name: str) -> Family:
-    if name not in LEARNERS:
-        raise unknown_name("agent that learns", name, LEARNERS)
-    return LEARNERS[name]
-
-
-def _part(name: str, family: Family, part: str) -> Any:
-    """The class or function of that name in the family's module."""
+def _imported(name: str, path: str) -> Any:
+    """The class or function at `path` that agent `name` needs."""
+    module, _, attribute = path.partition(":")
     try:
-        return getattr(import_module(family.module), part)
+        return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise missing_extra(str(error.name), family.extra, f"Agent {name!r}") from error
+        raise missing_extra(str(error.name), LEARNERS[name].extra, f"Agent {name!r}") from error

@@ -1,8 +1,8 @@
-"""A training run in a folder: it survives being killed, logs for TensorBoard, and says what it was started with.
+"""A training run in a folder: it can be resumed after every iteration, and logs for TensorBoard.
 
-config.json            what was asked for
-training.safetensors   everything needed to go on, after every iteration
-agent.safetensors      what placing needs; see `shard_gym.agents.load_agent`
+config.json            agent, suite, cost model, seed and options
+training.safetensors   the state of training after the last iteration
+agent.safetensors      the agent after the last iteration; see `shard_gym.agents.load_agent`
 log/                   events for TensorBoard
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.log import TrainingLog
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
     InvalidOptionError,
     TrainingDivergedError,
     UnwritablePathError,
+    missing_extra,
 )
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.io.files import read_json, require_writable, write_json
@@ -32,17 +32,17 @@ from shard_gym.io.files import read_json, require_writable, write_json
 CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
 
 OnReport = Callable[[Learner, Report], None]
-"""Called after every iteration, when it is safe on disk."""
+"""Called after every iteration, once its state is saved."""
 
 
 class TrainingRun:
-    """A learner and the folder where it leaves its states.
+    """A learner and the folder that holds its states.
 
     Args:
-        learner: what to train.
-        folder: made if it is missing.
+        learner: the learner to train.
+        folder: created if it is missing.
         options: the learner's own options, for the configuration.
-        resume: go on from the folder's last state; without one the run begins.
+        resume: continue from the folder's last state, if it has one.
 
     Raises:
         InvalidOptionError: the folder holds a run already and `resume` is False, or a run with another configuration.
@@ -73,23 +73,23 @@ class TrainingRun:
     def _require_same_run(self, resume: bool) -> None:
         if not resume:
             raise InvalidOptionError(
-                f"{self.folder} holds a training run, or its agent, already. Go on with it by resuming (--resume), or "
-                "name another folder."
+                f"{self.folder} already holds a training run, or its agent. Resume it (--resume), or name another "
+                "folder."
             )
         if not (self.folder / CONFIG).exists():
             raise DamagedFileError(
-                f"{self.folder} holds files of a training run but no {CONFIG}, so nothing says what it was started "
-                "with. Name another folder."
+                f"{self.folder} holds files of a training run but no {CONFIG}, so its configuration is unknown. Name "
+                "another folder."
             )
         found = read_json(self.folder / CONFIG)
         if not isinstance(found, dict) or not self._config.keys() <= found.keys():
-            raise DamagedFileError(f"{self.folder / CONFIG} is no configuration of a run. Name another folder.")
+            raise DamagedFileError(f"{self.folder / CONFIG} is not the configuration of a run. Name another folder.")
         differing = sorted(key for key in self._config if found.get(key) != self._config[key])
         if differing:
             key = differing[0]
             raise InvalidOptionError(
                 f"The run in {self.folder} was started with {key} {found.get(key)!r}, not {self._config[key]!r}. "
-                "Resume it with what it was started with, or name another folder."
+                "Resume it with the same configuration, or name another folder."
             )
 
     def _restore(self) -> None:
@@ -99,24 +99,24 @@ class TrainingRun:
             self.seconds = float(about["seconds"])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidCheckpointError(
-                f"{self.folder / TRAINING} does not say how far it came: {error!r}."
+                f"{self.folder / TRAINING} does not hold the progress of the run: {error!r}."
             ) from error
         try:
             self.learner.load_state(arrays)
         except InvalidCheckpointError as error:
-            raise InvalidCheckpointError(f"{self.folder / TRAINING} is no state of this run. {error}") from error
+            raise InvalidCheckpointError(f"{self.folder / TRAINING} is not a state of this run. {error}") from error
         self.learner.iteration = iteration
         self.learner.cost_model.queries = queries
 
     def run(self, on_report: OnReport | None = None) -> Agent:
-        """Train until all iterations are done, and return the agent.
+        """Do all remaining iterations and return the agent.
 
         Raises:
             TrainingDivergedError: a weight became NaN or infinite.
         """
         learner = self.learner
         if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
-            self._save()  # somebody removed the agent of a finished run
+            self._save()  # the agent of a finished run was removed
         with TrainingLog(self.folder / LOG, learner.iteration) as log:
             while learner.iteration < learner.iterations:
                 started = time.perf_counter()
@@ -131,7 +131,7 @@ class TrainingRun:
         return learner.agent()
 
     def _iterate(self) -> Report:
-        """One iteration; weights that are no numbers any more are noticed, whatever they broke on the way."""
+        """Do one iteration; NaN or infinite weights raise the same error, whatever they broke before."""
         broken: Exception | None = None
         try:
             report = self.learner.iterate()
@@ -140,14 +140,14 @@ class TrainingRun:
         if any(not np.isfinite(array).all() for array in self.learner.weights().values()):
             raise TrainingDivergedError(
                 f"Iteration {self.learner.iteration} of {self.learner.name!r} made a weight NaN or infinite; train "
-                f"with a smaller learning_rate. {self.folder} keeps the state of the iteration before."
+                f"with a smaller learning_rate. {self.folder} keeps the state of the previous iteration."
             ) from broken
         if broken:
             raise broken
         return report
 
     def _save(self) -> None:
-        """The agent first: a run killed in between repeats an iteration and writes the same agent again."""
+        """Save the agent, then the state. A run killed in between repeats the iteration and saves the same agent."""
         learner = self.learner
         progress = {
             "iteration": learner.iteration,
@@ -160,7 +160,7 @@ class TrainingRun:
 
 
 def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is started with, as JSON would read it back."""
+    """The configuration of a run, as it is read back from JSON."""
     import shard_gym
 
     config = {
@@ -175,3 +175,48 @@ def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
     }
     value: dict[str, Any] = json.loads(json.dumps(config))
     return value
+
+
+class TrainingLog:
+    """The TensorBoard events of a run, from its start or from where it was resumed.
+
+    TensorBoard reads the files of a folder in the order of their names. They are named by the iteration they start
+    from, so they stay in order, and a part that ended before its first iteration is overwritten. Each file begins by
+    declaring all later steps void, so iterations that are repeated replace the old ones.
+
+    Args:
+        folder: created if it is missing.
+        iteration: the number of iterations that are done.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path, iteration: int) -> None:
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+            from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise missing_extra("tensorboard", "torch", "Training") from error
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"events.out.tfevents.{iteration:010d}").open("wb")
+        self._records = RecordWriter(self._file)
+        started = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(iteration + 1, file_version="brain.Event:2")
+        self._write(iteration + 1, session_log=started)
+
+    def __enter__(self) -> TrainingLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, iteration: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of an iteration."""
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._write(iteration, summary=self._summary(value=values))
+
+    def _write(self, step: int, **content: object) -> None:
+        self._records.write(self._event(wall_time=time.time(), step=step, **content).SerializeToString())
+        self._file.flush()

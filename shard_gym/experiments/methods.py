@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from shard_gym.agents import PAPER_HEURISTICS
-from shard_gym.agents.dreamshard.options import PRESETS, dreamshard_options
+from shard_gym.agents.dreamshard.options import dreamshard_options
 from shard_gym.experiments.runs import Option, Run, as_options
 
 LOCAL_SEARCH = "local-search"
@@ -52,10 +52,10 @@ class Method:
         )
 
 
-def dreamshard(name: str, preset: str, placing: Mapping[str, Option] | None = None, **changes: Option) -> Method:
+def dreamshard(name: str, preset: str, **changes: Option) -> Method:
     """DreamShard with `preset` and `changes`. Every option is written out, so a changed preset makes other runs."""
     options: dict[str, Option] = {"preset": preset, **asdict(dreamshard_options(preset, **changes))}
-    return Method(name, "dreamshard", options=options, placing=placing or {})
+    return Method(name, "dreamshard", options=options)
 
 
 def by_name(*methods: Method) -> dict[str, Method]:
@@ -82,31 +82,18 @@ METHODS = by_name(
 STABLE_BASELINES = by_name(*(Method(name, name) for name in ("maskable-ppo", "ppo", "a2c", "dqn")), LEARNED[SEARCHED])
 """The agents of Stable-Baselines3, which learn from the true cost, and what they have to beat."""
 
-ALONE: Mapping[str, Option] = {"samples": 0, "queries": 0}
-
 ABLATIONS = by_name(
     LEARNED[SEARCHED],
-    dreamshard("dream-search, no search when placing", SEARCHED, {"queries": 0}),
-    dreamshard("dream-search, no samples when placing", SEARCHED, {"samples": 0}),
-    dreamshard("dream-search, policy alone", SEARCHED, ALONE),
-    dreamshard("dream-search, policy not trained", SEARCHED, policy_updates=0),
-    dreamshard("dream-search, nothing explored", SEARCHED, explored=0.0),
-    dreamshard("dream-search, proposals not improved", SEARCHED, proposal_queries=0),
-    dreamshard("dream-search, no weight decay", SEARCHED, weight_decay=0.0),
+    dreamshard("dream-search, random loads alone", SEARCHED, iterations=1, measurements=100, cost_updates=3_000),
     dreamshard("dream-search, network neuroshard", SEARCHED, network="neuroshard"),
-    dreamshard("dream-search, network dreamshard", SEARCHED, network="dreamshard"),
-    dreamshard("dream-search, policy paper", SEARCHED, policy="paper"),
     LEARNED[PAPER],
     dreamshard("paper, no sum over tables", PAPER, network="dreamshard-mean-tables"),
     dreamshard("paper, no maximum over devices", PAPER, network="dreamshard-mean-devices"),
-    dreamshard("paper, no cost features", PAPER, policy="paper-without-costs"),
+    dreamshard("paper, no cost features", PAPER, cost_features=False),
     dreamshard("paper, policy not trained", PAPER, policy_updates=0),
     dreamshard("paper, no entropy bonus", PAPER, entropy=0.0),
-    dreamshard("paper, half of the measurements explored", PAPER, explored=0.5),
-    dreamshard("paper, samples when placing", PAPER, {"samples": PRESETS[SEARCHED].samples}),
-    dreamshard("paper, search when placing", PAPER, {"queries": PRESETS[SEARCHED].queries}),
 )
-"""The two presets with one part taken away, and the paper's with one part of the other put in."""
+"""The two presets with one part taken away or replaced."""
 
 
 def measured(preset: str, measurements: int) -> Method:

@@ -13,7 +13,8 @@ from shard_gym.errors import InvalidOptionError, UnknownNameError
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
-    for name in ("random", *PAPER_HEURISTICS, "cost-greedy", "local-search"):
+    assert set(AGENTS) == {"random", *PAPER_HEURISTICS, "cost-greedy", "local-search", "dreamshard"}
+    for name in AGENTS:
         agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3)
         assert isinstance(agent, Agent)
         assert agent.name == name

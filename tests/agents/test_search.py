@@ -1,4 +1,4 @@
-"""Local search: it finds what is known to be best, never gets worse, repeats, and keeps to its budget."""
+"""Local search: it finds known optima, is never worse than its starts, repeats, and keeps to its budget."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_it_repeats_for_equal_seeds_whatever_came_before() -> None:
     assert np.array_equal(agent.place(first), fresh[0])
 
 
-def test_other_seeds_kick_elsewhere() -> None:
+def test_other_seeds_give_other_placements() -> None:
     task = load_suite("mixdim-4")[5]  # large enough that the seeds do not all end in one optimum
     assert len({tuple(LocalSearchAgent(max_queries=6000, seed=seed).place(task)) for seed in range(4)}) > 1
 
@@ -86,7 +86,7 @@ def test_other_seeds_kick_elsewhere() -> None:
 @pytest.mark.parametrize("max_queries", [1, 2500, 20_000])
 @pytest.mark.parametrize("name", ["dlrm-20x4", "dlrm-200x8"])
 def test_it_stops_within_one_batch_of_its_budget(name: str, max_queries: int) -> None:
-    """What the start asks counts; and every question is counted, as a model that counts for itself shows."""
+    """The evaluations of the starts count, and the agent's count is that of the model."""
     counted = CountedCostModel(MODEL)
     agent = LocalSearchAgent(counted, max_queries=max_queries)
     for task in load_suite(name)[:2]:
@@ -96,12 +96,6 @@ def test_it_stops_within_one_batch_of_its_budget(name: str, max_queries: int) ->
         start = task.num_tables * (1 + task.num_devices)  # every table alone, then on every device
         assert min(max_queries, start) <= asked <= max(max_queries + BATCH, start) + 10
     assert counted.queries == agent.true_cost_queries("analytical-v1")
-
-
-def test_it_uses_its_budget_up() -> None:
-    agent = LocalSearchAgent(max_queries=5000)
-    agent.place(load_suite("dlrm-20x4")[0])
-    assert agent.true_cost_queries("analytical-v1") >= 5000
     assert agent.true_cost_queries("another-v1") == 0
 
 

@@ -139,7 +139,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
     before = (out / "training.safetensors").read_bytes()
     code, text, err = run(*args(out), columns=500)
     assert (code, text) == (2, "")
-    assert f"{out} holds a training run, or its agent, already. Go on with it by resuming" in err
+    assert f"{out} already holds a training run, or its agent. Resume it" in err
     code, text, err = run(*args(out, "--resume"))
     assert (code, len(err.splitlines())) == (0, 1)
     assert "Trained rnn: 3 iterations, 12 queries" in text

@@ -5,37 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-from shard_gym.agents.dreamshard import DreamShardLearner
+from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.cost_models import make_cost_model
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import TaskSuite
 
 SMALL: dict[str, dict[str, Any]] = {
     "paper": {"iterations": 2, "measurements": 4, "cost_updates": 20, "policy_updates": 2, "episodes": 4},
-    "dream-search": {
-        "iterations": 2,
-        "measurements": 6,
-        "cost_updates": 20,
-        "policy_updates": 2,
-        "tasks": 2,
-        "episodes": 4,
-        "samples": 2,
-        "queries": 200,
-        "proposal_queries": 100,
-    },
+    "dream-search": {"iterations": 2, "measurements": 6, "cost_updates": 20, "queries": 200},
 }
-
-
-@pytest.fixture(scope="session")
-def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
-    """Tasks of 5 to 8 tables on 2 or 3 devices, with memory caps that matter."""
-    rng = np.random.default_rng(5)
-    sizes = [(5, 2), (8, 3), (6, 2), (7, 3)]
-    return TaskSuite(
-        "small", tuple(random_task(rng, t, d, slack=1.6, name=f"small/{i}") for i, (t, d) in enumerate(sizes))
-    )
 
 
 @pytest.fixture(scope="session")

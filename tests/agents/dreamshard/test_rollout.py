@@ -1,4 +1,4 @@
-"""Episodes inside an estimate: they are the environment's, legal, and recorded as they happened."""
+"""The policy, its rollouts under a cost model, and REINFORCE on their trajectories."""
 
 from __future__ import annotations
 
@@ -8,50 +8,73 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.policy import POLICIES, Policy
-from shard_gym.agents.dreamshard.reinforce import FAILURE, advantages, choices, policy_loss
-from shard_gym.agents.dreamshard.rollout import Rollout, play
+from shard_gym.agents.dreamshard.policy import LATENT, device_scores, new_policy, table_latents
+from shard_gym.agents.dreamshard.reinforce import FAILURE, action_log_probabilities, advantages, policy_loss
+from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.training import TensorWeights, as_arrays, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import prepare
+from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.evaluation import score
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
-EVERY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
-def fresh(policy: type[Policy], suite: TaskSuite, rng: np.random.Generator) -> FloatWeights:
-    """Untrained weights, made for the tables of `suite`."""
+def fresh(suite: TaskSuite, seed: int) -> FloatWeights:
+    """Untrained weights, with inputs normalized over the tables of `suite`."""
     features = np.concatenate([task.tables.features() for task in suite])
-    return {**policy.new_weights(rng), **policy.calibrated(features)}
+    return new_policy(np.random.default_rng(seed), features)
 
 
-def small_step(weights: TensorWeights) -> None:
-    """Against the gradient, a hundredth long."""
-    gradients = {name: tensor.grad for name, tensor in weights.items() if tensor.grad is not None}
-    length = torch.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
-    with torch.no_grad():
-        for name, gradient in gradients.items():
-            weights[name] -= 0.01 * gradient / length
+def problem_of(suite: TaskSuite, tasks: list[Task]) -> Problem:
+    prepared = PreparedTasks(suite, MODEL, suite.max_tables, suite.max_devices, len(tasks))
+    prepared.begin(np.arange(len(tasks)), tasks)
+    return prepared.problem
 
 
-def bank_of(suite: TaskSuite, tasks: list[Task]) -> PreparedTasks:
-    bank = PreparedTasks(suite, MODEL, suite.max_tables, suite.max_devices, len(tasks))
-    bank.begin(np.arange(len(tasks)), tasks)
-    return bank
+def rollout_of(cost: list[float], complete: list[bool]) -> Rollout:
+    count = len(cost)
+    nothing = Trajectories(*(np.empty(0) for _ in range(4)))  # type: ignore[arg-type]
+    return Rollout(np.zeros((count, 1), np.int64), np.array(cost), np.array(complete), nothing)
 
 
-@EVERY
-def test_complete_episodes_are_valid_placements_at_the_cost_they_say(
-    policy: type[Policy], small_suite: TaskSuite
-) -> None:
-    tasks = [task for task in small_suite for _ in range(3)]
+# The policy
+
+
+def test_permuting_the_devices_permutes_their_scores() -> None:
     rng = np.random.default_rng(0)
-    rollout = play(bank_of(small_suite, tasks).problem, MODEL, policy, fresh(policy, small_suite, rng), rng)
+    weights, order = new_policy(rng), rng.permutation(6)
+    sums, costs = rng.random((2, 6, LATENT), np.float32), rng.random((2, 6, 4), np.float32)
+    expected = device_scores(weights, sums, costs)[:, order]
+    np.testing.assert_allclose(device_scores(weights, sums[:, order], costs[:, order]), expected, rtol=1e-4, atol=1e-4)
+    assert np.ptp(expected, axis=1).min() > 1e-3  # the scores differ, so the order matters
+
+
+def test_numpy_and_torch_give_the_same_scores_and_torch_gives_gradients() -> None:
+    rng = np.random.default_rng(2)
+    weights, features = new_policy(rng), rng.normal(size=(3, 21)).astype(np.float32)
+    sums, costs = rng.random((2, 5, LATENT), np.float32), rng.random((2, 5, 4), np.float32)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
+    scores = device_scores(tensors, torch.tensor(sums), torch.tensor(costs))
+    latents = table_latents(tensors, torch.tensor(features))
+    np.testing.assert_allclose(scores.detach(), device_scores(weights, sums, costs), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(latents.detach(), table_latents(weights, features), rtol=1e-4, atol=1e-5)
+    (scores.square().sum() + latents.sum()).backward()
+    for layer in ("table.0", "costs.0", "score"):
+        gradient = tensors[f"{layer}.weight"].grad
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+
+
+# Rollouts
+
+
+def test_complete_episodes_are_valid_placements_with_their_costs(small_suite: TaskSuite) -> None:
+    tasks = [task for task in small_suite for _ in range(3)]
+    rollout = play(problem_of(small_suite, tasks), MODEL, fresh(small_suite, 0), np.random.default_rng(0))
     assert rollout.complete.any()
     for task, placement, cost, complete in zip(
         tasks, rollout.placements, rollout.cost_ms, rollout.complete, strict=True
@@ -64,95 +87,82 @@ def test_complete_episodes_are_valid_placements_at_the_cost_they_say(
             assert cost == MODEL.penalty_ms(task.tables, task.topology)
 
 
-@EVERY
-def test_what_training_recomputes_is_what_the_episode_did(policy: type[Policy], small_suite: TaskSuite) -> None:
-    """Without noise the likeliest device was taken, and every step's share comes from what was held before it."""
-    weights = fresh(policy, small_suite, np.random.default_rng(1))
-    problem = bank_of(small_suite, list(small_suite)).problem
-    steps = play(problem, MODEL, policy, weights, None, record=True).steps
-    assert steps is not None
-    log_shares = choices(policy, {name: torch.tensor(array) for name, array in weights.items()}, steps).numpy()
-    shares = np.exp(log_shares)
-    assert (shares[~steps.legal & steps.taken[..., None]] == 0).all()
-    np.testing.assert_allclose(shares[steps.taken].sum(axis=-1), 1, rtol=1e-5)
-    assert (shares.argmax(axis=-1) == steps.actions)[steps.taken].all()
+@pytest.mark.parametrize("cost_features", [True, False])
+def test_training_recomputes_the_probabilities_of_the_rollout(small_suite: TaskSuite, cost_features: bool) -> None:
+    """Without noise the most likely device was taken, and it is the most likely one in training, too."""
+    weights = fresh(small_suite, 1)
+    problem = problem_of(small_suite, list(small_suite))
+    steps = play(problem, MODEL, weights, None, cost_features=cost_features).trajectories
+    assert bool(steps.costs_ms.any()) == cost_features
+    tensors = {name: torch.tensor(array) for name, array in weights.items()}
+    probabilities = np.exp(action_log_probabilities(tensors, steps).numpy())
+    assert (probabilities[~steps.legal & steps.taken[..., None]] == 0).all()
+    np.testing.assert_allclose(probabilities[steps.taken].sum(axis=-1), 1, rtol=1e-5)
+    assert (probabilities.argmax(axis=-1) == steps.actions)[steps.taken].all()
     assert steps.taken.sum(axis=1).tolist() == [task.num_tables for task in small_suite]
 
 
-def test_equal_generators_give_equal_episodes_and_others_others(small_suite: TaskSuite) -> None:
-    policy = POLICIES["paper"]
-    weights = fresh(policy, small_suite, np.random.default_rng(2))
+def test_equal_generators_give_equal_rollouts(small_suite: TaskSuite) -> None:
+    weights = fresh(small_suite, 2)
     problem = prepare(small_suite[1], MODEL, 8, 3).repeated(5)
-    one, same, other = (
-        play(problem, MODEL, policy, weights, np.random.default_rng(seed)).placements for seed in (3, 3, 4)
-    )
+    one, same, other = (play(problem, MODEL, weights, np.random.default_rng(seed)).placements for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
     assert len(np.unique(one, axis=0)) > 1
 
 
-def test_devices_are_drawn_by_their_shares(random_task: Callable[..., Task]) -> None:
+def test_devices_are_drawn_with_their_probabilities(random_task: Callable[..., Task]) -> None:
     """One table, three devices: the frequencies are those of the softmax."""
-    policy = POLICIES["paper"]
     task = random_task(np.random.default_rng(3), 1, 3)
-    weights = fresh(policy, TaskSuite("one", (task,)), np.random.default_rng(4))
+    weights = fresh(TaskSuite("one", (task,)), 4)
     problem = prepare(task, MODEL, 1, 3).repeated(6000)
-    rollout = play(problem, MODEL, policy, weights, np.random.default_rng(5), record=True)
-    assert rollout.steps is not None
+    rollout = play(problem, MODEL, weights, np.random.default_rng(5))
     tensors = {name: torch.tensor(array) for name, array in weights.items()}
-    shares = choices(policy, tensors, rollout.steps)[0, 0].exp().numpy()
-    found = np.bincount(rollout.placements[:, 0], minlength=3) / 6000
-    np.testing.assert_allclose(found, shares, atol=0.025)
+    probabilities = action_log_probabilities(tensors, rollout.trajectories)[0, 0].exp().numpy()
+    frequencies = np.bincount(rollout.placements[:, 0], minlength=3) / 6000
+    np.testing.assert_allclose(frequencies, probabilities, atol=0.025)
 
 
-def test_advantages_compare_an_episode_with_the_others_of_its_task() -> None:
-    cost = np.array([1.0, 3.0, 100.0, 300.0])
-    rollout = Rollout(np.zeros((4, 1), np.int64), cost, np.ones(4, np.bool_), None)
-    np.testing.assert_allclose(advantages(rollout, 2), [0.5**0.5, -(0.5**0.5)] * 2, rtol=1e-6)
-    assert advantages(rollout, 1)[3] < advantages(rollout, 1)[2] < advantages(rollout, 1)[1]
+# REINFORCE
 
 
-def test_a_failed_episode_is_worse_than_all_others_of_its_task_but_not_by_its_penalty() -> None:
-    cost, complete = np.array([2.0, 3.0, 4.0, 1e6]), np.array([True, True, True, False])
-    failed = advantages(Rollout(np.zeros((4, 1), np.int64), cost, complete, None), 1)
-    plain = np.array([2.0, 3.0, 4.0, 4.0 * FAILURE])
-    np.testing.assert_allclose(failed, -(plain - plain.mean()) / plain.std(ddof=1), rtol=1e-6)
+def test_advantages_are_normalised_returns_and_a_failure_is_a_little_worse_than_the_rest() -> None:
+    for cost, complete, counted in (
+        ([1.0, 3.0, 8.0], [True, True, True], [1.0, 3.0, 8.0]),
+        ([2.0, 3.0, 4.0, 1e6], [True, True, True, False], [2.0, 3.0, 4.0, 4.0 * FAILURE]),
+    ):
+        expected = -(np.array(counted) - np.mean(counted)) / np.std(counted, ddof=1)
+        np.testing.assert_allclose(advantages(rollout_of(cost, complete)), expected, rtol=1e-6)
 
 
-@EVERY
-def test_a_step_against_the_loss_makes_good_choices_likelier(policy: type[Policy], small_suite: TaskSuite) -> None:
-    rng = np.random.default_rng(6)
-    weights = trainable(fresh(policy, small_suite, rng))
+def small_step(weights: TensorWeights) -> None:
+    """Against the gradient, a hundredth long."""
+    gradients = {name: tensor.grad for name, tensor in weights.items() if tensor.grad is not None}
+    length = torch.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
+    with torch.no_grad():
+        for name, gradient in gradients.items():
+            weights[name] -= 0.01 * gradient / length
+
+
+@pytest.mark.parametrize("part", ["return", "entropy"])
+def test_a_step_against_the_loss_raises_good_actions_and_entropy(small_suite: TaskSuite, part: str) -> None:
+    weights = trainable(fresh(small_suite, 6))
     problem = prepare(small_suite[3], MODEL, 8, 3).repeated(8)
-    arrays = as_arrays(weights)
-    steps = play(problem, MODEL, policy, arrays, rng, record=True).steps
-    assert steps is not None
-    advantage = np.array([3.0, *[0.0] * 7])
+    steps = play(problem, MODEL, as_arrays(weights), np.random.default_rng(6)).trajectories
+    taken = torch.tensor(steps.taken)
 
-    def likelihood() -> float:
-        said = choices(policy, weights, steps)[0].gather(-1, torch.tensor(steps.actions[0])[:, None])
-        return float(said[torch.tensor(steps.taken[0])].sum().detach())
+    def log_probability() -> float:
+        """Of the actions of the first episode."""
+        chosen = action_log_probabilities(weights, steps)[0].gather(-1, torch.tensor(steps.actions[0])[:, None])
+        return float(chosen[taken[0]].sum().detach())
 
-    before = likelihood()
-    policy_loss(policy, weights, steps, advantage, 0.0).backward()
+    def entropy() -> float:
+        logs = action_log_probabilities(weights, steps)
+        return float(-(logs.exp() * logs.clip(min=-1e4)).sum(-1)[taken].mean().detach())
+
+    raised = log_probability if part == "return" else entropy
+    advantage, bonus = ([3.0, *[0.0] * 7], 0.0) if part == "return" else ([0.0] * 8, 1.0)
+    before = raised()
+    policy_loss(weights, steps, np.array(advantage), bonus).backward()
     small_step(weights)
-    assert likelihood() > before
-
-
-@EVERY
-def test_the_entropy_bonus_alone_makes_choices_more_even(policy: type[Policy], small_suite: TaskSuite) -> None:
-    rng = np.random.default_rng(7)
-    weights = trainable(fresh(policy, small_suite, rng))
-    problem = prepare(small_suite[3], MODEL, 8, 3).repeated(4)
-    arrays = as_arrays(weights)
-    steps = play(problem, MODEL, policy, arrays, rng, record=True).steps
-    assert steps is not None
-
-    def entropy() -> torch.Tensor:
-        log_shares = choices(policy, weights, steps)
-        return -(log_shares.exp() * log_shares.clip(min=-1e4)).sum(-1)[torch.tensor(steps.taken)].mean()
-
-    before = float(entropy().detach())
-    policy_loss(policy, weights, steps, np.zeros(4), 1.0).backward()
-    small_step(weights)
-    assert float(entropy().detach()) > before
+    assert raised() > before

@@ -1,4 +1,4 @@
-"""Small suites and observations for what learns from them; all randomness comes from the seeds given here."""
+"""Observations and a task for the networks and policies; all randomness comes from the seeds given here."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
 Observations = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="session")
-def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
-    """Four tasks of four to six tables on two or three devices, whose memory matters."""
-    rng = np.random.default_rng(5)
-    sizes = ((6, 3), (4, 2), (5, 3), (6, 2))
-    tasks = [random_task(rng, *size, slack=1.3, name=f"small/{number}") for number, size in enumerate(sizes)]
-    return TaskSuite("small", tuple(tasks))
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.sb3.features import DEVICE_FEATURES, SHARED_FEATURES, device_set
-from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer, SetCritic
+from shard_gym.agents.sb3.network import DEVICE_FEATURES, ILLEGAL, SHARED_FEATURES, DeviceScorer, SetCritic, device_set
 
 Observations = dict[str, torch.Tensor]
 PER_DEVICE = {"device_costs": 4, "device_memory": 2, "device_mask": 1, "action_mask": 1}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import Agent
-from shard_gym.agents.training import LEARNERS, Family, Learner, Report
+from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -27,7 +27,7 @@ class Walker(Agent):
 
 
 class Walk(Learner):
-    """Walks at random, and asks for one true cost at each step."""
+    """Walks at random, and evaluates one true cost in each step."""
 
     def __init__(
         self, suite: TaskSuite, cost_model: Any, seed: int, *, name: str = "walk", iterations: int = 4
@@ -69,7 +69,7 @@ def load_walk(arrays: Arrays, about: dict[str, Any], cost_model: Any, seed: int,
 
 @pytest.fixture(autouse=True)
 def _walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LEARNERS, "walk", Family("walk_for_tests", "Walk", "load_walk"))
+    monkeypatch.setitem(LEARNERS, "walk", LearnerEntry("walk_for_tests:Walk", "walk_for_tests:load_walk"))
     monkeypatch.setitem(sys.modules, "walk_for_tests", sys.modules[__name__])
 
 

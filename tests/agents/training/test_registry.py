@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import Agent, make_agent
-from shard_gym.agents.training import LEARNERS, Family, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, TrainingRun, load_agent, make_learner
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
 from shard_gym.io.arrays import save_arrays
 from shard_gym.suites import load_suite
@@ -24,11 +24,15 @@ def trained(folder: Path, suite: TaskSuite) -> Path:
     return folder
 
 
-def test_every_family_is_where_the_table_says() -> None:
-    for name, family in LEARNERS.items():
-        module = import_module(family.module)
-        assert issubclass(getattr(module, family.learner), Learner), name
-        assert callable(getattr(module, family.loader)), name
+def imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def test_every_entry_of_the_table_can_be_imported() -> None:
+    for name, entry in LEARNERS.items():
+        assert issubclass(imported(entry.learner), Learner), name
+        assert callable(imported(entry.loader)), name
 
 
 def test_a_named_suite_means_its_training_tasks() -> None:
@@ -109,7 +113,7 @@ def test_a_folder_without_an_agent_and_a_file_of_another_kind_are_refused(folder
         ({}, {"agent": "walk", "legs": 2}, "not usable. The walk lacks the array 'position'"),
     ],
 )
-def test_a_file_that_no_family_knows_is_refused(
+def test_a_file_of_no_known_agent_is_refused(
     tmp_path: Path, arrays: dict[str, Any], about: dict[str, Any], says: str
 ) -> None:
     path = tmp_path / "agent.safetensors"
@@ -125,7 +129,9 @@ def test_options_the_agent_does_not_have_are_refused(trained: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setitem(LEARNERS, "walk", Family("no_such_package", "Walk", "load_walk", extra="sb3"))
+    monkeypatch.setitem(
+        LEARNERS, "walk", LearnerEntry("no_such_package:Walk", "no_such_package:load_walk", extra="sb3")
+    )
     with pytest.raises(MissingExtraError, match=r"Agent 'walk' needs the package 'no_such_package'.*shard-gym\[sb3\]"):
         make_learner("walk", "dlrm-20x4")
 

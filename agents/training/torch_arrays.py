@@ -1,0 +1,57 @@
+"""Modules and optimizers of torch as arrays by name, so that files need no pickle. Needs torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from shard_gym.io.arrays import Arrays, require_arrays, under
+
+
+def module_arrays(module: torch.nn.Module) -> Arrays:
+    """Copies of all weights of `module`, by name."""
+    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> None:
+    """Set the weights of `module` to what `module_arrays` returned.
+
+    Raises:
+        InvalidCheckpointError: they are of another module; the message calls it `called`.
+    """
+    expected = {name: np.broadcast_to(np.float32(0), value.shape) for name, value in module.state_dict().items()}
+    require_arrays(called, arrays, expected)
+    weights = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    module.load_state_dict(weights, assign=next(module.parameters()).is_meta)
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer, prefix: str = "optimizer.") -> Arrays:
+    """Copies of Adam's averages and step counts, by the position of the parameter; none for one without a step."""
+    return {
+        f"{prefix}{position}.{name}": value.detach().cpu().numpy().copy()
+        for position, averages in optimizer.state_dict()["state"].items()
+        for name, value in averages.items()
+    }
+
+
+def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, prefix: str = "optimizer.") -> None:
+    """Set the averages and step counts to what `optimizer_arrays` returned; options such as the learning rate stay.
+
+    Raises:
+        InvalidCheckpointError: they are not of an Adam with these parameters.
+    """
+    found = under(prefix, arrays)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    stepped = {int(name.partition(".")[0]) for name in found if name.partition(".")[0].isdecimal()}
+    expected: Arrays = {}
+    for position, parameter in enumerate(parameters):
+        if position in stepped:
+            average = np.broadcast_to(np.float32(0), tuple(parameter.shape))
+            expected |= {f"{position}.step": np.zeros(()), f"{position}.exp_avg": average}
+            expected[f"{position}.exp_avg_sq"] = average
+    require_arrays("The optimizer's state", found, expected)
+    state = {
+        position: {name: torch.from_numpy(array.copy()) for name, array in under(f"{position}.", found).items()}
+        for position in sorted(stepped)
+    }
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

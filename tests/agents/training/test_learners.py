@@ -1,0 +1,93 @@
+"""Every agent that learns: it resumes bit for bit, loads as it was trained, and leaves the process as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.placement import check_placement
+from shard_gym.tasks import Task, TaskSuite
+
+STABLE_BASELINES = {"num_envs": 4, "width": 8, "replay": 50}  # DQN's buffer is full after two iterations
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dream-search": ("dreamshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
+    "paper": (
+        "dreamshard",
+        {"preset": "paper", "measurements": 3, "cost_updates": 10, "policy_updates": 2, "episodes": 3},
+    ),
+    "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
+    **{name: (name, STABLE_BASELINES) for name in ("ppo", "maskable-ppo", "a2c", "dqn")},
+}
+EVERY = pytest.mark.parametrize("case", OPTIONS)
+
+
+class Killed(Exception):
+    """Ends a run."""
+
+
+def learner(case: str, suite: TaskSuite, seed: int = 7) -> Learner:
+    name, options = OPTIONS[case]
+    return make_learner(name, suite, seed=seed, iterations=4, **options)
+
+
+def test_no_learner_is_left_out() -> None:
+    assert {name for name, _ in OPTIONS.values()} == set(LEARNERS) - {"walk"}
+
+
+@EVERY
+def test_a_run_that_was_killed_ends_as_one_that_was_not(
+    case: str,
+    small_suite: TaskSuite,
+    random_task: Callable[..., Task],
+    tmp_path: Path,
+    same: Callable[[Any, Any], bool],
+) -> None:
+    whole = learner(case, small_suite)
+    agent = TrainingRun(whole, tmp_path / "whole", {}).run()
+
+    def kill(learner: Learner, _: Any) -> None:
+        if learner.iteration in (1, 3):
+            raise Killed
+
+    for part in range(2):
+        with pytest.raises(Killed):
+            TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0).run(kill)
+        np.random.seed(part)  # the global generators must not matter
+        torch.manual_seed(part)
+    resumed = learner(case, small_suite)
+    TrainingRun(resumed, tmp_path / "killed", {}, resume=True).run()
+    assert same(whole.state(), resumed.state())
+    assert same(whole.weights(), resumed.weights())
+    assert whole.true_cost_queries == resumed.true_cost_queries
+    loaded = load_agent(tmp_path / "killed")
+    assert loaded.name == whole.name
+    for tables, devices in ((1, 1), (7, 2), (40, 3)):  # other sizes than in training
+        task = random_task(np.random.default_rng(tables), tables, devices)
+        placement = check_placement(loaded.place(task), task.tables, task.topology)
+        assert np.array_equal(placement, agent.place(task))
+
+
+@EVERY
+def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str, small_suite: TaskSuite) -> None:
+    trained, other = learner(case, small_suite), learner(case, small_suite, seed=8)
+    first, threads = {**trained.state(), **trained.weights()}, torch.get_num_threads()
+    assert any(not np.array_equal(first[name], array) for name, array in other.weights().items())
+    kept = {name: array.copy() for name, array in first.items()}
+    np.random.seed(0)
+    torch.manual_seed(0)
+    report = trained.iterate()
+    drawn = np.random.random(), float(torch.rand(()))
+    np.random.seed(0)
+    torch.manual_seed(0)
+    assert drawn == (np.random.random(), float(torch.rand(())))
+    assert torch.get_num_threads() == threads
+    assert trained.true_cost_queries > 0
+    assert np.isfinite([report.mean_cost_ms, *report.numbers.values()]).all()
+    assert all(np.array_equal(first[name], kept[name]) for name in first)  # copies
+    assert any(not np.array_equal(first[name], array) for name, array in trained.weights().items())
