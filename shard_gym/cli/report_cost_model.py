@@ -13,7 +13,6 @@ import tyro
 from shard_gym.cli import PROG
 from shard_gym.cli.console import output, sentence
 from shard_gym.cli.options import OptionalStr
-from shard_gym.cli.pictures import matplotlib_missing, save_picture
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.loading import Measured, read_all
@@ -27,6 +26,7 @@ from shard_gym.experiments.report import IMAGES
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
+from shard_gym.io.pictures import matplotlib_missing, save_picture
 from shard_gym.text import format_percent
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Pictures written by sub-commands."""
+"""Figures of matplotlib, written to files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".png", ".svg")
-"""The suffixes a picture's name may have; for all of them, matplotlib needs nothing else installed."""
+"""Suffixes of picture files; for these, matplotlib needs no other package."""
 
 
 def matplotlib_missing() -> MissingExtraError | None:
-    """The error that says how to install matplotlib, or None if it is there."""
-    if importlib.util.find_spec("matplotlib"):
-        return None
-    return missing_extra("matplotlib", "viz", "A picture of a placement")
+    """The error that says how to install matplotlib, or None if it is installed."""
+    return None if importlib.util.find_spec("matplotlib") else missing_extra("matplotlib", "viz", "A picture")
 
 
 def require_picture(path: Path) -> None:
