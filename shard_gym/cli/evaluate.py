@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -82,13 +83,13 @@ def evaluate(
 
 def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
-    evaluations = {}
     with new_progress() as progress:
-        for name, placer in agents.items():
-            bar = progress.add_task(name, total=len(tasks))
-            evaluation = evaluate_agent(placer, tasks, model, progress=lambda *_: progress.advance(bar))
-            evaluations[name] = replace(evaluation, agent=name)
-    return evaluations
+        return {name: _evaluate(name, placer, tasks, model, progress) for name, placer in agents.items()}
+
+
+def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: AdditiveCostModel, progress: Progress) -> Evaluation:
+    bar = progress.add_task(name, total=len(tasks))
+    return replace(evaluate_agent(agent, tasks, model, progress=lambda *_: progress.advance(bar)), agent=name)
 
 
 def print_evaluations(

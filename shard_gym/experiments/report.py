@@ -183,15 +183,18 @@ def _suites(results: Results, found: Sequence[Result]) -> Iterable[str]:
 def _transfer(results: Results, found: Sequence[Result]) -> Iterable[str]:
     learned = [result for result in found if result.trained]
     for method in _unique(result.setting.method for result in learned):
-        shown = [result for result in learned if result.setting.method == method]
-        trained_there = {each.setting.test: each for each in shown if each.setting.trained_on == each.setting.test}
         yield f"### {method}"
-        yield f"{_evaluations(shown)} evaluations of the cost model in training + for each task placed."
-        yield "Cost against the same method trained on the suite of the column."
-        yield _transfer_table(shown, lambda result: _change(result, trained_there.get(result.setting.test)))
-        yield "Cost against the strongest heuristic on the suite of the column."
-        yield _transfer_table(shown, lambda result: _change(result, results.strongest_heuristic(result.setting.test)))
-        yield f"Failed: {sum(each.failures for each in shown)} of {sum(each.tasks for each in shown)} tasks."
+        yield from _transfer_of_method(results, [result for result in learned if result.setting.method == method])
+
+
+def _transfer_of_method(results: Results, found: Sequence[Result]) -> Iterable[str]:
+    trained_there = {each.setting.test: each for each in found if each.setting.trained_on == each.setting.test}
+    yield f"Cost-model evaluations in training + for each task placed: {_evaluations(found)}."
+    yield "Cost against the same method trained on the suite of the column:"
+    yield _transfer_table(found, lambda result: _change(result, trained_there.get(result.setting.test)))
+    yield "Cost against the strongest heuristic on the suite of the column:"
+    yield _transfer_table(found, lambda result: _change(result, results.strongest_heuristic(result.setting.test)))
+    yield f"Failed: {sum(result.failures for result in found)} of {sum(result.tasks for result in found)} tasks."
 
 
 def _transfer_table(found: Sequence[Result], cell: Callable[[Result], str]) -> str:
