@@ -1,9 +1,10 @@
-"""MaskablePPO on scalar environments against MaskablePPO on the vector environment: `python benchmarks/sb3.py`.
+"""MaskablePPO on scalar environments and on the vector environment: `python benchmarks/sb3.py` prints JSON.
 
-All train on dlrm-20x4 and are scored on its test tasks. The scalar recipe is Stable-Baselines3 as its documentation
-shows it: eight environments in a DummyVecEnv. Two others train on the vector environment: one with the same stock
-policy (`shard_gym.agents.sb3.train_maskable_ppo`), one with the policy that sees devices as a set (the learner
-`maskable-ppo`). Prints JSON.
+All train on dlrm-20x4 and are scored on its test tasks:
+
+    scalar    eight environments in a DummyVecEnv, as the documentation of Stable-Baselines3 shows it
+    vector    the vector environment with the same stock policy (`shard_gym.agents.sb3.train_maskable_ppo`)
+    sets      the vector environment with a policy that sees devices as a set (the learner `maskable-ppo`)
 """
 
 from __future__ import annotations
