@@ -109,7 +109,7 @@ def _valid_placements(task: Task) -> NDArray[np.int64]:
 def _markdown_rows(text: str, heading: str) -> dict[str, list[str]]:
     """The rows of the first Markdown table below a heading, by their first cell."""
     lines = text.split(f"{heading}\n", 1)[1].splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("|---"))
+    start = next(index for index, line in enumerate(lines) if line.replace(" ", "").startswith("|---"))
     found = {}
     for line in lines[start + 1 :]:
         if not line.startswith("|"):

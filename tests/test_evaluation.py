@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, CountedCostModel, make_cost_model
 from shard_gym.errors import InvalidCostError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
-from shard_gym.evaluation import bootstrap_interval, evaluate, penalty_ms
+from shard_gym.evaluation import bootstrap_interval, compare, evaluate, penalty_ms
 from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -283,6 +283,14 @@ def test_the_json_form_has_every_field(suite: TaskSuite) -> None:
             assert each["cost_ms"] == MODEL.estimate(placement, task.tables, task.topology).total_ms
         else:
             assert each["placement"] is None
+
+
+def test_without_best_known_costs_of_all_tasks_there_is_no_gap(suite: TaskSuite) -> None:
+    evaluation = evaluate(make_agent("random"), suite)
+    costs = {result.task: result.cost_ms / 2 for result in evaluation.tasks}
+    assert compare(evaluation, evaluation, costs).to_best == pytest.approx(1.0)
+    del costs[suite[3].name]
+    assert compare(evaluation, evaluation, costs).to_best is None
 
 
 # Queries

@@ -17,6 +17,9 @@ REFERENCE = "random"
 
 FAILED = "bold red"
 
+GAP = 2
+"""Characters between two columns of a table."""
+
 
 def output() -> Console:
     """Standard output as it is now, for results."""
@@ -53,15 +56,18 @@ def new_table(*, header: bool = True, footer: bool = False) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print `table` with the columns that have `no_wrap` in full.
+    """Print `table` with no number cut off: only columns that may wrap give way to a narrow window.
 
-    The other columns give way to a narrow window. If that is not enough, lines run over its edge.
+    They keep their `min_width`; if the table is still too wide, its lines run over the edge of the window.
     """
     unbounded = console.options.update(max_width=100_000)
+    least = GAP * (len(table.columns) - 1)
     for column in table.columns:
-        if column.no_wrap:
-            cells = (column.header, column.footer, *column.cells)
-            column.min_width = max(Measurement.get(console, unbounded, cell).maximum for cell in cells)
+        cells = (column.header, column.footer, *column.cells)
+        widest = max(Measurement.get(console, unbounded, cell).maximum for cell in cells)
+        least += widest if column.min_width is None else column.min_width
+    if least > console.width:
+        table.width = least
     console.print(table, crop=False)
 
 

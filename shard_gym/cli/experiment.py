@@ -39,7 +39,7 @@ def experiment(
 ) -> int:
     """Repeat the experiments of the DreamShard paper on the suites; write a page.
 
-    Finished runs are kept: give the same command again to resume one that was stopped.
+    Finished runs are kept: give the same command again to resume.
 
     Args:
         name: the paper.

@@ -258,7 +258,7 @@ def test_unknown_memory_has_to_be_told(run, abacus, tmp_path: Path) -> None:
 
 
 def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["collect"].help in " ".join(run("--help", columns=200).out.split())
+    assert COMMANDS["collect"] in " ".join(run("--help", columns=200).out.split())
     text = run("collect", "--help").out
     assert "goes on where it stopped" in " ".join(text.split())
 

@@ -76,7 +76,11 @@ def test_what_is_not_installed_is_left_out_and_all_else_runs(
 
 @pytest.mark.parametrize("timesteps", [0, -5])
 def test_training_for_no_step_is_refused(run, timesteps: int) -> None:
-    assert run("demo", "--timesteps", timesteps) == (2, "", f"--timesteps must be at least 1, not {timesteps}.\n")
+    assert run("demo", "--timesteps", timesteps) == (
+        2,
+        "",
+        f"--timesteps must be an integer of at least 1, not {timesteps}.\n",
+    )
 
 
 @needs_extras

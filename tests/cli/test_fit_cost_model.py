@@ -105,4 +105,4 @@ def test_too_little_data_is_refused(run, tmp_path: Path) -> None:
 
 
 def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["fit-cost-model"].help in " ".join(run("--help", columns=200).out.split())
+    assert COMMANDS["fit-cost-model"] in " ".join(run("--help", columns=200).out.split())

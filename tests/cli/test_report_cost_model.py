@@ -134,4 +134,4 @@ def test_a_folder_without_measurements_is_refused(run, tmp_path: Path) -> None:
 
 
 def test_the_help_is_a_line(run) -> None:
-    assert COMMANDS["report-cost-model"].help in " ".join(run("--help", columns=200).out.split())
+    assert COMMANDS["report-cost-model"] in " ".join(run("--help", columns=200).out.split())

@@ -79,7 +79,11 @@ def test_no_moves_and_no_tables_hide_what_would_list_them(run) -> None:
     ("option", "value", "least"), [("devices", 0, 1), ("devices", -3, 1), ("tables", -1, 0), ("moves", -1, 0)]
 )
 def test_impossible_counts_are_refused(run, option: str, value: int, least: int) -> None:
-    assert run(*ARGS, f"--{option}", value) == (2, "", f"--{option} must be at least {least}, not {value}.\n")
+    assert run(*ARGS, f"--{option}", value) == (
+        2,
+        "",
+        f"--{option} must be an integer of at least {least}, not {value}.\n",
+    )
 
 
 def test_in_a_narrow_window_numbers_stay_whole(run) -> None:
@@ -87,7 +91,6 @@ def test_in_a_narrow_window_numbers_stay_whole(run) -> None:
     for device in range(TASK.num_devices):
         numbers = [cell.rstrip("*") for cell in rows(out)[str(device)][1:5]]
         assert numbers == [format_ms(ms) for ms in EXPLANATION.phases_ms[device]]
-    assert "costliest, memory/cap GiB." in " ".join(out.split())
 
 
 def test_a_picture_is_drawn(run, tmp_path: Path) -> None:
@@ -113,16 +116,15 @@ def test_a_picture_that_cannot_be_is_refused_before_any_work(
 
 
 @pytest.mark.parametrize(
-    ("task", "says"), [("50", "has tasks 0 to 49; there is no task 50"), ("dlrm-40x8/test/x", "Did you mean")]
+    ("task", "says"),
+    [
+        ("50", "has tasks 0 to 49; there is no task 50"),
+        ("dlrm-40x8/test/x", "Did you mean"),
+        ("nobody", "tasks 0 to 49, or names like 'dlrm-40x8/test/0'"),
+    ],
 )
-def test_an_unknown_task_is_named(run, task: str, says: str) -> None:
+def test_an_unknown_task_is_named_without_a_list_of_all_of_them(run, task: str, says: str) -> None:
     code, _, err = run(*ARGS[:4], task, *ARGS[5:])
     assert code == 2
     assert says in err
-
-
-def test_an_unknown_task_is_told_without_a_list_of_all_of_them(run) -> None:
-    code, _, err = run(*ARGS[:4], "nobody", *ARGS[5:])
-    assert code == 2
-    assert "tasks 0 to 49, or names like 'dlrm-40x8/test/0'" in err
-    assert len(err) < 250
+    assert len(err) < 300

@@ -13,7 +13,7 @@ Make = Callable[..., Record]
 
 @pytest.fixture
 def make_record(tmp_path: Path) -> Make:
-    """Writes a record of a run that never was into tmp_path."""
+    """Writes a made-up record of a run into tmp_path."""
 
     def make(run: Run, mean_ms: float, failures: int = 0, seconds: float = 2.0, queries: int = 100) -> Record:
         own = run.agent == "dreamshard"
