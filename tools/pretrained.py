@@ -22,7 +22,6 @@ from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, PRETRAINED, Pret
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cli.console import new_progress
-from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import Evaluation, evaluate, score
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays, save_arrays
