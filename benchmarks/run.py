@@ -36,14 +36,11 @@ from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.evaluation import score
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
-from shard_gym.io.pictures import save_picture
 from shard_gym.system import cpu_model
 from shard_gym.tasks import TaskSampler, capped_task, pack_by_memory
 from shard_gym.text import format_seconds
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "performance.md"
-PICTURE = DOCS / "images" / "scaling.png"
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
 """Tables and devices."""
 
@@ -58,7 +55,7 @@ class Args:
     repeats: int = 5
     """medians are over this many runs"""
     write: bool = False
-    """put the numbers into docs/performance.md and draw docs/images/scaling.png"""
+    """put the numbers into docs/performance.md"""
 
 
 class ArraysOnly(AnalyticalCostModel):
@@ -226,37 +223,6 @@ def evaluation(suite: str, agent: str) -> float:
     return round(time.perf_counter() - started, 3)
 
 
-def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
-    """Microseconds of a step of one environment against N, for every shape."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    ends = []
-    for shape, record in shapes.items():
-        sizes = [int(size) for size in record["vector_env"]]
-        micros = [1e6 / row["compact"] for row in record["vector_env"].values()]
-        (line,) = axes.loglog(sizes, micros, marker="o", markersize=4)
-        ends.append((micros[-1], shape, line.get_color()))
-    height = 0.0
-    for micro, shape, color in sorted(ends):
-        height = max(micro, 1.28 * height)  # labels of lines with equal ends are put above each other
-        axes.text(sizes[-1] * 1.15, height, shape, color=color, va="center", fontsize=9)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], minor=False)
-    axes.minorticks_off()
-    axes.set_xlim(right=sizes[-1] * 2.2)
-    axes.set_xlabel("environments in one step")
-    axes.set_ylabel("microseconds for each of them")
-    axes.set_title(
-        "A step of the vector environment, by tables x devices (compact observation)", loc="left", fontsize=10
-    )
-    axes.grid(alpha=0.3, which="major")
-    axes.spines[["top", "right"]].set_visible(False)
-    save_picture(figure, path)
-
-
 def measure(args: Args) -> dict[str, Any]:
     """Everything, as a JSON value."""
     shapes = {f"{tables}x{devices}": shape_record(tables, devices, args.repeats) for tables, devices in SHAPES}
@@ -333,7 +299,6 @@ def main(args: Args) -> None:
     record = measure(args)
     if args.write:
         write_atomically(PAGE, with_block(PAGE, "bench", page_block(record)).encode())
-        draw_scaling(record["shapes"], PICTURE)
     print(json.dumps(record, indent=1))
 
 

@@ -13,27 +13,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import tyro
 
-from shard_gym.agents import PAPER_HEURISTICS, make_agent
-from shard_gym.agents.dreamshard import DreamShardAgent
 from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, PRETRAINED, Pretrained
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cli.console import new_progress
-from shard_gym.evaluation import Evaluation, evaluate, score
+from shard_gym.cost_models import make_cost_model
+from shard_gym.evaluation import compare, evaluate
+from shard_gym.experiments.runs import ERROR_KINDS, surrogate_errors
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.tasks import TaskSuite
+from shard_gym.suites.best_known import best_known_costs
 from shard_gym.text import format_change, format_ms
 
 PAGE = CHECKPOINTS / "README.md"
 
-HEADER = ("suite", "cost", "vs best paper heuristic", "vs local search on the cost model", "failures", "error")
+HEADER = ("suite", "cost", "gap to best", "failures", *(f"error, {kind}" for kind in ERROR_KINDS))
 
 INTRODUCTION = """# Agents that come with the package
 
@@ -42,8 +41,10 @@ DreamShard with the preset `dream-search`: a surrogate, trained on the costs of 
 the surrogate when a task is placed; the cost model is not evaluated then. The surrogates learned from the cost model
 `analytical`, so they are as far from real hardware as that model is (docs/cost-model.md).
 
-Costs are means over the test tasks in ms; the error is the mean of |estimate - cost| / cost over the agent's own
-placements. They are the hardest to estimate, because the search prefers placements whose estimate is too low."""
+Costs are means over the test tasks in ms, gaps are to the best known placements, and errors are means of
+|estimate - cost| / cost over placements of three kinds: random ones, those of `size-lookup-greedy`, and the agent's
+own. The last are the hardest to estimate, because the search prefers placements whose estimate is too low. The results
+of all agents are in docs/results.md."""
 
 
 @dataclass
@@ -88,32 +89,20 @@ def training_of(checkpoint: Pretrained) -> str:
 
 def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
     """One row for each suite of the hardware."""
-    agent = load_agent(checkpoint.path)
-    assert isinstance(agent, DreamShardAgent)
-    for name in suite_names():
-        suite = load_suite(name)
+    agent, model = load_agent(checkpoint.path), make_cost_model("analytical")
+    for suite in map(load_suite, suite_names()):
         if suite[0].topology.device.name != hardware_profile(profile).device.name:
             continue
-        mine, search = evaluate(agent, suite), evaluate(make_agent("local-search"), suite)
-        heuristic = min(evaluate(make_agent(each), suite).mean_cost_ms for each in PAPER_HEURISTICS)
+        evaluation = evaluate(agent, suite, model)
+        gap = compare(evaluation, evaluation, best_known_costs(suite, model)).to_best
+        errors = surrogate_errors(agent, suite, evaluation, model) or {}
         yield [
-            name,
-            format_ms(mine.mean_cost_ms),
-            format_change(mine.mean_cost_ms / heuristic - 1),
-            format_change(mine.mean_cost_ms / search.mean_cost_ms - 1),
-            str(mine.failures),
-            f"{100 * error(agent, mine, suite):.1f}%",
+            suite.name,
+            format_ms(evaluation.mean_cost_ms),
+            "" if gap is None else format_change(gap),
+            str(evaluation.failures),
+            *(f"{100 * errors[kind]:.1f}%" if kind in errors else "" for kind in ERROR_KINDS),
         ]
-
-
-def error(agent: DreamShardAgent, evaluation: Evaluation, suite: TaskSuite) -> float:
-    """Mean of |estimate - cost| / cost over the agent's own placements."""
-    estimates, costs = [], []
-    for task, result in zip(suite, evaluation.tasks, strict=True):
-        if result.placement is not None:
-            estimates.append(score(task, np.array(result.placement), agent.cost_model))
-            costs.append(result.cost_ms)
-    return float(np.mean(np.abs(np.array(estimates) / np.array(costs) - 1.0)))
 
 
 def main(args: Args) -> None:

@@ -67,7 +67,10 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
         output().print(sentence(f"Left out: {missing}", "yellow"))
     steps = None
     with new_progress() as progress:
-        results = {suite: _score(suite, agents, model, progress) for suite in SUITES}
+        results: Results = {suite: {} for suite in SUITES}
+        for suite, evaluations in results.items():
+            for name, agent in progress.track(agents.items(), description=f"{suite}: {len(agents)} agents"):
+                evaluations[name] = evaluate(agent, suite, model)
         if no_training is None:
             trained = _train(timesteps, seed, progress)
             steps = trained.steps_trained
@@ -97,14 +100,6 @@ def _agents(model: AdditiveCostModel, seed: int) -> tuple[dict[str, Agent], list
         except MissingExtraError as error:
             missing.append(error)
     return agents, missing
-
-
-def _score(suite: str, agents: dict[str, Agent], model: AdditiveCostModel, progress: Progress) -> dict[str, Evaluation]:
-    """Every agent on the test split of one suite."""
-    evaluations = {}
-    for name, agent in progress.track(agents.items(), description=f"{suite}: {len(agents)} agents"):
-        evaluations[name] = evaluate(agent, suite, model)
-    return evaluations
 
 
 def _train(timesteps: int, seed: int, progress: Progress) -> PolicyAgent:

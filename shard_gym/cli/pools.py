@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from shard_gym.cli.console import NONE, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalStr
 from shard_gym.errors import InvalidOptionError
 from shard_gym.pools import Pool, load_pool, pool_names
 from shard_gym.text import format_range
@@ -22,22 +21,16 @@ def pools(
     pool: Annotated[
         str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="(optional)")
     ] = None,
-    name: OptionalStr = None,
 ) -> None:
     """List the table pools, or print the whole card of one.
 
     Args:
         pool: the pool whose card to print: name of one that ships with ShardGym, or path of a pool file (.json).
-        name: the same, as an option.
     """
-    if pool is not None and name is not None:
-        raise InvalidOptionError(f"Name one pool, not two: {pool} and --name {name}.")
-    console = output()
-    chosen = pool if name is None else name
-    if chosen is None:
-        _list(console)
+    if pool is None:
+        _list(output())
     else:
-        _card(console, load_pool(pool_source(chosen)))
+        _card(output(), load_pool(pool_source(pool)))
 
 
 def pool_source(name_or_path: str) -> str | Path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
 from shard_gym.experiments.methods import LOCAL_SEARCH
 from shard_gym.experiments.results import MeanInterval, Result, Results
 from shard_gym.experiments.runs import ERROR_KINDS
@@ -46,10 +45,6 @@ def _style(position: int, *, trained: bool = True) -> dict[str, Any]:
     return {"color": GREY, "marker": marker, "markerfacecolor": "white"}
 
 
-def _unique(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
 def _percent(change: MeanInterval) -> tuple[float, float]:
     """Mean and half width in percent; a half width of 0 for a single seed."""
     return 100 * change.mean, 100 * (change.half_width or 0.0)
@@ -66,7 +61,7 @@ def draw_suites(results: Results, found: Sequence[Result]) -> Figure | None:
             learning += [method] if result.trained else []
     if not changes:
         return None
-    suites = _unique(suite for by_suite in changes.values() for suite in by_suite)
+    suites = list(dict.fromkeys(suite for by_suite in changes.values() for suite in by_suite))
     figure, (axes,) = _figure(12.0, 1.6 + 0.5 * len(suites))
     positions = {False: 0, True: 0}
     for method, by_suite in changes.items():
@@ -98,46 +93,6 @@ def draw_suites(results: Results, found: Sequence[Result]) -> Figure | None:
     return figure
 
 
-def draw_transfer(results: Results, found: Sequence[Result]) -> Figure | None:
-    """Cost against the method trained where it places: trained on (rows) by tested on (columns)."""
-    learned = [result for result in found if result.trained]
-    methods = _unique(result.setting.method for result in learned)
-    if not methods:
-        return None
-    suites = _unique(result.setting.test for result in learned)
-    sources = _unique(result.setting.trained_on for result in learned)
-    figure, panels = _figure(7.0 * len(methods), 2.2 + 0.62 * len(sources), len(methods))
-    grids = [_transfer_grid(learned, method, sources, suites) for method in methods]
-    largest = max(np.nanmax(np.abs(grid), initial=1.0) for grid in grids)
-    for axes, method, grid in zip(panels, methods, grids, strict=True):
-        axes.grid(visible=False)
-        image = axes.imshow(grid, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
-        for row, column in zip(*np.nonzero(~np.isnan(grid)), strict=True):
-            value = grid[row, column]
-            color = "white" if abs(value) > 0.6 * largest else INK
-            text = f"{round(value, 1) + 0.0:+.1f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=SIZE, color=color)
-        axes.set_xticks(range(len(suites)), suites, rotation=30, ha="right")
-        axes.set_yticks(range(len(sources)), sources)
-        axes.set_xlabel("tested on", fontsize=SIZE, color=INK)
-        axes.set_ylabel("trained on", fontsize=SIZE, color=INK)
-        axes.set_title(method, fontsize=SIZE + 2, color=INK, loc="left", weight="bold")
-    bar = figure.colorbar(image, ax=panels, shrink=0.9)
-    bar.set_label("% cost against training there", fontsize=SIZE, color=INK)
-    bar.ax.tick_params(labelsize=SIZE)
-    return figure
-
-
-def _transfer_grid(learned: Sequence[Result], method: str, sources: list[str], suites: list[str]) -> FloatArray:
-    """(sources, suites) float64, percent; NaN where a run is missing."""
-    found = {(each.setting.trained_on, each.setting.test): each for each in learned if each.setting.method == method}
-    grid = np.full((len(sources), len(suites)), np.nan)
-    for (source, test), result in found.items():
-        if (test, test) in found:
-            grid[sources.index(source), suites.index(test)] = 100 * result.change(found[test, test]).mean
-    return grid
-
-
 def draw_budget(results: Results, found: Sequence[Result]) -> Figure | None:
     """Error of the surrogate, and cost of the placements, against evaluations in training, on the first suite."""
     varied = [result for result in found if result.setting.measurements]
@@ -146,7 +101,7 @@ def draw_budget(results: Results, found: Sequence[Result]) -> Figure | None:
     suite = varied[0].setting.test
     varied = [result for result in varied if result.setting.test == suite]
     figure, (left, right) = _figure(13.0, 5.2, 2)
-    for position, method in enumerate(_unique(result.setting.method for result in varied)):
+    for position, method in enumerate(dict.fromkeys(result.setting.method for result in varied)):
         same = [result for result in varied if result.setting.method == method]
         evaluations, style = [result.training_evaluations for result in same], _style(position)
         for kind, line in zip(ERROR_KINDS, ("-", "--", ":"), strict=True):
@@ -182,7 +137,6 @@ def draw_budget(results: Results, found: Sequence[Result]) -> Figure | None:
 
 FIGURES: dict[str, Callable[[Results, Sequence[Result]], Figure | None]] = {
     "suites": draw_suites,
-    "transfer": draw_transfer,
     "budget": draw_budget,
 }
 """The figure of each section that has one."""
