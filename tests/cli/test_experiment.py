@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from shard_gym.experiments import processes
 from shard_gym.experiments.methods import METHODS, REFERENCES, Method
 from shard_gym.experiments.runs import record_path
@@ -29,13 +31,6 @@ def test_runs_are_made_once_and_reported(run, tmp_path: Path, monkeypatch) -> No
     assert (tmp_path / "out" / "dreamshard.md").read_text() == page
 
 
-def test_report_only_wants_a_folder_of_runs(run, tmp_path: Path) -> None:
-    outcome = run("experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "no", "--report-only")
-    assert outcome.code == 2
-    assert "with records of runs, so there is nothing to report" in outcome.err.replace("\n", " ")
-    assert not (tmp_path / "out" / "dreamshard.md").exists()
-
-
 def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     outcome = run(
@@ -46,8 +41,15 @@ def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_an_unknown_section_is_refused_before_any_work(run, tmp_path: Path) -> None:
-    outcome = run("experiment", "dreamshard", "--sections", "budgets", "--runs", tmp_path, "--out", tmp_path)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--report-only",), "with records of runs, so there is nothing to report"),
+        (("--sections", "budgets"), "There is no section named 'budgets'. Did you mean 'budget'?"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(run, tmp_path: Path, options, says: str) -> None:
+    outcome = run("experiment", "dreamshard", *options, "--runs", tmp_path / "no", "--out", tmp_path / "out")
     assert outcome.code == 2
-    assert "There is no section named 'budgets'. Did you mean 'budget'?" in outcome.err.replace("\n", " ")
+    assert says in outcome.err.replace("\n", " ")
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ from shard_gym.agents.training import TrainingRun
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.cli import train as command
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
@@ -73,16 +72,13 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> No
         assert re.fullmatch(rf"iteration {number}/3: mean cost [\d.]+ ms, {4 * number} cost-model evaluations", line)
 
 
-def test_of_many_iterations_a_few_are_told_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
-    class Long(RnnLearner):
-        iteration = 0
-
-    learner: Any = Long(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
-    with command.watch(learner, GOAL) as tell:
+def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.CaptureFixture[str]) -> None:
+    learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
+    with command.watch(learner, GOAL) as on_report:
         for learner.iteration in range(1, 121):
-            tell(learner, Report(1.0, {}))
-    told = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
-    assert told == list(range(3, 121, 3))
+            on_report(learner, Report(1.0, {}))
+    printed = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
+    assert printed == list(range(3, 121, 3))
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -151,18 +147,24 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
         ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),
         ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
-        ({"option": "iterations"}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
-        ({"option": "iterations=0"}, "iterations must be an integer of at least 1, not 0."),
-        ({"option": "iterations=many"}, "iterations must be an integer of at least 1, not 'many'."),
-        ({"option": "iteration=3"}, "There is no option of agent 'rnn' named 'iteration'. Did you mean 'iterations'?"),
-        ({"option": "seed=3"}, "seed is no option of an agent; give it with --seed."),
+        ({"option": ["iterations"]}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
+        ({"option": ["iterations=0"]}, "iterations must be an integer of at least 1, not 0."),
+        ({"option": ["iterations=many"]}, "iterations must be an integer of at least 1, not 'many'."),
+        (
+            {"option": ["iteration=3"]},
+            "There is no option of agent 'rnn' named 'iteration'. Did you mean 'iterations'?",
+        ),
+        ({"option": ["seed=3"]}, "seed is no option of an agent; give it with --seed."),
+        ({"option": ["=3"]}, "--option wants KEY=VALUE, such as iterations=20, not '=3'."),
+        ({"option": ["a=1", "a=1"]}, "The option 'a' is given twice; give it once."),
     ],
 )
 def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
-    run, out: Path, change: dict[str, object], says: str
+    run, out: Path, change: dict[str, Any], says: str
 ) -> None:
-    options = {"agent": "rnn", "suite": SUITE, "out": out} | change
-    code, text, err = run("train", *(part for key, value in options.items() for part in (f"--{key}", value)))
+    options: dict[str, Any] = {"agent": "rnn", "suite": SUITE, "out": out} | change
+    flags = [(f"--{key}", each) for key, value in options.items() for each in (value if key == "option" else [value])]
+    code, text, err = run("train", *(part for flag in flags for part in flag))
     assert (code, text) == (2, "")
     assert says in err
     assert err.count("\n") == 1
@@ -183,7 +185,6 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3", 3),
         ("-3", -3),
         ("3.0", 3.0),
         ("1e-3", 0.001),
@@ -193,18 +194,11 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
         ("a=b", "a=b"),
         ("", ""),
         ("nan", "nan"),
-        ("inf", "inf"),
     ],
 )
 def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:
     parsed = command.parse_options([f"key={text}"])["key"]
     assert (type(parsed), parsed) == (type(value), value)
-
-
-@pytest.mark.parametrize("given", [["a=1", "a=1"], ["=1"], ["a"], ["name=x"], ["suite=x"], ["cost_model=x"]])
-def test_options_of_no_use_are_refused(given: list[str]) -> None:
-    with pytest.raises(InvalidOptionError):
-        command.parse_options(given)
 
 
 # What a run leaves is an agent wherever one is named
