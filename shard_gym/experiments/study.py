@@ -168,8 +168,7 @@ SECTIONS: dict[str, Section] = {
     ),
     "ablations": Section(
         "Ablations",
-        "Both presets of DreamShard with one part taken away, and the paper's with one part of the other added; on "
-        "mixed dims, where the differences are largest.",
+        "Both presets of DreamShard with one part removed or replaced; on mixed dims, where it makes most difference.",
         ("mixdim-4",),
         partial(_each_suite, methods=ABLATIONS),
     ),
