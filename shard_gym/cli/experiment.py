@@ -43,7 +43,7 @@ def experiment(
 
     Args:
         name: the paper.
-        out: folder for the page and its figures.
+        out: folder for the page and its figure.
         runs: folder for the records of the runs and for trained agents.
         seeds: number of seeds of everything random.
         jobs: processes at a time, with one thread each.
@@ -73,7 +73,7 @@ def experiment(
     results = Results(study.settings(), runs)
     written = write_report(results, out, _command(name, study))
     if results.missing:
-        output().print(sentence(f"{counted(len(results.missing), 'run')} asked for but missing; the page names them."))
+        output().print(sentence(f"{counted(len(results.missing), 'run')} not made yet; the page names them."))
     output().print(sentence(f"Written: {', '.join(map(str, written))}.", "dim"), soft_wrap=True)
     if failed:
         raise failed

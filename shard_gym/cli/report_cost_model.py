@@ -21,12 +21,11 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.cost_models.report import NOISE, Comparison, Estimates, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
-from shard_gym.experiments.figures import COLORS, GREY, INK, LINE, SIZE
 from shard_gym.experiments.report import IMAGES
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
-from shard_gym.io.pictures import matplotlib_missing, save_picture
+from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
 from shard_gym.text import format_percent
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, written to files."""
+"""Figures of matplotlib: their common colours, and how they are written to files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from shard_gym.io.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+INK, GREY, LINE = "#1F2933", "#66727F", "#D5DBE1"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E6A100", "#56B4E9", "#1F2933")
+"""Okabe and Ito's colours, which colour-blind readers tell apart."""
+
+SIZE = 12.0
+"""Font size in points; a page shows a figure at about half its size."""
 
 FORMATS = (".pdf", ".png", ".svg")
 """Suffixes of picture files; for these, matplotlib needs no other package."""

@@ -37,7 +37,7 @@ def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
         "experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "runs", *TINY, "--report-only"
     )
     assert outcome.code == 0
-    assert "asked for but missing; the page names them" in outcome.out.replace("\n", " ")
+    assert "not made yet; the page names them" in outcome.out.replace("\n", " ")
     assert not list((tmp_path / "runs").iterdir())
 
 

@@ -33,16 +33,6 @@ def test_the_help_of_every_command_fits_80_columns_and_shows_no_none(run, name: 
     assert "None" not in outcome.out
 
 
-def test_the_version_is_that_of_the_package(run) -> None:
-    assert run("--version") == (0, f"shard-gym {version('shard-gym')}\n", "")
-
-
-def test_an_unknown_command_is_named_with_the_nearest_one(run) -> None:
-    code, out, err = run("evalute")
-    assert (code, out) == (2, "")
-    assert err.startswith("There is no command named 'evalute'. Did you mean 'evaluate'?")
-
-
 def test_arguments_that_do_not_parse_exit_with_2(run) -> None:
     assert run("--nonsense").code == 2
     assert run("show", "--nonsense", "1").code == 2
@@ -58,16 +48,8 @@ def test_only_our_own_errors_lose_their_traceback(monkeypatch: pytest.MonkeyPatc
         cli.main(["suites"])
 
 
-def test_an_interrupt_is_one_line_and_exit_code_130(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("shard_gym.cli.suites.suite_names", interrupted)
-    assert run("suites") == (130, "", "Interrupted.\n")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_ctrl_c_while_agents_plan_leaves_neither_traceback_nor_file(tmp_path: Path) -> None:
+def test_ctrl_c_is_one_line_and_exit_code_130_and_leaves_no_file(tmp_path: Path) -> None:
     script = """
 import sys
 from shard_gym.agents import RandomAgent
@@ -91,7 +73,7 @@ sys.exit(main(sys.argv[1:]))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_python_m_shard_gym_is_the_same_command() -> None:
+def test_python_m_shard_gym_prints_the_version_of_the_package() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "shard_gym", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
@@ -115,10 +97,20 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     assert "cannot be written: it is a folder" in " ".join(err.split())
 
 
-def test_an_error_is_one_line_that_reads_no_markup(run) -> None:
-    code, out, err = run("evaluate", "--suite", "[red]no\nsuite[/red]", "--agent", "random")
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("evalute",), "There is no command named 'evalute'. Did you mean 'evaluate'?"),
+        (
+            ("evaluate", "--suite", "[red]no\nsuite[/red]", "--agent", "random"),
+            "There is no suite named '[red]no\\nsuite[/red]'.",
+        ),
+    ],
+)
+def test_an_error_is_one_line_without_markup(run, args: tuple[str, ...], says: str) -> None:
+    code, out, err = run(*args)
     assert (code, out) == (2, "")
-    assert err.startswith("There is no suite named '[red]no\\nsuite[/red]'.")
+    assert err.startswith(says)
     assert err.count("\n") == 1
 
 
@@ -132,7 +124,7 @@ def test_a_reader_that_stops_early_gets_no_traceback() -> None:
     assert process.returncode == 1
 
 
-def test_listing_suites_imports_neither_torch_nor_matplotlib() -> None:
+def test_listing_suites_imports_no_large_package() -> None:
     script = """
 import sys
 from shard_gym.cli import main

@@ -30,7 +30,7 @@ def lose(study: Study, agent: str, folder: Path) -> Run:
 
 
 def text_of(study: Study, folder: Path) -> str:
-    return page(Results(study.settings(), folder), "do it", {})
+    return page(Results(study.settings(), folder), "do it", with_figure=False)
 
 
 def test_an_interval_is_that_of_student() -> None:
@@ -80,7 +80,7 @@ def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_
     fill(study, make_record)
     lose(study, "dqn", tmp_path)
     text = text_of(study, tmp_path)
-    assert "1 run asked for but not made yet:\n\n- dqn trained on dlrm-20x4, seed 0, on dlrm-20x4\n" in text
+    assert "1 run not made yet:\n\n- dqn trained on dlrm-20x4, seed 0, on dlrm-20x4\n" in text
     assert "ppo" in markdown_rows(text, f"### {SUITE}")
     assert "dqn" not in markdown_rows(text, f"### {SUITE}")
 
@@ -97,15 +97,13 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
     (written,) = write_report(Results(study.settings(), tmp_path / "runs"), tmp_path / "out", "do it")
     text = written.read_text()
     assert text.count("No run of this section has been made.") == len(SECTIONS)
-    assert f"{len(study.runs())} runs asked for but not made yet" in text
+    assert f"{len(study.runs())} runs not made yet" in text
 
 
-def test_every_section_with_a_figure_links_it(tmp_path: Path, make_record) -> None:
+def test_the_page_links_its_figure(tmp_path: Path, make_record) -> None:
     pytest.importorskip("matplotlib")
     study = Study(2, (), (SUITE, OTHER))
     fill(study, make_record)
-    written = write_report(Results(study.settings(), tmp_path), tmp_path / "out", "do it")
-    figures = [path.relative_to(tmp_path / "out").as_posix() for path in written[1:]]
-    assert figures == [f"images/dreamshard-{section}.png" for section in ("suites", "transfer", "budget")]
-    text = written[0].read_text()
-    assert all(f"]({figure})" in text and (tmp_path / "out" / figure).stat().st_size > 10_000 for figure in figures)
+    written, figure = write_report(Results(study.settings(), tmp_path), tmp_path / "out", "do it")
+    assert f"]({figure.relative_to(tmp_path / 'out').as_posix()})" in written.read_text()
+    assert figure.stat().st_size > 10_000
