@@ -21,7 +21,6 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.cost_models.report import NOISE, Comparison, Estimates, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
-from shard_gym.experiments.report import IMAGES
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
@@ -65,7 +64,7 @@ def report_cost_model(
     drawn = []
     for comparison in comparisons if not no_pictures else ():
         size = comparison.measured.about.workload.batch_size
-        drawn.append(out / IMAGES / f"{target.stem}-batch-{size}.png")
+        drawn.append(out / "images" / f"{target.stem}-batch-{size}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
     command = _command(data, models, profile, out) + " --no-pictures" * no_pictures
