@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,37 @@ from shard_gym.experiments.report import page, write_report
 from shard_gym.experiments.results import MeanInterval, Results
 from shard_gym.experiments.runs import Run, record_path
 from shard_gym.experiments.study import SECTIONS, Study
+from shard_gym.io.files import write_json
 
 SUITE, OTHER = "dlrm-20x4", "dlrm-40x8"
+Make = Callable[..., None]
 
 
-def fill(study: Study, make_record) -> None:
+@pytest.fixture
+def make_record(tmp_path: Path) -> Make:
+    """Writes a made-up record of a run into tmp_path."""
+
+    def make(run: Run, mean_ms: float, failures: int = 0) -> None:
+        own = run.agent == "dreamshard"
+        record = {
+            "run": run.description(),
+            "training": {"seconds": 2.0, "queries": 100, "iterations": 1} if run.trained_on else None,
+            "test": {
+                "costs_ms": {"a": mean_ms - 1.0, "b": mean_ms + 1.0},
+                "mean_cost_ms": mean_ms,
+                "failures": failures,
+                "placing_seconds": 0.05,
+                "queries": 0.0 if run.trained_on else 7.0,
+            },
+            "estimate_errors": {"random": 0.25, "greedy": 0.125, "own": 0.0625} if own else None,
+            "made_with": {"machine": "An abacus, 2 cores", "python": "3.11", "numpy": "2.0"},
+        }
+        write_json(record_path(run, tmp_path), record)
+
+    return make
+
+
+def fill(study: Study, make_record: Make) -> None:
     """Heuristics cost 110, 120, 130, 140 ms, local search 100, learned ones 103, 105, 107 ms by seed."""
     costs = dict(zip(PAPER_HEURISTICS, (140.0, 110.0, 120.0, 130.0), strict=True))
     for run in study.runs():
@@ -42,7 +69,7 @@ def test_an_interval_is_that_of_student() -> None:
     assert MeanInterval.of([5.0]) == MeanInterval(5.0, None)
 
 
-def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record, markdown_rows: Any) -> None:
+def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record: Make, markdown_rows: Any) -> None:
     study = Study(3, ("suites",), (SUITE,), ("rnn",))
     fill(study, make_record)
     text = text_of(study, tmp_path)
@@ -59,7 +86,7 @@ def test_a_table_has_the_numbers_of_its_records(tmp_path: Path, make_record, mar
     assert "## Missing" not in text
 
 
-def test_the_other_sections_show_their_numbers(tmp_path: Path, make_record, markdown_rows: Any) -> None:
+def test_the_other_sections_show_their_numbers(tmp_path: Path, make_record: Make, markdown_rows: Any) -> None:
     study = Study(2, ("transfer", "budget"), (SUITE, OTHER), ("paper",))
     fill(study, make_record)
     for run in study.runs():
@@ -75,7 +102,7 @@ def test_the_other_sections_show_their_numbers(tmp_path: Path, make_record, mark
     assert markdown_rows(budget, f"### {SUITE}")["paper"][:5] == ["100 + 0", "50", *errors]
 
 
-def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_record, markdown_rows: Any) -> None:
+def test_missing_runs_are_named_and_hide_no_others(tmp_path: Path, make_record: Make, markdown_rows: Any) -> None:
     study = Study(1, ("sb3",), (SUITE,), ("ppo", "dqn"))
     fill(study, make_record)
     lose(study, "dqn", tmp_path)
@@ -85,7 +112,7 @@ def test_missing_runs_are_named_and_do_not_hide_the_others(tmp_path: Path, make_
     assert "dqn" not in markdown_rows(text, f"### {SUITE}")
 
 
-def test_three_heuristics_have_no_strongest(tmp_path: Path, make_record, markdown_rows: Any) -> None:
+def test_three_heuristics_have_no_strongest(tmp_path: Path, make_record: Make, markdown_rows: Any) -> None:
     study = Study(1, ("suites",), (SUITE,), ("rnn",))
     fill(study, make_record)
     lose(study, PAPER_HEURISTICS[0], tmp_path)
@@ -100,7 +127,7 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
     assert f"{len(study.runs())} runs not made yet" in text
 
 
-def test_the_page_links_its_figure(tmp_path: Path, make_record) -> None:
+def test_the_page_links_its_figure(tmp_path: Path, make_record: Make) -> None:
     pytest.importorskip("matplotlib")
     study = Study(2, (), (SUITE, OTHER))
     fill(study, make_record)
