@@ -1,14 +1,13 @@
-"""How fast things are: `make bench` prints JSON; with `ARGS=--write` it renews docs/performance.md and its picture.
+"""Speed of the environments and the searches: `make bench` prints JSON; `ARGS=--write` renews docs/performance.md.
 
-Compare ratios within one run; absolute rates depend on the machine.
+Compare ratios within one run; absolute rates depend on the machine. The record has
 
-    bare_loop     the same arithmetic without an environment: loads added, phases, cost and mask of N placements,
-                  a compact observation copied out
-    scalar_env    steps/s of EmbeddingPlacementEnv
-    vector_env    steps/s of EmbeddingPlacementVectorEnv, and its ratio to the bare loop
-    local_search  changes costed per second, alone and within a whole search
-    large_task    seconds to place 1,000 tables on 128 devices
-    evaluation    seconds for all test tasks of a suite
+    shapes              steps/s by tables x devices: of the scalar environment (with each observation, and without plain
+                        numbers), of the vector environment, and of the bare loop (see bare_loop.py)
+    task_preparation_s  seconds to prepare a task of 50 tables
+    local_search        moves costed per second, alone and within a whole search
+    large_task          seconds to place 1,000 tables on 128 devices
+    evaluation_s        seconds for all test tasks of a suite
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,21 @@ import shard_gym
 from shard_gym.agents import make_agent
 from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
-from shard_gym.cli.pictures import save_picture
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.evaluation import score
 from shard_gym.io.files import write_atomically
+from shard_gym.io.markdown import table, with_block
 from shard_gym.system import cpu_model
-from shard_gym.tasks import Task, TaskSampler, capped_task, pack_by_memory
+from shard_gym.tasks import TaskSampler, capped_task, pack_by_memory
+from shard_gym.text import format_seconds
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "performance.md"
-PICTURE = DOCS / "images" / "scaling.png"
-BEGIN, END = "<!-- generated: bench -->", "<!-- end -->"
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
 """Tables and devices."""
+
+NUM_ENVS = (1, 16, 128, 1024, 4096)
+"""Sizes of the vector environment."""
 
 
 @dataclass
@@ -53,14 +54,18 @@ class Args:
 
     repeats: int = 5
     """medians are over this many runs"""
-    num_envs: tuple[int, ...] = (1, 16, 128, 1024, 4096)
-    """sizes of the vector environment"""
     write: bool = False
-    """put the numbers into docs/performance.md and draw docs/images/scaling.png"""
+    """put the numbers into docs/performance.md"""
+
+
+class ArraysOnly(AnalyticalCostModel):
+    """The analytical cost model without its formulas on plain numbers, so that scalar environments use arrays."""
+
+    plain_costs = AdditiveCostModel.plain_costs
 
 
 def median_rate(work: Callable[[], int], repeats: int) -> float:
-    """Median of the items per second `work` gets done, after one run to warm up; it returns the number of items."""
+    """Median over `repeats` runs of the items per second of `work`, which returns their number; one run warms up."""
     work()
     rates = []
     for _ in range(repeats):
@@ -77,20 +82,20 @@ def sampler(tables: int, devices: int) -> TaskSampler:
 
 
 def fixed_suite(tables: int, devices: int) -> shard_gym.TaskSuite:
-    """Fifty such tasks, as a suite whose tasks come again."""
+    """Fifty such tasks as a suite."""
     rng, source = np.random.default_rng(0), sampler(tables, devices)
     return shard_gym.TaskSuite(f"{tables}x{devices}", tuple(source.sample(rng) for _ in range(50)))
 
 
 def prepare_tasks(env: Any, suite: shard_gym.TaskSuite) -> None:
-    """Begin every task, so that what follows measures steps: a task is prepared when it comes for the first time."""
+    """Begin every task once, because a task is prepared when it comes for the first time."""
     for number in range(len(suite)):
         env.reset(options={"task": number})
 
 
-def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int) -> float:
-    """Steps/s of one environment under random legal actions; choosing them is not counted."""
-    env = shard_gym.EmbeddingPlacementEnv(suite, observation=observation)
+def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int, model: AdditiveCostModel) -> float:
+    """Steps/s of one environment under random legal actions; the time to choose them is not counted."""
+    env = shard_gym.EmbeddingPlacementEnv(suite, observation=observation, cost_model=model)
     rng = np.random.default_rng(0)
     env.reset(seed=0)
     prepare_tasks(env, suite)
@@ -110,7 +115,7 @@ def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int) -> fl
 
 
 def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repeats: int) -> float:
-    """Steps/s of the vector environment over whole episodes, resets included; choosing actions is not counted."""
+    """Steps/s of the vector environment over whole episodes with resets; the time to choose actions is not counted."""
     envs = EmbeddingPlacementVectorEnv(num_envs, suite, observation=observation)
     prepare_tasks(envs, suite)
     seen, _ = envs.reset(seed=0)
@@ -132,17 +137,21 @@ def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repe
     return statistics.median(rate() for _ in range(repeats))
 
 
-def shape_record(tables: int, devices: int, args: Args) -> dict[str, Any]:
+def shape_record(tables: int, devices: int, repeats: int) -> dict[str, Any]:
     """All rates for one number of tables and devices."""
-    suite = fixed_suite(tables, devices)
+    suite, plain = fixed_suite(tables, devices), AnalyticalCostModel()
     record: dict[str, Any] = {
-        "scalar_env": {kind: round(scalar_env(suite, kind, args.repeats)) for kind in ("full", "compact")},
+        "scalar_env": {
+            "full": round(scalar_env(suite, "full", repeats, plain)),
+            "compact": round(scalar_env(suite, "compact", repeats, plain)),
+            "compact_arrays": round(scalar_env(suite, "compact", repeats, ArraysOnly())),
+        },
         "vector_env": {},
     }
-    for num_envs in args.num_envs:
+    for num_envs in NUM_ENVS:
         bare = BareLoop(suite, num_envs)
-        bare_rate = median_rate(bare.episode, args.repeats)
-        rates = {kind: vector_env(suite, num_envs, kind, args.repeats) for kind in ("full", "compact")}
+        bare_rate = median_rate(bare.episode, repeats)
+        rates = {kind: vector_env(suite, num_envs, kind, repeats) for kind in ("full", "compact")}
         record["vector_env"][num_envs] = {
             "bare_loop": round(bare_rate),
             **{kind: round(rate) for kind, rate in rates.items()},
@@ -151,8 +160,22 @@ def shape_record(tables: int, devices: int, args: Args) -> dict[str, Any]:
     return record
 
 
+def task_preparation(repeats: int) -> float:
+    """Seconds to prepare a task: what the first reset with it takes longer than the second."""
+    suite, spent = fixed_suite(50, 4), []
+    for _ in range(repeats):
+        env = shard_gym.EmbeddingPlacementEnv(suite, observation="compact", cost_model=AnalyticalCostModel())
+        times = []
+        for _ in range(2):
+            started = time.perf_counter()
+            prepare_tasks(env, suite)
+            times.append(time.perf_counter() - started)
+        spent.append((times[0] - times[1]) / len(suite))
+    return round(statistics.median(spent), 6)
+
+
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
-    """Moves costed per second."""
+    """Moves costed per second, and evaluations per second of a whole search."""
     task = sampler(tables, devices).sample(np.random.default_rng(0))
     current = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
     moves = current.moves(current.critical_tables())
@@ -188,62 +211,28 @@ def large_task() -> dict[str, dict[str, float]]:
         options = {"max_queries": 300_000} if name == "local-search" else {}
         placement = make_agent(name, **options).place(task)
         spent = time.perf_counter() - started
-        record[name] = {"cost_ms": round(_cost(task, placement, model), 3), "seconds": round(spent, 3)}
+        record[name] = {"cost_ms": round(score(task, placement, model), 3), "seconds": round(spent, 3)}
     return record
 
 
-def _cost(task: Task, placement: Any, model: Any) -> float:
-    return float(model.estimate(placement, task.tables, task.topology).total_ms)
-
-
 def evaluation(suite: str, agent: str) -> float:
-    """Seconds to evaluate an agent on all test tasks, the suite being loaded."""
+    """Seconds to evaluate an agent on all test tasks, without loading the suite."""
     shard_gym.load_suite(suite)
     started = time.perf_counter()
     shard_gym.evaluate(make_agent(agent), suite)
     return round(time.perf_counter() - started, 3)
 
 
-def draw_scaling(shapes: dict[str, Any], path: Path) -> None:
-    """Microseconds of a step of one environment against N, for every shape."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    ends = []
-    for shape, record in shapes.items():
-        sizes = [int(size) for size in record["vector_env"]]
-        micros = [1e6 / row["compact"] for row in record["vector_env"].values()]
-        (line,) = axes.loglog(sizes, micros, marker="o", markersize=4)
-        ends.append((micros[-1], shape, line.get_color()))
-    height = 0.0
-    for micro, shape, color in sorted(ends):
-        height = max(micro, 1.28 * height)  # labels of lines that end together stand above each other
-        axes.text(sizes[-1] * 1.15, height, shape, color=color, va="center", fontsize=9)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], minor=False)
-    axes.minorticks_off()
-    axes.set_xlim(right=sizes[-1] * 2.2)
-    axes.set_xlabel("environments in one step")
-    axes.set_ylabel("microseconds for each of them")
-    axes.set_title(
-        "A step of the vector environment, by tables x devices (compact observation)", loc="left", fontsize=10
-    )
-    axes.grid(alpha=0.3, which="major")
-    axes.spines[["top", "right"]].set_visible(False)
-    save_picture(figure, path)
-
-
 def measure(args: Args) -> dict[str, Any]:
     """Everything, as a JSON value."""
-    shapes = {f"{tables}x{devices}": shape_record(tables, devices, args) for tables, devices in SHAPES}
+    shapes = {f"{tables}x{devices}": shape_record(tables, devices, args.repeats) for tables, devices in SHAPES}
     return {
         "shard_gym": shard_gym.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": f"{cpu_model()}, {os.cpu_count()} cores",
         "shapes": shapes,
+        "task_preparation_s": task_preparation(args.repeats),
         "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
         "large_task": large_task(),
         "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
@@ -251,48 +240,67 @@ def measure(args: Args) -> dict[str, Any]:
     }
 
 
-def tables(record: dict[str, Any]) -> str:
-    """The record as Markdown: steps/s for every shape and size, then the searches."""
-    lines = [
+def page_block(record: dict[str, Any]) -> str:
+    """The record as Markdown: tables, and the ratios that the page discusses."""
+    machine = (
         f"Machine: {record['machine']}; Python {record['python']}, NumPy {record['numpy']}; one thread. "
-        f"Peak memory of the whole run: {record['peak_memory_mib']} MiB.",
-        "",
-        "| tables x devices | N | full | compact | bare loop | compact / bare loop |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"Peak memory of the whole run: {record['peak_memory_mib']} MiB."
+    )
+    rates = []
+    for shape, of_shape in record["shapes"].items():
+        scalar = of_shape["scalar_env"]
+        rates.append([shape, "scalar", f"{scalar['full']:,}", f"{scalar['compact']:,}", "", ""])
+        for size, row in of_shape["vector_env"].items():
+            cells = [f"{row[kind]:,}" for kind in ("full", "compact", "bare_loop")]
+            rates.append([shape, f"{size:,}", *cells, f"{row['compact_to_bare_loop']:.2f}"])
+    searches = [
+        [shape, f"{row['changes_per_s']:,}", f"{row['queries_per_s_of_a_search']:,}"]
+        for shape, row in record["local_search"].items()
     ]
-    for shape, rates in record["shapes"].items():
-        scalar = rates["scalar_env"]
-        lines.append(f"| {shape} | scalar | {scalar['full']:,} | {scalar['compact']:,} | | |")
-        lines += [
-            f"| {shape} | {size:,} | {row['full']:,} | {row['compact']:,} | {row['bare_loop']:,} | "
-            f"{row['compact_to_bare_loop']:.2f} |"
-            for size, row in rates["vector_env"].items()
+    large_task = [
+        [f"`{name}`", f"{row['cost_ms']:.2f}", f"{row['seconds']:.2f}"] for name, row in record["large_task"].items()
+    ]
+    evaluations = [[f"`{name}`", f"{seconds:.2f}"] for name, seconds in record["evaluation_s"].items()]
+    return "\n\n".join(
+        [
+            machine,
+            table(("tables x devices", "N", "full", "compact", "bare loop", "compact / bare loop"), rates),
+            "\n".join(ratios(record)),
+            table(("local search", "moves costed per second", "evaluations per second of a whole search"), searches),
+            table(("1,000 tables on 128 devices", "cost, ms", "seconds"), large_task),
+            table(("evaluation of dlrm-200x8, 50 tasks", "seconds"), evaluations),
         ]
-    lines += [
-        "",
-        "| local search | changes costed per second | questions per second of a whole search |",
-        "|---|---:|---:|",
-    ]
-    for shape, row in record["local_search"].items():
-        lines.append(f"| {shape} | {row['changes_per_s']:,} | {row['queries_per_s_of_a_search']:,} |")
-    lines += ["", "| 1,000 tables on 128 devices | cost, ms | seconds |", "|---|---:|---:|"]
-    for agent, row in record["large_task"].items():
-        lines.append(f"| `{agent}` | {row['cost_ms']:.2f} | {row['seconds']:.2f} |")
-    lines += ["", "| evaluation of dlrm-200x8, 50 tasks | seconds |", "|---|---:|"]
-    lines += [f"| `{agent}` | {seconds:.2f} |" for agent, seconds in record["evaluation_s"].items()]
-    return "\n".join(lines)
+    )
 
 
-def main() -> None:
+def ratios(record: dict[str, Any]) -> Iterable[str]:
+    """The ratios of the record, one list item each."""
+    shapes = record["shapes"]
+    for devices in dict.fromkeys(devices for _, devices in SHAPES):
+        same = [shapes[f"{tables}x{number}"] for tables, number in SHAPES if number == devices]
+        large = [each["vector_env"][size]["compact_to_bare_loop"] for each in same for size in NUM_ENVS if size > 1000]
+        bare = [each["scalar_env"]["compact"] / each["vector_env"][1]["bare_loop"] for each in same]
+        arrays = [each["scalar_env"]["compact"] / each["scalar_env"]["compact_arrays"] for each in same]
+        yield f"- {devices} devices, a thousand environments and more: {spread(large)} of the bare loop's steps/s."
+        yield f"- {devices} devices, scalar environment: {spread(bare)} of the bare loop's steps/s at N = 1."
+        yield f"- {devices} devices, scalar environment: {spread(arrays)} times the steps/s of the same on arrays."
+    seconds = record["task_preparation_s"]
+    steps = seconds * shapes["50x4"]["scalar_env"]["compact"]
+    yield f"- Preparing a task of 50 tables: {format_seconds(seconds)}, as long as {steps:.0f} steps."
+
+
+def spread(values: list[float]) -> str:
+    """The least and the largest of `values`."""
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def main(args: Args) -> None:
     """Measure, print, and write where asked to."""
-    args = tyro.cli(Args, description=__doc__)
     record = measure(args)
     if args.write:
-        before, rest = PAGE.read_text().split(BEGIN)
-        write_atomically(PAGE, f"{before}{BEGIN}\n{tables(record)}\n{END}{rest.split(END, 1)[1]}".encode())
-        draw_scaling(record["shapes"], PICTURE)
+        write_atomically(PAGE, with_block(PAGE, "bench", page_block(record)).encode())
     print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Args, description=__doc__))

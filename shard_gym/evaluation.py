@@ -1,4 +1,4 @@
-"""Evaluation: every task of a suite once, every placement checked and costed apart from any environment."""
+"""Evaluation: an agent places every task of a suite once; every placement is checked and its cost recomputed."""
 
 from __future__ import annotations
 
@@ -24,47 +24,15 @@ Progress = Callable[[int, int], None]
 """Called with the number of tasks done and of all tasks."""
 
 
-class CanPlace(Protocol):
-    """The least an agent has."""
+class Placer(Protocol):
+    """The least that an agent has; see `shard_gym.agents.Agent` for more."""
 
     def place(self, task: Task) -> ArrayLike:
         """(T,) int64, a device for every table."""
 
 
-class Placer(Protocol):
-    """An agent with a name and a count of its questions; see `shard_gym.agents.Agent`."""
-
-    name: str
-
-    def place(self, task: Task) -> Placement:
-        """(T,) int64, a device for every table."""
-
-    def true_cost_queries(self, fingerprint: str) -> int:
-        """Placements asked of the cost model with that fingerprint so far."""
-
-
-AnyAgent = CanPlace | Callable[[Task], ArrayLike]
-"""What `evaluate` takes for an agent: an object with `place`, or a function."""
-
-
-@dataclass(frozen=True)
-class _Contestant:
-    """Any agent with all that `Placer` asks."""
-
-    name: str
-    place: Callable[[Task], Any]
-    true_cost_queries: Callable[[str], int]
-
-    @staticmethod
-    def of(agent: Any) -> _Contestant:
-        """Without a name an object has that of its class; without a count it asked nothing."""
-        if isinstance(agent, type) or not (callable(getattr(agent, "place", None)) or callable(agent)):
-            wanted = "an object with place(task), or a function of a task that returns a placement"
-            named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
-            raise wrong_kind("agent", agent, wanted, f"The agents with a name come from shard_gym.agents.{named}.")
-        place = getattr(agent, "place", agent)
-        name = getattr(agent, "name", None) or getattr(agent, "__name__", type(agent).__name__)
-        return _Contestant(str(name), place, getattr(agent, "true_cost_queries", lambda fingerprint: 0))
+AnyAgent = Placer | Callable[[Task], ArrayLike]
+"""What `evaluate` accepts as an agent: an object with `place`, or a function."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +44,7 @@ class TaskResult:
         cost_ms: cost of the placement; the task's penalty if it is not valid.
         valid: whether there was a placement and it passed `check_placement`.
         seconds: wall-clock time of `place`.
-        true_cost_queries: placements the agent asked the scoring cost model about while it planned.
+        true_cost_queries: evaluations of the scoring cost model by the agent while it placed the task.
         placement: T device numbers; None if there was no usable placement.
         failure: why it is not valid; empty if it is.
     """
@@ -136,13 +104,13 @@ def evaluate(
 ) -> Evaluation:
     """Let `agent` place every task of `suite` once, and score what it returns.
 
-    The agent never meets the judge: memory and cost are recomputed from the task and the placement. A task without a
-    valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see `penalty_ms`
-    of the cost model.
+    Memory and cost are recomputed from the task and the placement; nothing that the agent says of them is used. A task
+    without a valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see
+    `penalty_ms` of the cost model.
 
     Args:
-        agent: an object with `place(task)`, or a function of a task; either returns a placement. Its `name` and
-            `true_cost_queries` (see `Placer`) are used where it has them.
+        agent: an object with `place(task)`, or a function of a task; either returns a placement. Where it has them, its
+            `name` and its count of cost-model evaluations, `true_cost_queries(fingerprint)`, are used.
         suite: a suite, or the name of one.
         cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
         split: which split of a named suite; ignored when `suite` is a TaskSuite.
@@ -153,7 +121,7 @@ def evaluate(
         UnknownNameError: there is no suite, or no cost model, of that name.
         InvalidCostError: the cost model says NaN or infinity.
     """
-    contestant = _Contestant.of(agent)
+    _place_of(agent)
     tasks = load_suite(suite, split) if isinstance(suite, str) else suite
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
@@ -161,7 +129,7 @@ def evaluate(
     model = cost_model if isinstance(cost_model, CostModel) else make_cost_model(cost_model)
     results = []
     for done, task in enumerate(tasks, start=1):
-        results.append(evaluate_task(contestant, task, model))
+        results.append(_evaluate_task(agent, task, model))
         if progress:
             progress(done, len(tasks))
     costs = np.array([result.cost_ms for result in results])
@@ -169,7 +137,7 @@ def evaluate(
         suite=tasks.name,
         sha256=tasks.sha256,
         split=tasks.split,
-        agent=contestant.name,
+        agent=_name_of(agent),
         cost_model=model.fingerprint,
         mean_cost_ms=float(costs.mean()),
         interval_ms=bootstrap_interval(costs),
@@ -180,13 +148,13 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Comparison:
-    """One agent's row.
+    """An agent compared with a reference agent and with the best known placements.
 
     Attributes:
-        to_random: mean over the tasks of cost / random's cost, less 1.
+        to_random: mean over the tasks of cost / cost of the reference agent, less 1.
         to_best: mean over the tasks of cost / best known cost, less 1; None if a task has no best known cost.
         seconds: median over the tasks of the planning time.
-        queries: mean over the tasks of the placements asked of the scoring model.
+        queries: mean over the tasks of the agent's evaluations of the scoring cost model.
     """
 
     to_random: float
@@ -209,13 +177,37 @@ def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, fl
     )
 
 
-def evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
-    """One task's outcome; see `evaluate`."""
-    contestant = _Contestant.of(agent)
-    asked_before = contestant.true_cost_queries(model.fingerprint)
+def _place_of(agent: AnyAgent) -> Callable[[Task], ArrayLike]:
+    """The function that places tables.
+
+    Raises:
+        InvalidOptionError: `agent` is no agent.
+    """
+    place = getattr(agent, "place", agent)
+    if isinstance(agent, type) or not callable(place):
+        wanted = "an object with place(task), or a function of a task that returns a placement"
+        named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
+        raise wrong_kind("agent", agent, wanted, f"The agents with a name come from shard_gym.agents.{named}.")
+    return place
+
+
+def _name_of(agent: AnyAgent) -> str:
+    """The agent's name; without one, that of its function or class."""
+    return str(getattr(agent, "name", None) or getattr(agent, "__name__", type(agent).__name__))
+
+
+def _queries_of(agent: AnyAgent, model: CostModel) -> int:
+    """How often the agent has evaluated `model` so far; 0 for one that does not count."""
+    count = getattr(agent, "true_cost_queries", None)
+    return int(count(model.fingerprint)) if count else 0
+
+
+def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
+    """The outcome of one task; see `evaluate`."""
+    place, queries_before = _place_of(agent), _queries_of(agent, model)
     started = time.perf_counter()
     try:
-        returned = contestant.place(task)
+        returned = place(task)
         seconds = time.perf_counter() - started
         placement = check_placement(returned, task.tables, task.topology)
         cost, listed, failure = score(task, placement, model), placement_to_json(placement), ""
@@ -225,7 +217,7 @@ def evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
     if not math.isfinite(cost):
         charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"
         raise InvalidCostError(
-            f"Cost model {model.fingerprint!r} says {charged} of task {task.name!r} by agent {contestant.name!r}; "
+            f"Cost model {model.fingerprint!r} says {charged} of task {task.name!r} by agent {_name_of(agent)!r}; "
             "every cost must be a finite number. Repair the model, or score with another."
         )
     return TaskResult(
@@ -233,7 +225,7 @@ def evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
         cost_ms=cost,
         valid=not failure,
         seconds=seconds,
-        true_cost_queries=contestant.true_cost_queries(model.fingerprint) - asked_before,
+        true_cost_queries=_queries_of(agent, model) - queries_before,
         placement=listed,
         failure=failure,
     )

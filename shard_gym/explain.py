@@ -1,4 +1,4 @@
-"""Why a placement costs what it costs: each device's phases, memory and tables, and what a move would gain."""
+"""Explanation of a placement: each device's phases, memory and tables, and the gain of moving a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A placement of T tables on D devices, taken apart.
+    """The costs of a placement of T tables on D devices.
 
     Attributes:
         task: the task.
@@ -79,26 +79,26 @@ class Explanation:
         return tables[np.argsort(-self.single_table_ms[tables], kind="stable")]
 
     def busiest(self, count: int) -> NDArray[np.int64]:
-        """At most `count` devices (int64), ascending, picked in this order.
+        """At most `count` devices (int64), ascending.
 
-        One critical device of each phase, the other critical ones, and those that are busy for longest.
+        Chosen first is one critical device of each phase, then the other critical ones, then those busy for longest.
         """
-        decides = np.zeros(self.task.num_devices, np.bool_)
-        decides[self.phases_ms.argmax(axis=0)] = True
-        order = np.lexsort((-self.phases_ms.sum(axis=1), ~self.critical.any(axis=1), ~decides))
+        slowest = np.zeros(self.task.num_devices, np.bool_)
+        slowest[self.phases_ms.argmax(axis=0)] = True
+        order = np.lexsort((-self.phases_ms.sum(axis=1), ~self.critical.any(axis=1), ~slowest))
         return np.sort(order[: max(count, 0)])
 
 
 def explain(
     task: Task, placement: ArrayLike, model: AdditiveCostModel, *, best_known_ms: float | None = None
 ) -> Explanation:
-    """Take `placement` of `task` apart under `model`.
+    """Explain `placement` of `task` under `model`.
 
     Args:
         task: the task.
         placement: (T,) ints, the device of each table.
         model: the cost model.
-        best_known_ms: cost of the best placement known, to stand beside; in ms, under the same model.
+        best_known_ms: cost of the best placement known, in ms, under the same model.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
@@ -128,7 +128,7 @@ def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
 def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tuple[Move, ...]:
     """The best move of each table on a critical device, the largest gain first, without those that fit nowhere else.
 
-    Tables of other devices are not tried: no device that a phase waits for would be relieved of a table.
+    Tables of other devices are not tried, because moving them makes no critical device faster.
     `placement` must be valid.
     """
     loads = model.table_loads(task.tables, task.topology)
@@ -143,7 +143,7 @@ def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tu
         targets = np.flatnonzero((free >= task.tables.memory_bytes[table]) & (np.arange(task.num_devices) != source))
         if not targets.size:
             continue
-        # A maximum cannot be subtracted, so the device the table leaves is summed up anew from those that stay.
+        # A maximum cannot be subtracted, so the loads of the source are computed from the tables that stay.
         staying = np.setdiff1d(np.flatnonzero(placement == source), [table])
         tried = np.repeat(device_loads[None], targets.size, axis=0)
         tried[:, source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]

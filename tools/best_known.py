@@ -1,7 +1,7 @@
 """Searches for better placements of every test task and keeps the best: `python tools/best_known.py`.
 
-Starts from what is known already, entries of the leaderboards among it, so running it again with another seed can only
-improve. Results are data: shard_gym/suites/data/best_known/<suite>.json, each with the effort that went into it.
+It starts from the placements known already, which include the leaderboards' entries, so another seed can only improve
+them. The results are shard_gym/suites/data/best_known/<suite>.json, with the effort of the search.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Args:
     suite: str = ""
     """only this suite"""
     max_queries: int = 1_000_000
-    """placements the local search may ask about, for each task"""
+    """evaluations of the cost model by local search, for each task"""
     seed: int = 2
     """of the local search"""
     jobs: int = 2

@@ -1,19 +1,19 @@
 """Makes the entries of ShardGym's own agents on every suite, and the tables of them: `make leaderboard`.
 
     leaderboards/simulated/<suite>/<entry>/     the entries; valid ones are kept
-    leaderboards/replayed.json, README.md, and the README around them
-    runs/experiments/                           what was trained: an agent that is there is not trained again
+    leaderboards/replayed.json, README.md, and the README of the repository
+    runs/experiments/                           trained agents; none is trained twice
 
 Agents that learn are trained five times, once for each seed: on the training tasks of the suite itself where it has
 some, else on a suite of the same hardware. Training those of Stable-Baselines3 takes hours on large tasks, so they are
-trained on one suite for each hardware and place all the others as they are.
+trained on one suite for each hardware and place the tasks of all others without further training.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -23,9 +23,9 @@ import tyro
 
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.experiments.methods import LEARNED, PAPER, SEARCHED, STABLE_BASELINES, Method
+from shard_gym.experiments.methods import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
+from shard_gym.experiments.processes import perform_all
 from shard_gym.experiments.runs import Run, training_path
-from shard_gym.experiments.workers import perform_all
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
@@ -41,38 +41,35 @@ REPLAYED_TASKS = 5
 
 LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "a100-dgx": "generalize"}
 SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "a100-dgx": "mixdim-4"}
-"""By hardware: where an agent learns that does not learn on the suite itself; SMALL for those that learn slowly."""
+"""Suites by hardware: for entries on suites without training tasks, and for agents that train slowly."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """An agent that has an entry on every suite.
+    """An agent with an entry on every suite.
 
     Attributes:
-        slug: of its folders; of an agent that is not trained here, its name.
-        name: as the tables show it.
+        slug: name of its folders; for an agent that is not trained here, the agent's name.
+        name: shown in the tables.
         method: how it is trained; None if it is not.
-        elsewhere: suite by hardware, on which it is trained where it is not trained on the suite itself.
-        everywhere: whether it is trained on every suite that has training tasks.
+        slow: whether it is trained on the suites `SMALL` only.
     """
 
     slug: str
     name: str
     method: Method | None = None
-    elsewhere: Mapping[str, str] = field(default_factory=lambda: LARGE)
-    everywhere: bool = True
+    slow: bool = False
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""
         if self.method is None:
             return ()
-        here = "train" in suite_info(suite).tasks and self.everywhere
-        on = suite if here else self.elsewhere[suite_info(suite).hardware]
-        return self.method.runs(on, on, len(SEEDS), None)
-
-
-def _stable_baselines(slug: str, name: str) -> Entrant:
-    return Entrant(slug, f"{name} of Stable-Baselines3", STABLE_BASELINES[slug], SMALL, everywhere=False)
+        info = suite_info(suite)
+        if self.slow:
+            suite = SMALL[info.hardware]
+        elif "train" not in info.tasks:
+            suite = LARGE[info.hardware]
+        return self.method.runs(suite, suite, len(SEEDS))
 
 
 ENTRANTS = (
@@ -84,13 +81,13 @@ ENTRANTS = (
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
     Entrant("dreamshard", "DreamShard, as it ships"),
-    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[SEARCHED]),
+    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH]),
     Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER]),
     Entrant("rnn", "RNN policy", LEARNED["rnn"]),
-    _stable_baselines("ppo", "PPO"),
-    _stable_baselines("maskable-ppo", "MaskablePPO"),
-    _stable_baselines("a2c", "A2C"),
-    _stable_baselines("dqn", "DQN"),
+    *(
+        Entrant(slug, f"{name} of Stable-Baselines3", STABLE_BASELINES[slug], slow=True)
+        for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
+    ),
 )
 
 
@@ -102,7 +99,7 @@ class Args:
     """names of suites; all if left out"""
     entries: tuple[str, ...] = ()
     """folder names of entries; all if left out"""
-    anew: bool = False
+    force: bool = False
     """replace valid entries, too"""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     """processes at a time"""
@@ -117,7 +114,7 @@ def wanted(args: Args) -> Iterator[tuple[EntryFolder, Entrant]]:
             if args.entries and entrant.slug not in args.entries:
                 continue
             folder = EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug)
-            if args.anew or not folder.path.exists() or verify_entry(folder)[0] is None:
+            if args.force or not folder.path.exists() or verify_entry(folder)[0] is None:
                 yield folder, entrant
 
 
@@ -134,7 +131,7 @@ def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None
 
 def main(args: Args) -> int:
     """Train the agents that need it, make the entries, then the tables."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes started below
     todo, commit = list(wanted(args)), current_commit()
     trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))
     with new_progress() as progress:

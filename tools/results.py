@@ -4,7 +4,7 @@
     docs/results.md, README.md  tables, made from it
     docs/images/placement.png   the picture of the README
 
-Only the planning times depend on the machine. `--render` makes the tables anew without measuring.
+Only the planning times depend on the machine. `--render` makes the tables from docs/results.json without measuring.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import tyro
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.demo import draw_extremes
-from shard_gym.cli.pictures import save_picture
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.evaluation import compare, evaluate
 from shard_gym.io.files import read_json, write_atomically, write_json
+from shard_gym.io.markdown import table, with_block
+from shard_gym.io.pictures import save_picture
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import Task
-from shard_gym.text import format_change, format_ms, format_seconds
+from shard_gym.text import counted, format_change, format_ms, format_seconds
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.json"
@@ -37,29 +38,30 @@ PICTURE = ROOT / "docs" / "images" / "placement.png"
 README_SUITES = (
     "dlrm-20x4",
     "dlrm-50x4",
-    "dlrm-100x4",
     "dlrm-200x8",
     "mixdim-4",
-    "mixdim-8",
     "generalize",
     "mlperf-x8",
+    "merlin-tiny-x8",
+    "merlin-small-x8",
+    "merlin-large-x128",
 )
 REFERENCES = ("best known", "lower bound")
-"""Rows that are no agents'."""
+"""Rows that are not agents."""
 
-BEGIN, END = "<!-- generated: results -->", "<!-- end -->"
+HEADER = ("agent", "mean ms", "95% interval", "vs random", "gap to best", "failed", "plan time", "queries")
 
 INTRODUCTION = """# Results
 
 Test split of every suite, cost model `analytical`; made by `make results`. Costs are ms, the embedding part of a
 training iteration: means over the tasks, with a 95% bootstrap interval; failed tasks are charged their penalty. `vs
 random` and `gap to best` are means over the tasks of the cost relative to the random agent and to the best known
-placement. `plan time` is the median for one task on one core of the machine that ran it; `queries` are placements the
-agent asked the scoring model about, for each task. No placement costs less than the `lower bound`, and often none can
-reach it. A suite with one task has no interval."""
+placement. `plan time` is the median for one task on one core of the machine that ran it; `queries` are the agent's
+evaluations of the cost model for each task. No placement costs less than the `lower bound`, and often none can reach
+it. A suite with one task has no interval."""
 
 Results = dict[str, dict[str, dict[str, Any]]]
-"""By suite and agent: what the tables show."""
+"""The numbers of the tables, by suite and agent."""
 
 
 @dataclass
@@ -75,8 +77,7 @@ def measure() -> Results:
     model = make_cost_model("analytical")
     results: Results = {}
     with new_progress() as progress:
-        bar = progress.add_task("suites", total=len(suite_names()))
-        for name in suite_names():
+        for name in progress.track(suite_names(), description="suites"):
             suite = load_suite(name)
             best = best_known_costs(suite, model)
             evaluations = {agent: evaluate(make_agent(agent), suite, model) for agent in AGENTS}
@@ -92,76 +93,66 @@ def measure() -> Results:
                     "seconds": row.seconds,
                     "queries": row.queries,
                 }
-            results[name]["best known"] = {"mean_cost_ms": float(np.mean([best[task.name] for task in suite]))}
-            results[name]["lower bound"] = {
-                "mean_cost_ms": float(np.mean([lower_bound(task, model) for task in suite]))
-            }
+            bounds = [lower_bound(task, model) for task in suite]
+            for reference, costs in zip(REFERENCES, ([best[task.name] for task in suite], bounds), strict=True):
+                results[name][reference] = {"mean_cost_ms": float(np.mean(costs))}
             if name == "dlrm-50x4":
                 save_picture(draw_extremes(evaluations, model), PICTURE)
-            progress.advance(bar)
     return results
 
 
 def lower_bound(task: Task, model: AdditiveCostModel) -> float:
-    """Ms no placement of `task` undercuts."""
+    """A cost in ms that no placement of `task` undercuts."""
     return model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
 
 
 def readme_table(results: Results) -> str:
-    """Agents down, some suites across."""
-    rows = [["agent", *README_SUITES], ["---", *["---:"] * len(README_SUITES)]]
+    """A row for each agent, a column for each of `README_SUITES`."""
+    rows = []
     for agent in (*AGENTS, *REFERENCES):
         cells = []
-        for suite in README_SUITES:
-            row = results[suite][agent]
+        for row in (results[suite][agent] for suite in README_SUITES):
             failed = f" ({row['failures']})" if row.get("failures") else ""
             cells.append(format_ms(row["mean_cost_ms"]) + failed)
         rows.append([agent if agent in REFERENCES else f"`{agent}`", *cells])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(["agent", *README_SUITES], rows)
 
 
 def page(results: Results) -> str:
-    """One table for each suite, every column."""
-    parts = [INTRODUCTION]
-    header = ("agent", "mean ms", "95% interval", "vs random", "gap to best", "failed", "plan time", "queries")
-    for suite, agents in results.items():
-        tasks = len(load_suite(suite))
-        parts += [f"\n## {suite}\n", f"{load_suite(suite).description} {tasks} task{'s' if tasks > 1 else ''}.\n"]
-        parts += ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    """A table for each suite, with every column."""
+    blocks = [INTRODUCTION]
+    for name, agents in results.items():
+        suite = load_suite(name)
+        rows = []
         for agent, row in agents.items():
             if agent in REFERENCES:
-                cells = [agent, format_ms(row["mean_cost_ms"]), *[""] * (len(header) - 2)]
-            else:
-                cells = [
+                rows.append([agent, format_ms(row["mean_cost_ms"]), *[""] * (len(HEADER) - 2)])
+                continue
+            rows.append(
+                [
                     f"`{agent}`",
                     format_ms(row["mean_cost_ms"]),
-                    " to ".join(map(format_ms, row["interval_ms"])) if tasks > 1 else "",
+                    " to ".join(map(format_ms, row["interval_ms"])) if len(suite) > 1 else "",
                     format_change(row["to_random"]),
                     format_change(row["to_best"]),
                     str(row["failures"]),
                     format_seconds(row["seconds"]),
                     f"{row['queries']:,.0f}",
                 ]
-            parts.append("| " + " | ".join(cells) + " |")
-    return "\n".join(parts) + "\n"
+            )
+        blocks += [f"## {name}", f"{suite.description} {counted(len(suite), 'task')}.", table(HEADER, rows)]
+    return "\n\n".join(blocks) + "\n"
 
 
-def with_table(readme: str, table: str) -> str:
-    """`readme` with what stands between the markers replaced."""
-    before, rest = readme.split(BEGIN)
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.split(END, 1)[1]}"
-
-
-def main() -> None:
+def main(args: Args) -> None:
     """Measure, unless told not to, and write everything."""
-    args = tyro.cli(Args, description=__doc__)
     if not args.render:
         write_json(RESULTS, measure())
     results = read_json(RESULTS)
     write_atomically(PAGE, page(results).encode())
-    write_atomically(README, with_table(README.read_text(), readme_table(results)).encode())
+    write_atomically(README, with_block(README, "results", readme_table(results)).encode())
     print(f"Written: {RESULTS}, {PAGE}, {README}{'' if args.render else f', {PICTURE}'}")
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Args, description=__doc__))

@@ -1,4 +1,4 @@
-"""The command `shard-gym`: one table of sub-commands, one file for each, imported only when it is asked for."""
+"""The command `shard-gym`: one module for each sub-command, imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import tyro
 
@@ -22,51 +22,33 @@ ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 """Ctrl-C, as shells report it: 128 and the number of the signal."""
 
-
-class Command(NamedTuple):
-    """A sub-command: the function that runs it and the line that `shard-gym --help` shows."""
-
-    module: str
-    function: str
-    help: str
-
-
-COMMANDS: dict[str, Command] = {
-    "demo": Command("shard_gym.cli.demo", "demo", "Score all agents, train one, draw a picture: in a few minutes."),
-    "suites": Command("shard_gym.cli.suites", "suites", "List the task suites, or verify every shipped file."),
-    "pools": Command("shard_gym.cli.pools", "pools", "List the table pools, or print the card of one."),
-    "evaluate": Command(
-        "shard_gym.cli.evaluate", "evaluate", "Let agents place all tasks of a suite and compare them."
-    ),
-    "train": Command("shard_gym.cli.train", "train", "Train an agent that learns; a run goes on where it was stopped."),
-    "experiment": Command(
-        "shard_gym.cli.experiment", "experiment", "Repeat the experiments of the DreamShard paper on the suites."
-    ),
-    "show": Command("shard_gym.cli.show", "show", "Explain a placement: what each device costs, what would help."),
-    "place": Command("shard_gym.cli.place", "place", "Place the tables of a model of your own: tables in, a plan out."),
-    "doctor": Command(
-        "shard_gym.cli.doctor", "doctor", "Can placements be measured on this machine? If not, what to install."
-    ),
-    "collect": Command("shard_gym.cli.collect", "collect", "Measure random placements on this machine's devices."),
-    "fit-cost-model": Command(
-        "shard_gym.cli.fit_cost_model", "fit_cost_model", "Fit neural cost models to what was measured."
-    ),
-    "report-cost-model": Command(
-        "shard_gym.cli.report_cost_model", "report_cost_model", "Hold cost models against what was measured; a page."
-    ),
-    "leaderboard": Command(
-        "shard_gym.cli.leaderboard", "leaderboard", "Submit to the leaderboards, verify entries, make the tables."
-    ),
-    "import-pool": Command("shard_gym.cli.import_pool", "import_pool", "Make a pool from one of Meta's lookup files."),
+COMMANDS: dict[str, str] = {
+    "demo": "Score all agents, train one, draw a picture: in a few minutes.",
+    "suites": "List the task suites, or verify every shipped file.",
+    "pools": "List the table pools, or print the card of one.",
+    "evaluate": "Let agents place all tasks of a suite and compare them.",
+    "train": "Train an agent that learns, or resume its training.",
+    "experiment": "Repeat the experiments of the DreamShard paper on the suites.",
+    "show": "Explain a placement: what each device costs, which moves would help.",
+    "place": "Place the tables of your own model: tables in, a plan out.",
+    "doctor": "Can placements be measured on this machine? If not, what to install.",
+    "collect": "Measure random placements on this machine's devices.",
+    "fit-cost-model": "Fit neural cost models to measurements.",
+    "report-cost-model": "Compare cost models with measurements; write a page.",
+    "leaderboard": "Submit to the leaderboards, verify entries, make the tables.",
+    "import-pool": "Make a pool from one of Meta's lookup files.",
 }
-"""The one table of sub-commands."""
+"""The line that `shard-gym --help` shows for each sub-command.
+
+With "_" for "-", the name is that of a module of this package and of the function in it that runs the sub-command.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `shard-gym` with `argv` (default: the process's arguments) and return its exit code.
 
-    An error ShardGym raises on purpose becomes a sentence on standard error and exit code 2, and Ctrl-C a word and exit
-    code 130; any other error keeps its traceback, for it is a bug.
+    A ShardGymError becomes a sentence on standard error and exit code 2; Ctrl-C becomes one line and exit code 130. Any
+    other exception is a bug and keeps its traceback.
 
     Raises:
         SystemExit: after a help text, or when the arguments do not parse.
@@ -87,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors().print(sentence("Interrupted.", "bold red"))
         return INTERRUPTED_EXIT_CODE
-    except BrokenPipeError:  # `shard-gym --help | head` has read enough; nothing more can be printed
+    except BrokenPipeError:  # the reader of `shard-gym --help | head` has closed standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
@@ -95,34 +77,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, args: Sequence[str]) -> int:
     """Run one sub-command."""
-    command = COMMANDS[name]
-    function = getattr(import_module(command.module), command.function)
-    bound = tyro.cli(
-        _bound(function),
-        prog=f"{PROG} {name}",
-        args=args,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff),
-    )
-    return bound() or 0
+    module = name.replace("-", "_")
+    function = getattr(import_module(f"shard_gym.cli.{module}"), module)
 
-
-def _bound(function: Callable[..., int | None]) -> Callable[..., Callable[[], int | None]]:
-    """`function`, but bound to its arguments instead of called, so that it runs outside the parser.
-
-    Within it, a ValueError of ours could be taken for an argument that does not parse.
-    """
-
+    # Called after parsing: within the parser, a ValueError of ours would look like an argument that does not parse.
     @wraps(function)
     def bind(*args: Any, **options: Any) -> Callable[[], int | None]:
         return partial(function, *args, **options)
 
-    return bind
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    return tyro.cli(bind, prog=f"{PROG} {name}", args=args, config=config)() or 0
 
 
 def _overview(args: Sequence[str]) -> None:
     """Print the help of all sub-commands, or an error for an unknown option; imports none of them."""
+
+    def documented(text: str) -> Callable[[], None]:
+        def nothing() -> None:
+            pass
+
+        nothing.__doc__ = text
+        return nothing
+
     tyro.extras.subcommand_cli_from_dict(
-        {name: _documented(command.help) for name, command in COMMANDS.items()},
+        {name: documented(text) for name, text in COMMANDS.items()},
         prog=PROG,
         description=(
             f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n"
@@ -130,13 +108,3 @@ def _overview(args: Sequence[str]) -> None:
         ),
         args=args,
     )
-
-
-def _documented(text: str) -> Callable[[], None]:
-    """A function that does nothing, with `text` as its docstring."""
-
-    def nothing() -> None:
-        pass
-
-    nothing.__doc__ = text
-    return nothing

@@ -1,4 +1,4 @@
-"""`shard-gym demo`: the whole suite in a few minutes - heuristics, search, a trained agent, a table and a picture."""
+"""`shard-gym demo`: every agent on three suites, a trained agent, a table and a picture, in a few minutes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
 from shard_gym.evaluation import Evaluation, compare, evaluate
-from shard_gym.placement import Placement
+from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.suites import load_suite
-from shard_gym.tasks import Task
 from shard_gym.text import counted, format_change, format_ms
 
 if TYPE_CHECKING:
@@ -51,11 +49,11 @@ Results = dict[str, dict[str, Evaluation]]
 def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> None:
     """Score every agent on three suites, train MaskablePPO on one, draw a picture.
 
-    What needs a package that is not installed is left out.
+    Parts that need a package that is not installed are left out.
 
     Args:
         out: folder for the picture.
-        timesteps: steps MaskablePPO trains for, at least; it stops when a rollout is complete.
+        timesteps: environment steps of MaskablePPO's training; rounded up to whole rollouts.
         seed: of everything random.
     """
     checked_count("--timesteps", timesteps, 1)
@@ -69,7 +67,10 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
         output().print(sentence(f"Left out: {missing}", "yellow"))
     steps = None
     with new_progress() as progress:
-        results = {suite: _score(suite, agents, model, progress) for suite in SUITES}
+        results: Results = {suite: {} for suite in SUITES}
+        for suite, evaluations in results.items():
+            for name, agent in progress.track(agents.items(), description=f"{suite}: {len(agents)} agents"):
+                evaluations[name] = evaluate(agent, suite, model)
         if no_training is None:
             trained = _train(timesteps, seed, progress)
             steps = trained.steps_trained
@@ -83,7 +84,7 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
 
 
 def _sb3_missing() -> MissingExtraError | None:
-    """The error that says how to install what the training needs, or None if all of it is there."""
+    """The error that says how to install what training needs, or None if all of it is installed."""
     for package in ("sb3_contrib", "stable_baselines3", "torch"):
         if importlib.util.find_spec(package) is None:
             return missing_extra(package.replace("_", "-"), "sb3", "Training with MaskablePPO")
@@ -91,7 +92,7 @@ def _sb3_missing() -> MissingExtraError | None:
 
 
 def _agents(model: AdditiveCostModel, seed: int) -> tuple[dict[str, Agent], list[MissingExtraError]]:
-    """Every agent with a name, and the errors of those that need what is not installed."""
+    """Every agent with a name, and the errors of those whose packages are not installed."""
     agents, missing = {}, []
     for name in AGENTS:
         try:
@@ -101,19 +102,9 @@ def _agents(model: AdditiveCostModel, seed: int) -> tuple[dict[str, Agent], list
     return agents, missing
 
 
-def _score(suite: str, agents: dict[str, Agent], model: AdditiveCostModel, progress: Progress) -> dict[str, Evaluation]:
-    """Every agent on the test split of one suite."""
-    bar = progress.add_task(f"{suite}: {len(agents)} agents", total=len(agents))
-    evaluations = {}
-    for name, agent in agents.items():
-        evaluations[name] = evaluate(agent, suite, model)
-        progress.advance(bar)
-    return evaluations
-
-
 def _train(timesteps: int, seed: int, progress: Progress) -> PolicyAgent:
     """MaskablePPO, trained on the training tasks of `TRAINED_ON`."""
-    from shard_gym.agents.sb3 import train_maskable_ppo  # brings torch, which `--help` need not load
+    from shard_gym.agents.sb3 import train_maskable_ppo  # imports torch, which `--help` does not need
 
     bar = progress.add_task(f"{TRAINED_ON}: training MaskablePPO", total=timesteps)
     return train_maskable_ppo(
@@ -135,14 +126,19 @@ def _print_table(results: Results) -> None:
         table.add_column(f"vs\n{REFERENCE}", justify="right", no_wrap=True)
     first = results[TRAINED_ON]
     for agent in sorted(first, key=lambda name: -first[name].mean_cost_ms):
-        cells = [cell for suite in results.values() for cell in _cells(suite.get(agent), suite[REFERENCE])]
+        cells = []
+        for evaluations in results.values():
+            if agent in evaluations:
+                change = compare(evaluations[agent], evaluations[REFERENCE], {}).to_random
+                cells += [format_ms(evaluations[agent].mean_cost_ms), format_change(change)]
+            else:
+                cells += [NONE, NONE]
         table.add_row(agent, *cells)
-    print_table(console, table, (f"vs\n{REFERENCE}",))
+    print_table(console, table)
 
 
 def _print_notes(results: Results, steps: int | None) -> None:
-    """What failed, how the columns were made, and what each agent was told; `steps` is None without training."""
-    console = output()
+    """Failures, and which agents use the cost model; `steps` is None without training."""
     failures = [
         f"{evaluation.agent} failed on {evaluation.failures} of {counted(len(evaluation.tasks), 'task')} of {suite}"
         for suite, evaluations in results.items()
@@ -150,42 +146,31 @@ def _print_notes(results: Results, steps: int | None) -> None:
         if evaluation.failures
     ]
     if failures:
-        console.print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
-    notes = f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs. "
-    asking = (
-        "dreamshard comes trained, on other tasks, and plans inside its own estimate; cost-greedy and local-search ask "
-        "the cost model that scores them while they plan"
-    )
-    if steps is None:
-        notes += f"{asking}; the others ask nothing."
-    else:
-        notes += (
-            f"maskable-ppo is stock Stable-Baselines3, trained for {steps:,} steps on the training tasks of "
-            f"{TRAINED_ON}. {asking}, and maskable-ppo sees its estimate of the tables placed so far; the others ask "
-            "nothing."
+        output().print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
+    notes = [
+        f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs.",
+        "cost-greedy and local-search evaluate the cost model while they place; dreamshard was trained on other tasks "
+        "and plans with its own surrogate.",
+    ]
+    if steps is not None:
+        notes.append(
+            f"maskable-ppo is that of Stable-Baselines3, trained for {steps:,} steps on the training tasks of "
+            f"{TRAINED_ON}; it observes the cost model's estimate of the tables placed so far."
         )
-    console.print(sentence("\n" + notes))
-
-
-def _cells(evaluation: Evaluation | None, reference: Evaluation) -> tuple[str, str]:
-    if evaluation is None:
-        return NONE, NONE
-    return format_ms(evaluation.mean_cost_ms), format_change(compare(evaluation, reference, {}).to_random)
+    notes.append("The other agents do not use the cost model.")
+    output().print(sentence("\n" + " ".join(notes)))
 
 
 def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:
-    """The dearest and the cheapest placement of task `PICTURED` among those of several agents, side by side."""
+    """The most expensive and the cheapest placement of task `PICTURED` among those of several agents, side by side."""
     from shard_gym.envs.placement.rendering.figure import draw_comparison
 
-    suite, number = PICTURED
-    task = load_suite(suite)[number]
-    placed = {name: evaluation.tasks[number] for name, evaluation in evaluations.items()}
-    by_cost = sorted((name for name in placed if placed[name].valid), key=lambda name: placed[name].cost_ms)
-    return draw_comparison(
-        [(name, _view(task, np.array(placed[name].placement), model)) for name in (by_cost[-1], by_cost[0])]
-    )
-
-
-def _view(task: Task, placement: Placement, model: AdditiveCostModel) -> PlacementView:
-    estimate = model.estimate(placement, task.tables, task.topology)
-    return PlacementView(task, placement, estimate.phases_ms, estimate.total_ms)
+    task = load_suite(PICTURED[0])[PICTURED[1]]
+    results = {name: evaluation.tasks[PICTURED[1]] for name, evaluation in evaluations.items()}
+    by_cost = sorted((name for name in results if results[name].valid), key=lambda name: results[name].cost_ms)
+    views = []
+    for name in (by_cost[-1], by_cost[0]):
+        placement = np.array(results[name].placement)
+        estimate = model.estimate(placement, task.tables, task.topology)
+        views.append((name, PlacementView(task, placement, estimate.phases_ms, estimate.total_ms)))
+    return draw_comparison(views)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -47,9 +46,6 @@ HEADERS = (
     "queries\n/ task",
 )
 
-EXPENDABLE = ("95%\ninterval", "queries\n/ task", "plan\ntime", "vs\nrandom")
-"""Headers of the columns that a narrow window goes without, the first first."""
-
 
 def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
@@ -62,12 +58,12 @@ def evaluate(
     """Let agents place every task of a suite and compare what their placements cost.
 
     Args:
-        agent: name of an agent, or the folder of a training run; give the option again for each further one.
+        agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
-        split: the split of the suite, train or test.
-        cost_model: the model that scores the placements, and that agents may ask while they plan.
+        split: split of the suite, train or test.
+        cost_model: cost model that scores the placements; some agents also evaluate it while they place.
         seed: of the agents that are random.
-        out: write the results to this JSON file: an object for one agent, a list of them for several.
+        out: write the results to this JSON file: an object for one agent, a list for several.
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
@@ -75,10 +71,9 @@ def evaluate(
         require_writable(out)
     tasks = load_suite(suite, split)
     model = make_cost_model(cost_model)
-    asked = {name: make_agent(name, cost_model=model, seed=seed) for name in agent}
-    agents = {REFERENCE: make_agent(REFERENCE, cost_model=model, seed=seed), **asked}
+    agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
     evaluations = evaluate_all(agents, tasks, model)
-    shown = [evaluations[name] for name in asked]
+    shown = [evaluations[name] for name in dict.fromkeys(agent)]
     console = output()
     print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))
     if out is not None:
@@ -87,29 +82,24 @@ def evaluate(
 
 
 def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
-    """Every agent on every task, under one progress bar each; the results call them by their keys."""
-    evaluations = {}
+    """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
     with new_progress() as progress:
-        bars = {name: progress.add_task(name, total=len(tasks), start=False) for name in agents}
-        for name, placer in agents.items():
-            progress.start_task(bars[name])
-            evaluation = evaluate_agent(placer, tasks, model, progress=partial(_show, progress, bars[name]))
-            evaluations[name] = replace(evaluation, agent=name)
-    return evaluations
+        return {name: _evaluate(name, placer, tasks, model, progress) for name, placer in agents.items()}
 
 
-def _show(progress: Progress, bar: TaskID, done: int, _: int) -> None:
-    progress.update(bar, completed=done)
+def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: AdditiveCostModel, progress: Progress) -> Evaluation:
+    bar = progress.add_task(name, total=len(tasks))
+    return replace(evaluate_agent(agent, tasks, model, progress=lambda *_: progress.advance(bar)), agent=name)
 
 
 def print_evaluations(
     console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
 ) -> None:
-    """A table of all agents, the cheapest first, and below it what went wrong."""
+    """Print a table of all agents, the cheapest first, and their failures below it."""
     count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
     table = new_table()
-    table.add_column("\nagent", no_wrap=True)
+    table.add_column("\nagent", overflow="fold", min_width=12)
     for header in HEADERS:
         table.add_column(header, justify="right", no_wrap=True)
     for evaluation in sorted(evaluations, key=lambda each: each.mean_cost_ms):
@@ -124,14 +114,14 @@ def print_evaluations(
             format_seconds(row.seconds),
             f"{row.queries:,.0f}" if row.queries else NONE,
         )
-    print_table(console, table, EXPENDABLE)
+    print_table(console, table)
     ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.", "dim"))
     _print_failures(console, evaluations)
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
-    """What went wrong, in red; a few tasks of each agent."""
+    """Print the failures in red: the first tasks of each agent."""
     for evaluation in evaluations:
         failed = [result for result in evaluation.tasks if not result.valid]
         if failed:

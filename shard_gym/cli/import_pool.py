@@ -11,7 +11,7 @@ from shard_gym.cli.console import new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError
 from shard_gym.io.files import require_writable
-from shard_gym.pools import Pool, import_meta, save_pool
+from shard_gym.pools import import_meta, save_pool
 from shard_gym.text import counted
 
 
@@ -28,25 +28,20 @@ def import_pool(
     Args:
         file: the lookup file, for example fbgemm_t856_bs65536.pt, or its .pt.gz.
         name: name of the new pool.
-        out: where to write the pool, a name that ends in .json.
-        tmp_dir: where to unpack a .gz file; beside it if not given. It needs several times the room.
+        out: file to write the pool to; its name ends in .json.
+        tmp_dir: folder to unpack a .gz file in, with room for several times its size; beside it if not given.
     """
     if out.suffix != ".json":
         raise InvalidOptionError(f"A pool file's name ends in .json, so that load_pool knows it; got {out}.")
     require_writable(out)
-    pool = _import(file, name, tmp_dir)
-    save_pool(pool, out)
-    output().print(sentence(f"{counted(len(pool), 'table')} written to {out}, SHA-256 {pool.sha256}."))
-
-
-def _import(file: Path, name: str, tmp_dir: Path | None) -> Pool:
-    """The imported pool, under a bar for each stage: a new one begins when the number of things to do changes."""
     with new_progress() as progress:
         bar = progress.add_task(f"reading {file.name}", total=None)
 
         def report(done: int, total: int) -> None:
             if progress.tasks[bar].total not in (None, total):
-                progress.reset(bar)
+                progress.reset(bar)  # another number of things to do is another stage
             progress.update(bar, completed=done, total=total)
 
-        return import_meta(file, name, tmp_dir=tmp_dir, progress=report)
+        pool = import_meta(file, name, tmp_dir=tmp_dir, progress=report)
+    save_pool(pool, out)
+    output().print(sentence(f"{counted(len(pool), 'table')} written to {out}, SHA-256 {pool.sha256}."))

@@ -41,17 +41,17 @@ def place(
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
     Args:
-        tables: a pool file (.json) with the model's tables, or the name of a pool that ships with ShardGym.
+        tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
         hardware: name of the hardware profile, for example a100-dgx.
-        num_devices: how many devices to place on.
-        agent: name of the agent that places them, or the folder of a training run.
+        num_devices: number of devices.
+        agent: name of the agent that places the tables, or folder of a training run.
         memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
-        embedding_dim: width of every table; needed where the file has none, refused where it has its own.
+        embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: fp16 or fp32; that of the file if not given.
         optimizer: sgd or rowwise_adagrad; that of the file if not given.
-        cost_model: the model the placement is costed with, and that the agent may ask while it plans.
+        cost_model: cost model of the placement; some agents also evaluate it while they place.
         seed: of the agent, if it is random.
-        out: write the plan to this JSON file, and print what each device costs instead.
+        out: write the plan to this JSON file, and print the cost of each device instead.
     """
     if out is not None:
         require_writable(out)
@@ -79,10 +79,10 @@ def place(
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
-    """The tables of a pool, each with a width and a name of its own.
+    """The tables of a pool, each with a dim and a name of its own.
 
     Raises:
-        InvalidOptionError: the width is missing, or given although the tables have their own.
+        InvalidOptionError: the dim is missing, or given although the tables have their own.
         InvalidTablesError: two tables have the same name.
     """
     pool = load_pool(pool_source(name_or_path))

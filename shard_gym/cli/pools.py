@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shard_gym.cli.console import new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalStr
+from shard_gym.cli.console import NONE, new_table, output, print_table, sentence
 from shard_gym.errors import InvalidOptionError
 from shard_gym.pools import Pool, load_pool, pool_names
 from shard_gym.text import format_range
@@ -22,26 +21,20 @@ def pools(
     pool: Annotated[
         str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="(optional)")
     ] = None,
-    name: OptionalStr = None,
 ) -> None:
     """List the table pools, or print the whole card of one.
 
     Args:
-        pool: the pool whose card to print: one that ships with ShardGym, or the path of a pool file (.json).
-        name: the same, as an option.
+        pool: the pool whose card to print: name of one that ships with ShardGym, or path of a pool file (.json).
     """
-    if pool is not None and name is not None:
-        raise InvalidOptionError(f"Name one pool, not two: {pool} and --name {name}.")
-    console = output()
-    chosen = pool if name is None else name
-    if chosen is None:
-        _list(console)
+    if pool is None:
+        _list(output())
     else:
-        _card(console, load_pool(pool_source(chosen)))
+        _card(output(), load_pool(pool_source(pool)))
 
 
 def pool_source(name_or_path: str) -> str | Path:
-    """What `load_pool` is to be given: a Path for whatever looks like one, else the name of a pool that ships.
+    """The argument for `load_pool`: a Path for what looks like one, else the name of a pool that ships.
 
     Raises:
         InvalidOptionError: it looks like a path, but does not end in .json.
@@ -73,7 +66,7 @@ def _list(console: Console) -> None:
             _dims(pool),
             sentence(pool.card.title),
         )
-    print_table(console, table, ("batch\nsize", "dims"))
+    print_table(console, table)
     console.print(sentence("\nThe whole card of one: shard-gym pools NAME", "dim"))
 
 
@@ -85,9 +78,9 @@ def _card(console: Console, pool: Pool) -> None:
         "tables": f"{len(pool):,}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
         "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, {workload.optimizer}",
-        "row popularity": "not known, histograms only"
-        if pool.popularity is None
-        else "p(k) ~ (k + q)^-s for each table",
+        "row popularity": "p(k) ~ (k + q)^-s, for each table"
+        if pool.popularity is not None
+        else "not known, histograms only",
         "SHA-256": pool.sha256,
     }
     _section(console, "At a glance", *(f"{key}: {value}" for key, value in facts.items()))
@@ -108,7 +101,6 @@ def _section(console: Console, heading: str, *paragraphs: str) -> None:
 
 
 def _dims(pool: Pool) -> str:
-    """The widths the data have, as a range."""
-    if not pool.dims_known:
-        return "-"
-    return format_range(int(pool.tables.embedding_dim.min()), int(pool.tables.embedding_dim.max()))
+    """The range of the embedding dims, if the data have any."""
+    dims = pool.tables.embedding_dim
+    return format_range(int(dims.min()), int(dims.max())) if pool.dims_known else NONE

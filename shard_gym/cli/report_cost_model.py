@@ -13,7 +13,6 @@ import tyro
 from shard_gym.cli import PROG
 from shard_gym.cli.console import output, sentence
 from shard_gym.cli.options import OptionalStr
-from shard_gym.cli.pictures import matplotlib_missing, save_picture
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.measurements import Measurements, load_workloads
@@ -22,11 +21,10 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
-from shard_gym.experiments.figures import COLORS, GREY, INK, LINE, SIZE
-from shard_gym.experiments.report import IMAGES
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
+from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
 from shard_gym.text import format_percent
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def report_cost_model(
     drawn = []
     for comparison in comparisons if not no_pictures else ():
         size = comparison.measurements.index.workload.batch_size
-        drawn.append(out / IMAGES / f"{target.stem}-batch-{size}.png")
+        drawn.append(out / "images" / f"{target.stem}-batch-{size}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
     command = _command(data, models, profile, out) + " --no-pictures" * no_pictures

@@ -1,4 +1,4 @@
-"""`shard-gym show`: one placement, explained."""
+"""`shard-gym show`: one placement, explained device by device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalPath
-from shard_gym.cli.pictures import require_picture, save_picture
 from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import Explanation, explain
+from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.text import counted, format_change, format_ms
 
 CRITICAL = "bold yellow"
-COSTLIEST = "ms alone of\nthe costliest"
-EXPENDABLE = (COSTLIEST, "memory/cap\nGiB")
-"""Headers of the columns that a narrow window goes without, the first first."""
 GIB = 2**30
 MIN_GAIN_MS = 1e-9
 """A move that gains less is rounding error."""
@@ -43,14 +40,14 @@ def show(
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
-        agent: name of the agent that places the tables, or the folder of a training run.
+        agent: name of the agent that places the tables, or folder of a training run.
         task: number of the task in the split, or its name.
-        split: the split of the suite, train or test.
-        cost_model: the model that costs the placement, and that the agent may ask while it plans.
+        split: split of the suite, train or test.
+        cost_model: cost model of the placement; some agents also evaluate it while they place.
         seed: of the agent, if it is random.
-        devices: how many devices to list; of more than that, the most loaded.
-        tables: how many of each device's tables to name, the costliest first; 0 names none.
-        moves: how many of the moves that gain to list, the largest gain first; 0 lists none.
+        devices: number of devices to list; the most loaded, if there are more.
+        tables: number of tables to name on each device, the costliest first.
+        moves: number of moves that reduce the cost to list, the largest gain first.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
     """
     checked_count("--devices", devices, 1)
@@ -81,7 +78,7 @@ def show(
 
 
 def print_devices(console: Console, explanation: Explanation, count: int = 16, named: int = 2) -> None:
-    """A row for each device: its phases (a star where everyone waits for it), memory and costliest tables."""
+    """Print a row for each device: phases (a star on the slowest device), memory and costliest tables."""
     caps = explanation.task.topology.memory_cap_bytes
     slowest = [f"{format_ms(ms)} " for ms in explanation.phases_ms.max(axis=0)]
     table = new_table(footer=True)
@@ -91,25 +88,21 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
     table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
     table.add_column("\ntables", str(explanation.task.num_tables), justify="right", no_wrap=True)
     if named:
-        table.add_column(COSTLIEST, overflow="ellipsis", min_width=len("costliest"))  # the only one to give way
+        table.add_column("ms alone of\nthe costliest", overflow="ellipsis", min_width=len("costliest"))
     shown = explanation.busiest(count)
     for device in shown:
-        table.add_row(
-            str(device),
-            *(
-                Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
-                for ms, critical in zip(explanation.phases_ms[device], explanation.critical[device], strict=True)
-            ),
-            f"{_format_gib(explanation.memory_used[device])}/{_format_gib(caps[device])}",
-            str(explanation.tables_per_device[device]),
-            *([_costliest(explanation, int(device), named)] if named else []),
-        )
-    print_table(console, table, EXPENDABLE)
-    console.print(sentence("* everyone waits for this device in this phase", "dim"))
+        phases = [
+            Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
+            for ms, critical in zip(explanation.phases_ms[device], explanation.critical[device], strict=True)
+        ]
+        memory = f"{_format_gib(explanation.memory_used[device])}/{_format_gib(caps[device])}"
+        costliest = [_costliest(explanation, int(device), named)] if named else []
+        table.add_row(str(device), *phases, memory, str(explanation.tables_per_device[device]), *costliest)
+    print_table(console, table)
+    console.print(sentence("* the other devices wait for this one in this phase", "dim"))
     left = explanation.task.num_devices - len(shown)
     if left:
-        shown_and_left = f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out."
-        console.print(sentence(shown_and_left, "dim"))
+        console.print(sentence(f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out.", "dim"))
 
 
 def _format_gib(count: int) -> str:
@@ -129,35 +122,30 @@ def _costliest(explanation: Explanation, device: int, count: int) -> Text:
 
 
 def print_totals(console: Console, explanation: Explanation) -> None:
-    """The cost beside the lower bound and the best known."""
+    """Print the cost, the best known cost and the lower bound."""
     total, bound, best = explanation.total_ms, explanation.lower_bound_ms, explanation.best_known_ms
     grid = new_table(header=False)
     grid.add_column()
     grid.add_column(justify="right")
     grid.add_column()
     grid.add_row("cost", f"{format_ms(total)} ms", "", style="bold")
-    if best is None:
-        grid.add_row("best known", NONE, "")
-    else:
-        grid.add_row("best known", f"{format_ms(best)} ms", f"this placement {format_change(total / best - 1)}")
-    grid.add_row("lower bound", f"{format_ms(bound)} ms", f"this placement {format_change(total / bound - 1)}")
+    for name, value in (("best known", best), ("lower bound", bound)):
+        if value is None:
+            grid.add_row(name, NONE, "")
+        else:
+            grid.add_row(name, f"{format_ms(value)} ms", f"this placement {format_change(total / value - 1)}")
     console.print()
     console.print(grid)
 
 
 def print_moves(console: Console, explanation: Explanation, count: int = 5) -> None:
-    """The moves of one table that gain most; one for each table at most."""
+    """Print the moves of one table that reduce the cost most; at most one for each table."""
     gaining = [move for move in explanation.moves if move.gain_ms > MIN_GAIN_MS]
     tried = len(explanation.moves)
     console.print()
     if not gaining:
-        console.print(
-            sentence(
-                f"No move of a table on a starred device gains ({counted(tried, 'table')} tried)."
-                if tried
-                else "No table on a starred device fits elsewhere."
-            )
-        )
+        none_gains = f"No move of a table on a starred device gains ({counted(tried, 'table')} tried)."
+        console.print(sentence(none_gains if tried else "No table on a starred device fits elsewhere."))
         return
     heading(console, f"Moves of one table that gain ({len(gaining)} of {counted(tried, 'table')} on starred devices)\n")
     table = new_table()

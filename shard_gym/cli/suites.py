@@ -10,12 +10,12 @@ from shard_gym.cli.console import FAILED, new_table, output, print_table, senten
 from shard_gym.cost_models import COST_MODELS, make_cost_model
 from shard_gym.errors import DamagedFileError, ShardGymError
 from shard_gym.pools import load_pool, pool_names
-from shard_gym.suites import SuiteInfo, load_suite, suite_info, suite_names
+from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
 from shard_gym.text import format_range
 
 SAME = 1e-9
-"""Relative difference of two costs that are the same but for rounding."""
+"""Relative difference of two costs that are equal except for rounding."""
 
 
 def suites(verbose: bool = False, verify: bool = False) -> int:
@@ -24,48 +24,35 @@ def suites(verbose: bool = False, verify: bool = False) -> int:
     T is the number of tables of a task, D the number of devices.
 
     Args:
-        verbose: also say of each suite what it is, its version and the start of its file's SHA-256.
-        verify: load every suite and every pool, check their SHA-256 sums and all their placements, and report.
+        verbose: also list each suite's description, version and the first digits of its SHA-256.
+        verify: load every suite and every pool, and check their SHA-256 sums and all their placements.
     """
     return _verify() if verify else _list(verbose)
 
 
 def _list(verbose: bool) -> int:
     table = new_table()
-    table.add_column("suite" + "\nversion, SHA-256" * verbose, no_wrap=True)
-    table.add_column("tasks\n" * verbose + "train/test", no_wrap=True, justify="right")
+    table.add_column("suite\nversion, SHA-256" if verbose else "suite", no_wrap=True)
+    table.add_column("tasks\ntrain/test" if verbose else "train/test", no_wrap=True, justify="right")
     table.add_column("T", no_wrap=True, justify="right")
     table.add_column("D", no_wrap=True, justify="right")
-    table.add_column(
-        "pool on hardware" + "\ndescription" * verbose, no_wrap=not verbose, min_width=30 * verbose or None
-    )
+    table.add_column("pool on hardware\ndescription" if verbose else "pool on hardware", min_width=30)
     for info in map(suite_info, suite_names()):
-        below = (f"v{info.version} {info.sha256[:12]}", info.description) if verbose else ("", "")
-        table.add_row(
-            _two_lines(info.name, below[0]),
-            _tasks(info),
-            format_range(*info.num_tables),
-            format_range(*info.num_devices),
-            _two_lines(f"{info.pool} on {info.hardware}", below[1], first=""),
-        )
+        name, source = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
+        if verbose:
+            name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")
+            source.append(f"\n{info.description}", "dim")
+        tasks = f"{info.tasks.get('train', 0)}/{info.tasks.get('test', 0)}"
+        table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), source)
     console = output()
-    print_table(console, table, ("train/test", "T", "D"))
+    print_table(console, table)
     if not verbose:
-        console.print(sentence("\nT tables on D devices. What each suite is: shard-gym suites --verbose", "dim"))
+        console.print(sentence("\nT tables on D devices. Descriptions: shard-gym suites --verbose", "dim"))
     return 0
 
 
-def _tasks(info: SuiteInfo) -> str:
-    return "/".join(str(info.tasks.get(split, 0)) for split in ("train", "test"))
-
-
-def _two_lines(above: str, below: str, first: str = "bold") -> Text:
-    """`above`, and under it `below` if there is anything to say."""
-    return Text.assemble((above, first), (f"\n{below}" if below else "", "dim"))
-
-
 def _verify() -> int:
-    """Check everything that ships; the exit code is 1 if something is damaged."""
+    """Check every shipped file; the exit code is 1 if one is damaged."""
     checks: list[tuple[str, str, Callable[[], str]]] = [
         *(("pool", name, lambda name=name: _check_pool(name)) for name in pool_names()),
         *(("suite", name, lambda name=name: _check_suite(name)) for name in suite_names()),
@@ -94,7 +81,7 @@ def _check_pool(name: str) -> str:
 
 
 def _check_suite(name: str) -> str:
-    """Load every split, which checks its bytes and its known placements, and cost the best placements anew."""
+    """Load every split, which checks its bytes and known placements, and recompute the cost of the best placements."""
     tasks = searched = 0
     for split in suite_info(name).tasks:
         suite = load_suite(name, split)

@@ -30,11 +30,11 @@ from shard_gym.text import counted, format_ms, format_seconds
 
 Option = bool | int | float | str
 
-ELSEWHERE = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model": "--cost-model"}
-"""What learners take beside their options, and how it is given."""
+RESERVED = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model": "--cost-model"}
+"""Arguments of learners that are no options, and their flags."""
 
 MAX_LINES = 50
-"""Iterations that are told of where standard error is no terminal."""
+"""Lines about iterations where standard error is no terminal."""
 
 
 def train(
@@ -50,18 +50,18 @@ def train(
 ) -> int:
     """Train an agent that learns, and compare it with the greedy heuristics.
 
-    Every iteration is saved: a run that was stopped goes on with --resume.
+    Every iteration is saved: resume a run that was stopped with --resume.
 
     Args:
         agent: dreamshard, rnn, ppo, maskable-ppo, a2c or dqn.
         suite: name of the suite; `shard-gym suites` lists them.
-        out: folder for the trained agent, for what it takes to go on, and for TensorBoard's log.
-        option: an option of the agent, such as iterations=20; give it again for each further one. A name that is not
-            known is answered with a list of those that are.
-        split: the split to learn from, train or test.
-        cost_model: the model that tells the true cost.
+        out: folder for the trained agent, the state of its training, and the log for TensorBoard.
+        option: an option of the agent, such as iterations=20; repeat it for more options. An unknown name is answered
+            with the list of those that exist.
+        split: split to learn from, train or test.
+        cost_model: cost model of the placements that the agent learns from.
         seed: of everything random.
-        resume: go on with the run in the folder, if there is one.
+        resume: resume the run in the folder, if there is one.
         no_evaluate: do not place the test tasks afterwards.
     """
     options = parse_options(option)
@@ -71,7 +71,9 @@ def train(
     try:
         with watch(learner, _best_heuristic(tasks, model)) as on_report:
             trained = run.run(on_report)
-        _print_end(run)
+        done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
+        output().print(sentence(f"Trained {learner.name}: {done}."))
+        output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
         if not no_evaluate:
             _compare(agent, trained, load_suite(suite), model)
     except KeyboardInterrupt:
@@ -79,29 +81,28 @@ def train(
         flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
         flags += [part for each in option for part in ("--option", each)]
         command = shlex.join([PROG, "train", *flags, *["--no-evaluate"] * no_evaluate, "--resume"])
-        errors().print(sentence("Interrupted. All finished iterations are safe; go on with:", "bold red"))
+        errors().print(sentence("Interrupted. All finished iterations are saved; resume with:", "bold red"))
         errors().print(sentence(command), soft_wrap=True)
         return INTERRUPTED_EXIT_CODE
-    _print_next(
-        shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite]),
-        shlex.join(["tensorboard", "--logdir", str(out / LOG)]),
-    )
+    evaluating = shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite])
+    watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
+    output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
     return 0
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Option]:
-    """The options `given` as KEY=VALUE; a value is a truth value (true, false), an integer, a number or a text.
+    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), an integer, a number or a text.
 
     Raises:
-        InvalidOptionError: one has another form, stands twice, or is given in another way.
+        InvalidOptionError: one has another form, is given twice, or has a flag of its own.
     """
     options: dict[str, Option] = {}
     for each in given:
         key, equals, text = each.partition("=")
         if not key or not equals:
             raise InvalidOptionError(f"--option wants KEY=VALUE, such as iterations=20, not {each!r}.")
-        if key in ELSEWHERE:
-            raise InvalidOptionError(f"{key} is no option of an agent; give it with {ELSEWHERE[key]}.")
+        if key in RESERVED:
+            raise InvalidOptionError(f"{key} is no option of an agent; give it with {RESERVED[key]}.")
         if key in options:
             raise InvalidOptionError(f"The option {key!r} is given twice; give it once.")
         options[key] = _parsed(text)
@@ -129,9 +130,9 @@ def _best_heuristic(tasks: TaskSuite, model: AdditiveCostModel) -> Evaluation:
 
 @contextmanager
 def watch(learner: Learner, goal: Evaluation) -> Iterator[OnReport]:
-    """Show on standard error how training goes, beside the heuristic it has to beat on the same tasks.
+    """Show the progress of training on standard error, beside the heuristic to beat on the same tasks.
 
-    A terminal gets a bar that leaves nothing behind; anything else gets a line for each iteration, `MAX_LINES` at most.
+    A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines.
     """
     console = errors()
     count = counted(len(goal.tasks), "task")
@@ -141,50 +142,43 @@ def watch(learner: Learner, goal: Evaluation) -> Iterator[OnReport]:
             yield on_report
         return
     console.print(sentence(f"{learner.name} on {goal.suite} {goal.split}, {to_beat}"), soft_wrap=True)
-    rarely = math.ceil(learner.iterations / MAX_LINES)
+    interval = math.ceil(learner.iterations / MAX_LINES)
 
-    def tell(learner: Learner, report: Report) -> None:
-        if learner.iteration % rarely == 0 or learner.iteration == learner.iterations:
-            console.print(sentence(f"{_progress_of(learner)}: {_said(learner, report)}"), soft_wrap=True)
+    def print_line(learner: Learner, report: Report) -> None:
+        if learner.iteration % interval == 0 or learner.iteration == learner.iterations:
+            console.print(sentence(f"{_iteration(learner)}: {_status(learner, report)}"), soft_wrap=True)
 
-    yield tell
+    yield print_line
 
 
 @contextmanager
 def _bar(learner: Learner, to_beat: str) -> Iterator[OnReport]:
     progress = new_progress()
-    bar = progress.add_task(_progress_of(learner), total=learner.iterations, completed=learner.iteration)
+    bar = progress.add_task(_iteration(learner), total=learner.iterations, completed=learner.iteration)
     status = Text(to_beat, "dim")
 
-    def show(learner: Learner, report: Report) -> None:
-        progress.update(bar, description=_progress_of(learner), completed=learner.iteration)
-        status.plain = f"{_said(learner, report)}\n{to_beat}"
+    def update(learner: Learner, report: Report) -> None:
+        progress.update(bar, description=_iteration(learner), completed=learner.iteration)
+        status.plain = f"{_status(learner, report)}\n{to_beat}"
 
     with Live(Group(progress, status), console=errors(), transient=True):
-        yield show
+        yield update
 
 
-def _progress_of(learner: Learner) -> str:
+def _iteration(learner: Learner) -> str:
     return f"iteration {learner.iteration}/{learner.iterations}"
 
 
-def _said(learner: Learner, report: Report) -> str:
-    return f"mean true cost {format_ms(report.mean_cost_ms)} ms, {learner.true_cost_queries:,} queries"
+def _status(learner: Learner, report: Report) -> str:
+    return f"mean cost {format_ms(report.mean_cost_ms)} ms, {_evaluations(learner)}"
 
 
-def _print_end(run: TrainingRun) -> None:
-    learner = run.learner
-    done = f"{counted(learner.iterations, 'iteration')}, {learner.true_cost_queries:,} queries of the true cost"
-    output().print(sentence(f"Trained {learner.name}: {done}, {format_seconds(run.seconds)}."))
-    output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
-
-
-def _print_next(first: str, second: str) -> None:
-    output().print(sentence(f"\nNext: {first}\n      {second}"), soft_wrap=True)
+def _evaluations(learner: Learner) -> str:
+    return counted(learner.true_cost_queries, "cost-model evaluation")
 
 
 def _compare(name: str, trained: Agent, tasks: TaskSuite, model: AdditiveCostModel) -> None:
-    """The trained agent on the test tasks, beside the heuristics and random."""
+    """Print the trained agent on the test tasks, beside the heuristics and random."""
     agents = {name: trained, **{other: make_agent(other) for other in (*PAPER_HEURISTICS, REFERENCE)}}
     evaluations = evaluate_all(agents, tasks, model)
     output().print()

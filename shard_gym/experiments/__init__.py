@@ -1,10 +1,10 @@
-"""Experiments: the questions of the DreamShard paper asked of the shipped suites, run by run, and the page of answers.
+"""Experiments: those of the DreamShard paper on the shipped suites, and the page with the results.
 
-runs.py        a run and its record
-workers.py     many runs in processes of their own
-methods.py     what is compared
-parts.py       the questions, and the runs that answer each
-answers.py     numbers of a table from records
+methods.py     the agents that are compared, with their options
+study.py       the sections of the page, and the runs that each needs
+runs.py        one run and its record
+processes.py   many runs in parallel processes
+results.py     numbers computed from records
 report.py      the page
-figures.py     its pictures
+figure.py      its figure
 """

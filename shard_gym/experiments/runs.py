@@ -1,4 +1,4 @@
-"""A run: an agent, trained or not, places the test tasks of a suite. Its record is a JSON file that is never redone.
+"""A run: an agent, trained or not, places the test tasks of a suite. Its record is a JSON file and is made once.
 
 A folder of runs holds
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents import Agent, load_agent, make_agent
+from shard_gym.agents.dreamshard.agent import DreamShardAgent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import TRAINING as STATE
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.errors import DamagedFileError
-from shard_gym.evaluation import evaluate
-from shard_gym.experiments.estimates import estimate_errors
+from shard_gym.errors import DamagedFileError, NoPlacementFoundError
+from shard_gym.evaluation import Evaluation, evaluate, score
 from shard_gym.io.files import read_json, sha256_of, write_json
+from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.system import cpu_model
+from shard_gym.tasks import Task, TaskSuite
 
 Option = bool | int | float | str
 Options = tuple[tuple[str, Option], ...]
@@ -41,7 +43,11 @@ COST_MODEL = "analytical"
 SCHEMA = 1
 RECORDS, TRAINING, TRAINED = "records", "training", "trained.json"
 PACKAGES = ("numpy", "torch", "stable-baselines3")
-"""Whose versions a record names."""
+"""Packages whose versions a record names."""
+
+GREEDY = "size-lookup-greedy"
+ERROR_KINDS = ("random", "greedy", "own")
+"""Placements that a surrogate's error is computed on: random ones, those of `GREEDY`, and the agent's own."""
 
 _KEYS = {"run", "training", "test", "estimate_errors", "made_with"}
 
@@ -53,14 +59,14 @@ def as_options(options: Mapping[str, Option]) -> Options:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides what a run finds out.
+    """Everything that determines the result of a run.
 
     Attributes:
         agent: name of the agent.
         test: suite whose test tasks it places.
         trained_on: suite whose training tasks it learns from; empty for an agent that needs no training.
         seed: of training and placing.
-        options: the agent's own in training; of an agent that is not trained, those it is made with.
+        options: the agent's options in training; for an agent that is not trained, those it is made with.
         placing: options that the trained agent is loaded with.
     """
 
@@ -73,11 +79,11 @@ class Run:
 
     def description(self) -> dict[str, Any]:
         """All of this as a JSON value, with the suites' checksums and the versions of the code."""
-        tested = {"test": self.test, "test_sha256": _sha256(self.test), "placing": dict(self.placing)}
+        tested = {"test": self.test, "test_sha256": suite_info(self.test).sha256, "placing": dict(self.placing)}
         return {**self.training_description(), **tested}
 
     def training_description(self) -> dict[str, Any]:
-        """The part that decides how the agent is made."""
+        """The part that determines the agent."""
         import shard_gym
 
         return {
@@ -88,7 +94,7 @@ class Run:
             "seed": self.seed,
             "options": dict(self.options),
             "trained_on": self.trained_on,
-            "trained_on_sha256": _sha256(self.trained_on) if self.trained_on else "",
+            "trained_on_sha256": suite_info(self.trained_on).sha256 if self.trained_on else "",
         }
 
     @property
@@ -98,19 +104,14 @@ class Run:
 
     @property
     def training_key(self) -> str:
-        """Names the training; runs that have the same may share it."""
+        """Names the training; runs with the same key share it."""
         return _hash(self.training_description())
 
     def __str__(self) -> str:
-        """As messages call it."""
-        learnt = f" trained on {self.trained_on}" if self.trained_on else ""
+        """The run as messages name it."""
+        training = f" trained on {self.trained_on}" if self.trained_on else ""
         options = ", ".join(f"{name}={value}" for name, value in (*self.options, *self.placing))
-        return f"{self.agent}{learnt}, seed {self.seed}, on {self.test}" + (f" ({options})" if options else "")
-
-
-@lru_cache
-def _sha256(suite: str) -> str:
-    return suite_info(suite).sha256
+        return f"{self.agent}{training}, seed {self.seed}, on {self.test}" + (f" ({options})" if options else "")
 
 
 @lru_cache
@@ -123,12 +124,12 @@ def _hash(description: Mapping[str, Any]) -> str:
 
 
 def record_path(run: Run, folder: Path) -> Path:
-    """Where the record of `run` is, or will be."""
+    """Path of the record of `run`, whether it exists or not."""
     return folder / RECORDS / f"{run.key}.json"
 
 
 def training_path(run: Run, folder: Path) -> Path:
-    """The folder in which `run` is trained, or will be; `perform` leaves the trained agent there."""
+    """Folder that `run` is trained in; `perform` leaves the trained agent there."""
     return folder / TRAINING / run.training_key
 
 
@@ -148,16 +149,14 @@ def read_record(run: Run, folder: Path) -> Record | None:
 
 
 def perform(run: Run, folder: Path) -> Record:
-    """The record of `run`: read if it is there, else made and written.
-
-    Training goes on where it was stopped.
+    """The record of `run`: read if it exists, else made and written. Training resumes where it was stopped.
 
     Raises:
         ShardGymError: the agent, one of its options or a file is not usable.
     """
     if (known := read_record(run, folder)) is not None:
         return known
-    training, agent = _made(run, folder)
+    training, agent = _trained_agent(run, folder)
     suite, model = load_suite(run.test), _cost_model()
     evaluation = evaluate(agent, suite, model)
     record: Record = {
@@ -170,44 +169,74 @@ def perform(run: Run, folder: Path) -> Record:
             "placing_seconds": float(np.median([result.seconds for result in evaluation.tasks])),
             "queries": float(np.mean([result.true_cost_queries for result in evaluation.tasks])),
         },
-        "estimate_errors": estimate_errors(agent, suite, evaluation, model),
-        "made_with": made_with(),
+        "estimate_errors": surrogate_errors(agent, suite, evaluation, model),
+        "made_with": _made_with(),
     }
     write_json(record_path(run, folder), record)
     return record
 
 
-def _made(run: Run, folder: Path) -> tuple[dict[str, float] | None, Agent]:
-    """What training took (None without any), and the agent ready to place."""
+def _trained_agent(run: Run, folder: Path) -> tuple[dict[str, float] | None, Agent]:
+    """Seconds, evaluations and iterations of training (None without training), and the agent ready to place."""
     if not run.trained_on:
         return None, make_agent(run.agent, cost_model=_cost_model(), seed=run.seed, **dict(run.options))
-    place = training_path(run, folder)
-    if not (place / TRAINED).exists():
-        write_json(place / TRAINED, _train(run, place))
-    (place / STATE).unlink(missing_ok=True)  # a replay memory is large, and nothing is left to go on with
-    training: dict[str, float] = read_json(place / TRAINED)
-    return training, load_agent(place, cost_model=_cost_model(), seed=run.seed, **dict(run.placing))
+    path = training_path(run, folder)
+    if not (path / TRAINED).exists():
+        write_json(path / TRAINED, _train(run, path))
+    (path / STATE).unlink(missing_ok=True)  # a replay memory is large, and training is complete
+    training: dict[str, float] = read_json(path / TRAINED)
+    return training, load_agent(path, cost_model=_cost_model(), seed=run.seed, **dict(run.placing))
 
 
-def _train(run: Run, place: Path) -> dict[str, float]:
-    """Train in the folder `place` until all is done; what it took."""
+def _train(run: Run, path: Path) -> dict[str, float]:
     options = dict(run.options)
     learner = make_learner(run.agent, run.trained_on, cost_model=_cost_model(), seed=run.seed, **options)
-    training = TrainingRun(learner, place, options, resume=True)
+    training = TrainingRun(learner, path, options, resume=True)
     training.run()
     return {"seconds": training.seconds, "queries": learner.true_cost_queries, "iterations": learner.iterations}
 
 
-def made_with() -> dict[str, str]:
-    """The machine and the versions that matter to the numbers."""
-    return {"machine": f"{cpu_model()}, {os.cpu_count()} cores", "python": platform.python_version(), **_packages()}
+def surrogate_errors(
+    agent: Agent, suite: TaskSuite, evaluation: Evaluation, model: AdditiveCostModel
+) -> dict[str, float] | None:
+    """The mean over the tasks of |estimate - cost| / cost for each of `ERROR_KINDS`; None without a surrogate.
+
+    A kind without any valid placement is left out.
+
+    Args:
+        agent: any agent; only DreamShard has a surrogate.
+        suite: the tasks.
+        evaluation: of `agent` on them, under `model`.
+        model: the cost model that the surrogate learned from.
+    """
+    if not isinstance(agent, DreamShardAgent):
+        return None
+    own = [(suite.task(each.task), np.array(each.placement)) for each in evaluation.tasks if each.placement is not None]
+    placed = (_placements("random", suite), _placements(GREEDY, suite), own)
+    errors = {}
+    for kind, placements in zip(ERROR_KINDS, placed, strict=True):
+        shares = [abs(score(task, p, agent.cost_model) / score(task, p, model) - 1.0) for task, p in placements]
+        if shares:
+            errors[kind] = float(np.mean(shares))
+    return errors
 
 
-def _packages() -> dict[str, str]:
-    found = {}
+def _placements(name: str, suite: TaskSuite) -> Iterator[tuple[Task, Placement]]:
+    """The tasks that the agent of that name can place, with its placements."""
+    agent = make_agent(name)
+    for task in suite:
+        try:
+            yield task, agent.place(task)
+        except NoPlacementFoundError:
+            continue
+
+
+def _made_with() -> dict[str, str]:
+    """The machine, and the versions of the packages that influence the numbers."""
+    made_with = {"machine": f"{cpu_model()}, {os.cpu_count()} cores", "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            made_with[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return made_with

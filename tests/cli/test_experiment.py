@@ -2,38 +2,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shard_gym.experiments import workers
-from shard_gym.experiments.methods import METHODS, REFERENCES, Method
-from shard_gym.experiments.parts import Plan
-from shard_gym.experiments.runs import record_path
+import pytest
 
-TINY = ("--seeds", 1, "--parts", "suites", "--suites", "dlrm-20x4", "--methods", "rnn", "--iterations", 1)
+from shard_gym.experiments import processes
+from shard_gym.experiments.methods import METHODS, REFERENCES, Method
+from shard_gym.experiments.runs import record_path
+from shard_gym.experiments.study import Study
+
+TINY = ("--seeds", 1, "--sections", "suites", "--suites", "dlrm-20x4", "--methods", "rnn", "--iterations", 1)
 
 
 def test_runs_are_made_once_and_reported(run, tmp_path: Path, monkeypatch) -> None:
-    # Only for time's sake does the search ask little; the workers, processes of their own, would not see a patch.
-    hasty = Method("local-search", "local-search", learns=False, options={"max_queries": 100})
-    monkeypatch.setitem(REFERENCES, "local-search", hasty)
-    monkeypatch.setitem(METHODS, "local-search", hasty)
+    # A small search saves time; it is an option, because the worker processes would not see a patch.
+    small = Method("local-search", "local-search", learns=False, options={"max_queries": 100})
+    monkeypatch.setitem(REFERENCES, "local-search", small)
+    monkeypatch.setitem(METHODS, "local-search", small)
     asked = ("experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "runs", *TINY)
-    plan = Plan(1, ("suites",), ("dlrm-20x4",), ("rnn",), 1)
+    study = Study(1, ("suites",), ("dlrm-20x4",), ("rnn",), 1)
     first = run(*asked)
     assert first.code == 0, first.err
-    assert all(record_path(each, tmp_path / "runs").exists() for each in plan.runs())
+    assert all(record_path(each, tmp_path / "runs").exists() for each in study.runs())
     page = (tmp_path / "out" / "dreamshard.md").read_text()
-    assert "shard-gym experiment dreamshard --seeds 1 --parts suites --suites dlrm-20x4" in page
+    assert "shard-gym experiment dreamshard --seeds 1 --sections suites --suites dlrm-20x4" in page
     assert "| rnn |" in page
     assert "## Missing" not in page
-    monkeypatch.setattr(workers._Worker, "start", lambda *_: 1 / 0)
+    monkeypatch.setattr(processes, "_Worker", None)  # calling it would be a TypeError
     assert run(*asked).code == 0
     assert (tmp_path / "out" / "dreamshard.md").read_text() == page
-
-
-def test_report_only_wants_a_folder_of_runs(run, tmp_path: Path) -> None:
-    outcome = run("experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "no", "--report-only")
-    assert outcome.code == 2
-    assert "with records of runs, so there is nothing to report" in outcome.err.replace("\n", " ")
-    assert not (tmp_path / "out" / "dreamshard.md").exists()
 
 
 def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
@@ -42,12 +37,19 @@ def test_report_only_makes_no_run(run, tmp_path: Path) -> None:
         "experiment", "dreamshard", "--out", tmp_path / "out", "--runs", tmp_path / "runs", *TINY, "--report-only"
     )
     assert outcome.code == 0
-    assert "asked for but missing; the page names them" in outcome.out.replace("\n", " ")
+    assert "not made yet; the page names them" in outcome.out.replace("\n", " ")
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_an_unknown_part_is_refused_before_any_work(run, tmp_path: Path) -> None:
-    outcome = run("experiment", "dreamshard", "--parts", "budgets", "--runs", tmp_path, "--out", tmp_path)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--report-only",), "with records of runs, so there is nothing to report"),
+        (("--sections", "budgets"), "There is no section named 'budgets'. Did you mean 'budget'?"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(run, tmp_path: Path, options, says: str) -> None:
+    outcome = run("experiment", "dreamshard", *options, "--runs", tmp_path / "no", "--out", tmp_path / "out")
     assert outcome.code == 2
-    assert "There is no part named 'budgets'. Did you mean 'budget'?" in outcome.err.replace("\n", " ")
+    assert says in outcome.err.replace("\n", " ")
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ from shard_gym.agents.training import TrainingRun
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.cli import train as command
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
@@ -41,7 +40,7 @@ def args(out: Path, *more: object, evaluated: bool = False) -> list[object]:
 def rows(text: str) -> dict[str, list[str]]:
     """Agent and cells of each row of the table."""
     table = text[text.index("───") :].partition("\n\n")[0]
-    return {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:] if not line.startswith("Left out")}
+    return {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:]}
 
 
 def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, out: Path) -> None:
@@ -49,8 +48,10 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ou
     assert code == 0
     arrays, about = load_arrays(out / "agent.safetensors", "agent")
     assert arrays["encoder.weight_hh_l0"].shape == (32, 8)
+    state = load_arrays(out / "training.safetensors", "training")[1]
+    assert state["true_cost_queries"] == 12, "the heuristics that it is compared with are not counted"
     assert about["trained"]["options"] == {"iterations": 3, "episodes": 4, "hidden": 8}
-    assert text.startswith("Trained rnn: 3 iterations, 12 queries of the true cost, ")
+    assert text.startswith("Trained rnn: 3 iterations, 12 cost-model evaluations, ")
     assert f"Written to {out / 'agent.safetensors'}.\n" in text
     assert rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS}
     assert rows(text)["rnn"][0] == format_ms(evaluate(load_agent(out), SUITE).mean_cost_ms)
@@ -68,19 +69,16 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> No
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
-        assert re.fullmatch(rf"iteration {number}/3: mean true cost [\d.]+ ms, {4 * number} queries", line)
+        assert re.fullmatch(rf"iteration {number}/3: mean cost [\d.]+ ms, {4 * number} cost-model evaluations", line)
 
 
-def test_of_many_iterations_a_few_are_told_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
-    class Long(RnnLearner):
-        iteration = 0
-
-    learner: Any = Long(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
-    with command.watch(learner, GOAL) as tell:
+def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.CaptureFixture[str]) -> None:
+    learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
+    with command.watch(learner, GOAL) as on_report:
         for learner.iteration in range(1, 121):
-            tell(learner, Report(1.0, {}))
-    told = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
-    assert told == list(range(3, 121, 3))
+            on_report(learner, Report(1.0, {}))
+    printed = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
+    assert printed == list(range(3, 121, 3))
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -89,21 +87,15 @@ def test_a_terminal_gets_a_bar_that_fits(run, out: Path, monkeypatch: pytest.Mon
     code, _, err = run(*args(out), columns=columns)
     assert code == 0
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err).replace("\r", "\n")
-    for said in ("iteration 3/3", "━", "12 queries", f"to beat on all 50 tasks: {GOAL.agent}", "mean true cost"):
+    for said in (
+        "iteration 3/3",
+        "━",
+        "12 cost-model evaluations",
+        f"to beat on all 50 tasks: {GOAL.agent}",
+        "mean cost",
+    ):
         assert said in plain
     assert max(map(len, plain.splitlines())) <= columns
-
-
-def test_in_a_narrow_window_nothing_is_cut_off(run, out: Path) -> None:
-    _, text, _ = run(*args(out, evaluated=True), columns=40)
-    cost = format_ms(evaluate(make_agent("size-lookup-greedy"), SUITE).mean_cost_ms)
-    assert rows(text)["size-lookup-greedy"][0] == cost
-    assert "…" not in text
-
-
-def test_the_cost_of_the_heuristics_is_no_query_of_the_learner(run, out: Path) -> None:
-    run(*args(out))
-    assert load_arrays(out / "training.safetensors", "training")[1]["true_cost_queries"] == 12
 
 
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(
@@ -122,7 +114,7 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(
         code, text, err = run(*args(out, "--seed", "5"), columns=60)
     assert (code, text) == (130, "")
     said, resume = err.splitlines()[-2:]
-    assert said == "Interrupted. All finished iterations are safe; go on with:"
+    assert said == "Interrupted. All finished iterations are saved; resume with:"
     words = shlex.split(resume)
     assert words[:2] == ["shard-gym", "train"]
     assert load_arrays(out / "training.safetensors", "training")[1]["iteration"] == 2
@@ -142,7 +134,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
     assert f"{out} already holds a training run, or its agent. Resume it" in err
     code, text, err = run(*args(out, "--resume"))
     assert (code, len(err.splitlines())) == (0, 1)
-    assert "Trained rnn: 3 iterations, 12 queries" in text
+    assert "Trained rnn: 3 iterations, 12 cost-model evaluations" in text
     assert (out / "training.safetensors").read_bytes() == before
 
 
@@ -155,18 +147,24 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
         ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),
         ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
-        ({"option": "iterations"}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
-        ({"option": "iterations=0"}, "iterations must be an integer of at least 1, not 0."),
-        ({"option": "iterations=many"}, "iterations must be an integer of at least 1, not 'many'."),
-        ({"option": "iteration=3"}, "There is no option of agent 'rnn' named 'iteration'. Did you mean 'iterations'?"),
-        ({"option": "seed=3"}, "seed is no option of an agent; give it with --seed."),
+        ({"option": ["iterations"]}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
+        ({"option": ["iterations=0"]}, "iterations must be an integer of at least 1, not 0."),
+        ({"option": ["iterations=many"]}, "iterations must be an integer of at least 1, not 'many'."),
+        (
+            {"option": ["iteration=3"]},
+            "There is no option of agent 'rnn' named 'iteration'. Did you mean 'iterations'?",
+        ),
+        ({"option": ["seed=3"]}, "seed is no option of an agent; give it with --seed."),
+        ({"option": ["=3"]}, "--option wants KEY=VALUE, such as iterations=20, not '=3'."),
+        ({"option": ["a=1", "a=1"]}, "The option 'a' is given twice; give it once."),
     ],
 )
 def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
-    run, out: Path, change: dict[str, object], says: str
+    run, out: Path, change: dict[str, Any], says: str
 ) -> None:
-    options = {"agent": "rnn", "suite": SUITE, "out": out} | change
-    code, text, err = run("train", *(part for key, value in options.items() for part in (f"--{key}", value)))
+    options: dict[str, Any] = {"agent": "rnn", "suite": SUITE, "out": out} | change
+    flags = [(f"--{key}", each) for key, value in options.items() for each in (value if key == "option" else [value])]
+    code, text, err = run("train", *(part for flag in flags for part in flag))
     assert (code, text) == (2, "")
     assert says in err
     assert err.count("\n") == 1
@@ -187,7 +185,6 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3", 3),
         ("-3", -3),
         ("3.0", 3.0),
         ("1e-3", 0.001),
@@ -197,18 +194,11 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
         ("a=b", "a=b"),
         ("", ""),
         ("nan", "nan"),
-        ("inf", "inf"),
     ],
 )
 def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:
     parsed = command.parse_options([f"key={text}"])["key"]
     assert (type(parsed), parsed) == (type(value), value)
-
-
-@pytest.mark.parametrize("given", [["a=1", "a=1"], ["=1"], ["a"], ["name=x"], ["suite=x"], ["cost_model=x"]])
-def test_options_of_no_use_are_refused(given: list[str]) -> None:
-    with pytest.raises(InvalidOptionError):
-        command.parse_options(given)
 
 
 # What a run leaves is an agent wherever one is named

@@ -1,4 +1,4 @@
-"""The tables of the documentation are made from what was measured, and what was measured can be measured again."""
+"""The tables of the documentation are made from docs/results.json, and its numbers can be computed again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from types import ModuleType
 
 import pytest
 
-from shard_gym.agents import PAPER_HEURISTICS, make_agent
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import evaluate, score
 from shard_gym.io.files import read_json
+from shard_gym.io.markdown import with_block
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known
 
 ROOT = Path(__file__).parents[2]
+NO_SEARCH = ("random", *PAPER_HEURISTICS, "cost-greedy")
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +32,32 @@ def results() -> ModuleType:
     return module
 
 
-def test_the_readme_and_the_page_show_what_was_measured(results: ModuleType) -> None:
-    measured = read_json(results.RESULTS)
-    readme = results.README.read_text()
-    assert results.with_table(readme, results.readme_table(measured)) == readme
-    assert results.page(measured) == results.PAGE.read_text()
+def test_the_readme_and_the_page_show_the_results(results: ModuleType) -> None:
+    recorded = read_json(results.RESULTS)
+    assert list(recorded) == suite_names()
+    assert with_block(results.README, "results", results.readme_table(recorded)) == results.README.read_text()
+    assert results.page(recorded) == results.PAGE.read_text()
 
 
-@pytest.mark.parametrize("suite", ["dlrm-20x4", "mixdim-8", "mlperf-x8"])
-def test_the_costs_are_measured_again(results: ModuleType, suite: str) -> None:
-    measured = read_json(results.RESULTS)[suite]
-    for name in ("random", *PAPER_HEURISTICS, "cost-greedy"):
-        again = evaluate(make_agent(name), suite)
-        assert again.mean_cost_ms == pytest.approx(measured[name]["mean_cost_ms"], rel=1e-9)
-        assert again.failures == measured[name]["failures"]
+# The suites with one task make it cheap to run the agents that search, too.
+@pytest.mark.parametrize(
+    ("suite", "agents"),
+    [
+        ("dlrm-20x4", NO_SEARCH),
+        ("mixdim-8", NO_SEARCH),
+        ("mlperf-x8", tuple(AGENTS)),
+        ("merlin-tiny-x8", tuple(AGENTS)),
+        ("merlin-small-x8", tuple(AGENTS)),
+    ],
+)
+def test_the_costs_are_those_of_the_agents(results: ModuleType, suite: str, agents: tuple[str, ...]) -> None:
+    recorded = read_json(results.RESULTS)[suite]
+    for name in agents:
+        evaluation = evaluate(make_agent(name), suite)
+        # A surrogate's rounding errors depend on the CPU, and so may the last moves of a search under it.
+        accuracy = 1e-3 if name == "dreamshard" else 1e-9
+        assert evaluation.mean_cost_ms == pytest.approx(recorded[name]["mean_cost_ms"], rel=accuracy), name
+        assert evaluation.failures == recorded[name]["failures"], name
 
 
 @pytest.mark.parametrize("name", suite_names())

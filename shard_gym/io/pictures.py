@@ -1,4 +1,4 @@
-"""Pictures written by sub-commands."""
+"""Figures of matplotlib: their common colours, and how they are written to files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from shard_gym.io.files import require_writable, write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INK, GREY, LINE = "#1F2933", "#66727F", "#D5DBE1"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E6A100", "#56B4E9", "#1F2933")
+"""Okabe and Ito's colours, which colour-blind readers tell apart."""
+
+SIZE = 12.0
+"""Font size in points; a page shows a figure at about half its size."""
+
 FORMATS = (".pdf", ".png", ".svg")
-"""The suffixes a picture's name may have; for all of them, matplotlib needs nothing else installed."""
+"""Suffixes of picture files; for these, matplotlib needs no other package."""
 
 
 def matplotlib_missing() -> MissingExtraError | None:
-    """The error that says how to install matplotlib, or None if it is there."""
-    if importlib.util.find_spec("matplotlib"):
-        return None
-    return missing_extra("matplotlib", "viz", "A picture of a placement")
+    """The error that says how to install matplotlib, or None if it is installed."""
+    return None if importlib.util.find_spec("matplotlib") else missing_extra("matplotlib", "viz", "A picture")
 
 
 def require_picture(path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cli.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.errors import InvalidOptionError, MissingExtraError, UnwritablePathError
+from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
 
 BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", ".PNG": b"\x89PNG"}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from shard_gym.errors import RunsFailedError
-from shard_gym.experiments.runs import TRAINING, Run, as_options, read_record
-from shard_gym.experiments.workers import perform_all
+from shard_gym.experiments import processes
+from shard_gym.experiments.processes import perform_all
+from shard_gym.experiments.runs import Run, as_options, perform, read_record, training_path
 
 SUITE = "dlrm-20x4"
 GOOD = Run("size-greedy", SUITE)
@@ -35,9 +37,40 @@ def test_an_error_of_one_run_is_named_and_loses_no_other(tmp_path: Path) -> None
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_a_killed_process_is_named_with_its_runs_and_loses_no_other(tmp_path: Path) -> None:
+    also_lost = replace(LONG, test="dlrm-40x4")  # shares the training, so the same process would have made it
+    done: list[Run] = []
+
+    def kill_the_other(run: Run) -> None:
+        done.append(run)
+        if run == GOOD:
+            _wait_until(state_of(LONG, tmp_path).exists)
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+
+    with pytest.raises(RunsFailedError) as error:
+        perform_all([LONG, also_lost, GOOD], tmp_path, 2, kill_the_other)
+    first, *lines = str(error.value).splitlines()
+    assert first.startswith("2 runs failed")
+    assert lines == [f"{run}: its process ended with exit code -9." for run in (LONG, also_lost)]
+    assert done == [GOOD, LONG, also_lost]
+    assert read_record(GOOD, tmp_path)
+
+
+def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
+    def interrupt(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        perform_all([LONG, GOOD], tmp_path, 2, interrupt)
+    assert multiprocessing.active_children() == []
+    assert read_record(LONG, tmp_path) is None
+
+
 def test_runs_with_a_record_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    perform_all([GOOD], tmp_path)
-    monkeypatch.setattr("shard_gym.experiments.workers._Worker.start", lambda *_: pytest.fail("a process was started"))
+    perform(GOOD, tmp_path)
+    monkeypatch.setattr(processes, "_Worker", None)  # calling it would be a TypeError
     perform_all([GOOD], tmp_path)
 
 
@@ -45,17 +78,22 @@ def test_runs_with_a_record_start_no_process(tmp_path: Path, monkeypatch: pytest
 def test_workers_end_with_a_killed_command(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
+from shard_gym.experiments.processes import perform_all
 from shard_gym.experiments.runs import Run
-from shard_gym.experiments.workers import perform_all
 if __name__ == "__main__":
     perform_all([{LONG!r}], Path({str(tmp_path)!r}))
 """
     (tmp_path / "main.py").write_text(script)
-    state = tmp_path / TRAINING / LONG.training_key / "training.safetensors"
+    state = state_of(LONG, tmp_path)
     with subprocess.Popen([sys.executable, str(tmp_path / "main.py")]) as process:
         _wait_until(state.exists)
         process.kill()
     _wait_until(lambda: _still(state))
+
+
+def state_of(run: Run, folder: Path) -> Path:
+    """The file that training writes after every iteration."""
+    return training_path(run, folder) / "training.safetensors"
 
 
 def _still(path: Path) -> bool:
