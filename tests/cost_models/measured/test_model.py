@@ -16,7 +16,7 @@ import pytest
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.base import BACKWARD, COMMUNICATION, COMPUTE
-from shard_gym.cost_models.data.folder import load_collected
+from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.measured import memory, model
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
@@ -169,11 +169,11 @@ def test_fingerprints_differ_by_the_settings() -> None:
 
 
 def test_the_shipped_data_set_can_be_continued_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    about = load_collected(MEASUREMENTS / "cpu-amd-epyc-2-threads")
+    index = read_index(MEASUREMENTS / "cpu-amd-epyc-2-threads")
     there = Machine("cpu", "AMD EPYC", 2, 24 * 2**30, "2.13.0+cpu", "1.8.0", "", "")
     monkeypatch.setattr(model, "this_machine", lambda device: there)
     here = MeasuredCostModel("cpu", weight_dtype="fp32", optimizer="rowwise_adagrad")
-    assert (about.hardware, about.source) == (here.hardware, here.fingerprint)
+    assert (index.hardware, index.source) == (here.hardware, here.fingerprint)
 
 
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
