@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format bench results leaderboard leaderboard-site check-gymnasium clean
+.PHONY: help install demo test lint format docs bench results leaderboard leaderboard-site check-gymnasium clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ lint: $(INSTALLED) ## Check style, format and types; changes nothing
 format: $(INSTALLED) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Build the documentation site in build/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --fresh-env docs build/docs
+	$(BIN)/shard-gym leaderboard site --out build/docs/leaderboard
 
 bench: $(INSTALLED) ## Measure the speed of environments and cost models
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(ARGS)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,28 +27,6 @@ else:
 
 REPO = Path(__file__).resolve().parents[1]
 LINKED = ("agents", "cost_models")
-
-# From the lowest layer to the highest. A module belongs to the longest name here that it starts with.
-LAYERS: dict[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            ("errors", "text", "checks", "system", "io", "tables", "topology", "hardware", "placement", "pools"),
-            ("cost_models",),
-            ("tasks", "suites", "envs", "evaluation", "explain"),
-            ("agents",),
-            (
-                "leaderboard",
-                "cli",
-                "experiments",
-                "__main__",
-                "registration",
-                "",
-            ),  # "" is shard_gym itself, which registers the environments
-        )
-    )
-    for name in names
-}
 
 
 @cache
@@ -87,41 +66,15 @@ def as_packaged(path: Path) -> Path:
     return Path("shard_gym", path) if path.parts[0] in LINKED else path
 
 
-def module_name(path: Path) -> str:
-    """The name under which the file is imported: shard_gym.agents for agents/__init__.py."""
-    parts = as_packaged(path).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imports(tree: ast.AST, module: str, *, is_package: bool, everywhere: bool) -> Iterator[str]:
-    """The absolute names that `tree` imports: `everywhere`, or only those that run when the module is imported."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            up = node.level - is_package
-            base = module.split(".")[: -up or None] if node.level else []
-            source = ".".join([*base, *filter(None, [node.module])])
-            yield from (f"{source}.{alias.name}" for alias in node.names)
-        elif everywhere or not _runs_later(node):
-            yield from imports(node, module, is_package=is_package, everywhere=everywhere)
-
-
-def _runs_later(node: ast.AST) -> bool:
-    if isinstance(node, ast.If):  # `if TYPE_CHECKING:` never runs
-        return ast.unparse(node.test).endswith("TYPE_CHECKING")
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-
-
-def imports_of(path: Path, *, everywhere: bool) -> list[str]:
-    tree = ast.parse((REPO / path).read_text(), str(path))
-    return list(imports(tree, module_name(path), is_package=path.name == "__init__.py", everywhere=everywhere))
-
-
-def layer_of(imported: str) -> int:
-    """The layer of "shard_gym.tables.Tables" or the like."""
-    part = imported.split(".")[1] if "." in imported else ""
-    return LAYERS.get(part, LAYERS[""])
+@pytest.fixture(scope="module")
+def code() -> ModuleType:
+    """tools/dependency_diagram.py, which reads the imports of the package and knows its layers."""
+    spec = importlib.util.spec_from_file_location("dependency_diagram", REPO / "tools" / "dependency_diagram.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 SAMPLE = """
@@ -145,10 +98,12 @@ def later():
         (True, {"agents.base", "p.q.near", "p.errors", "p.envs.real.env", "inner", "shard_gym.cli", "torch"}),
     ],
 )
-def test_imports_are_read_from_the_source_with_relative_names_resolved(everywhere: bool, expected: set[str]) -> None:
+def test_imports_are_read_from_the_source_with_relative_names_resolved(
+    code: ModuleType, everywhere: bool, expected: set[str]
+) -> None:
     tree = ast.parse(SAMPLE)
-    assert set(imports(tree, "p.q.r", is_package=False, everywhere=everywhere)) == expected
-    assert set(imports(tree, "p.q", is_package=True, everywhere=everywhere)) == expected
+    assert set(code.imported_names(tree, "p.q.r", is_package=False, everywhere=everywhere)) == expected
+    assert set(code.imported_names(tree, "p.q", is_package=True, everywhere=everywhere)) == expected
 
 
 def test_the_core_imports_with_numpy_and_gymnasium_alone() -> None:
@@ -173,11 +128,12 @@ assert shard_gym.EmbeddingPlacementEnv.metadata["render_modes"] == ["ansi"]
     assert result.returncode == 0, result.stderr
 
 
-def test_the_linked_folders_are_imported_only_as_parts_of_shard_gym() -> None:
+def test_the_linked_folders_are_imported_only_as_parts_of_shard_gym(code: ModuleType) -> None:
     offenders = {
         str(path): name
         for path in python_files()
-        for name in imports_of(path, everywhere=True)
+        for tree in [ast.parse((REPO / path).read_text(), str(path))]
+        for name in code.imported_names(tree, code.module_name(path), is_package=False, everywhere=True)
         if name.partition(".")[0] in LINKED
     }
     assert offenders == {}, "Import shard_gym.agents and shard_gym.cost_models instead."
@@ -189,46 +145,72 @@ def test_the_links_are_relative_and_stand() -> None:
         assert (REPO / "shard_gym" / name / "__init__.py").is_file()
 
 
-def test_lower_layers_never_import_upper_ones() -> None:
-    offenders = [
-        f"{path} (layer {layer_of(module)}) imports {name} (layer {layer_of(name)})"
-        for path in python_files("shard_gym", *LINKED)
-        for module in [module_name(path)]
-        for name in imports_of(path, everywhere=False)
-        if name.partition(".")[0] == "shard_gym" and layer_of(name) > layer_of(module)
-    ]
-    assert offenders == []
+def test_modules_import_their_own_layer_and_lower_ones(code: ModuleType) -> None:
+    assert code.upward_imports(code.module_imports(everywhere=False)) == []
 
 
-def test_every_part_of_the_package_has_a_layer() -> None:
-    parts = {path.with_suffix("").parts[1] for path in packaged_files() if path.suffix == ".py"}
-    assert parts - {"__init__"} <= set(LAYERS), "Give the new part its place in LAYERS."
+def test_no_modules_import_each_other(code: ModuleType) -> None:
+    assert code.circles(code.module_imports(everywhere=True)) == []
 
 
-@pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files in a wheel that is built from a copy of the project."""
+def test_circles_and_implied_arrows_are_found(code: ModuleType) -> None:
+    imports = {"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": set()}
+    assert code.circles(imports) == []
+    assert code.without_implied(imports) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}
+    assert code.circles({**imports, "d": {"b"}, "e": {"a"}}) == [["b", "c", "d"]]
+
+
+def test_a_room_without_a_layer_is_named(code: ModuleType) -> None:
+    with pytest.raises(LookupError, match="Add 'attic' to LAYERS"):
+        code.layer("shard_gym.attic.box")
+
+
+def test_the_pages_show_the_modules_as_they_are(code: ModuleType) -> None:
+    outdated = [str(page) for page, text in code.pages().items() if page.read_text(encoding="utf-8") != text]
+    assert outdated == [], "Run: python tools/dependency_diagram.py"
+
+
+@pytest.fixture(scope="module", params=["links", "links as files", "no links"])
+def wheel_names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The files in a wheel built from a copy of the project, as git, a zip download or Windows leaves the links."""
     copy, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("wheel")
     for name in ("shard_gym", *LINKED):
         shutil.copytree(REPO / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in ("pyproject.toml", "README.md", "LICENSE"):
+    for path in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPO / path, copy)
-    build = f"import setuptools.build_meta; setuptools.build_meta.build_wheel({str(out)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, timeout=120)
+    if request.param != "links":
+        for name in LINKED:
+            (copy / "shard_gym" / name).unlink()
+            if request.param == "links as files":
+                (copy / "shard_gym" / name).write_text(f"../{name}")
+    result = _build_wheel(copy, out)
+    assert result.returncode == 0, result.stderr
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
 
-def test_a_wheel_holds_all_code_and_data_under_shard_gym(wheel_names: set[str]) -> None:
+def _build_wheel(project_folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    build = f"import setuptools.build_meta; setuptools.build_meta.build_wheel({str(out)!r})"
+    return subprocess.run(
+        [sys.executable, "-c", build], cwd=project_folder, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_wheel_holds_all_code_and_data_under_shard_gym_and_nothing_else(wheel_names: set[str]) -> None:
     suffixes = (".py", ".typed", ".json", ".npz", ".safetensors", ".html", ".css", ".js")
     expected = {path.as_posix() for path in packaged_files() if path.suffix in suffixes}
-    assert expected - wheel_names == set()
+    metadata = f"shard_gym-{project()['project']['version']}.dist-info/"
+    assert {name for name in wheel_names if not name.startswith(metadata)} == expected
 
 
-def test_a_wheel_installs_no_other_top_level_name(wheel_names: set[str]) -> None:
-    version = project()["project"]["version"]
-    assert {name.partition("/")[0] for name in wheel_names} == {"shard_gym", f"shard_gym-{version}.dist-info"}
+def test_a_part_of_the_project_is_not_built(tmp_path: Path) -> None:
+    shutil.copytree(REPO / "shard_gym", tmp_path / "shard_gym", ignore=shutil.ignore_patterns("__pycache__", *LINKED))
+    for path in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(REPO / path, tmp_path)
+    result = _build_wheel(tmp_path, tmp_path)
+    assert result.returncode != 0
+    assert "agents/ is missing or empty" in result.stderr
 
 
 def test_no_source_file_is_longer_than_400_lines() -> None:
@@ -245,6 +227,20 @@ def test_no_file_names_a_place_on_one_machine() -> None:
         if match
     }
     assert offenders == {}
+
+
+def test_the_files_that_the_documentation_names_exist() -> None:
+    named = re.compile(
+        r"`((?:shard_gym|agents|cost_models|benchmarks|docs|examples|leaderboards|tests|tools)/[\w/.-]*)`"
+    )
+    pages = [path for path in project_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
+    missing = [
+        f"{page}: {name}"
+        for page in pages
+        for name in named.findall((REPO / page).read_text())
+        if not (REPO / name).exists()
+    ]
+    assert missing == []
 
 
 def test_the_citation_and_the_changelog_name_the_version() -> None:

@@ -1,0 +1,259 @@
+"""Writes what docs/design.md and docs/modules.md show of the code: who imports whom, and what each module holds.
+
+    python tools/dependency_diagram.py           writes both pages
+    python tools/dependency_diagram.py --check   fails if a page is out of date
+
+A room is a module or a folder directly below shard_gym. `LAYERS` says which room may import which. It is the only place
+that does: tests/test_packaging.py checks the imports with the functions of this file.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from shard_gym.io.files import write_atomically
+from shard_gym.io.markdown import table, with_block
+
+ROOT = Path(__file__).resolve().parents[1]
+DESIGN = ROOT / "docs" / "design.md"
+MODULES = ROOT / "docs" / "modules.md"
+
+LAYERS = (
+    ("errors", "text", "checks", "system", "io"),
+    ("tables", "topology", "hardware", "placement", "pools"),
+    ("cost_models",),
+    ("tasks", "suites", "envs", "evaluation", "explain"),
+    ("agents",),
+    ("experiments", "leaderboard", "__init__"),
+    ("cli", "__main__"),
+)
+"""Rooms from the lowest layer to the highest. A room imports rooms of its own layer and of lower ones."""
+
+LAYER_NAMES = ("shared helpers", "problem", "cost", "environments", "agents", "comparison", "command line")
+
+LINKED = ("agents", "cost_models")
+"""Folders at the top that are imported as parts of shard_gym."""
+
+Imports = Mapping[str, frozenset[str]]
+"""Module or room -> those it imports."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package, by the name under which it is imported."""
+    found = {}
+    for folder in ("shard_gym", *LINKED):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            relative = path.relative_to(ROOT)
+            if not (relative.parts[0] == "shard_gym" and relative.parts[1] in LINKED):  # reached through a link
+                found[module_name(relative)] = path
+    return found
+
+
+def module_name(path: Path) -> str:
+    """The name under which a file, relative to the root, is imported: shard_gym.agents for agents/__init__.py."""
+    parts = (("shard_gym",) if path.parts[0] in LINKED else ()) + path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(tree: ast.AST, module: str, *, is_package: bool, everywhere: bool) -> Iterator[str]:
+    """The absolute names that `tree` imports: `everywhere`, or only those that run when the module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = node.level - is_package
+            base = module.split(".")[: -up or None] if node.level else []
+            source = ".".join([*base, *filter(None, [node.module])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+        elif everywhere or not _runs_later(node):
+            yield from imported_names(node, module, is_package=is_package, everywhere=everywhere)
+
+
+def _runs_later(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):  # `if TYPE_CHECKING:` never runs
+        return ast.unparse(node.test).endswith("TYPE_CHECKING")
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+@cache
+def module_imports(*, everywhere: bool) -> dict[str, frozenset[str]]:
+    """For every module the modules of the package that it imports: `everywhere`, or only when it is imported itself."""
+    return {
+        module: frozenset(
+            target
+            for name in imported_names(
+                _tree(path), module, is_package=path.name == "__init__.py", everywhere=everywhere
+            )
+            for target in [_defining_module(name)]
+            if target and target != module
+        )
+        for module, path in modules().items()
+    }
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _defining_module(name: str) -> str:
+    """The module of the package that the imported name is or comes from; empty for other packages."""
+    while name and name not in modules():
+        name = name.rpartition(".")[0]
+    return name
+
+
+def room(module: str) -> str:
+    """The module or folder directly below shard_gym: "envs" for shard_gym.envs.placement.env."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def layer(module: str) -> int:
+    """The number of the module's layer, the lowest 0.
+
+    Raises:
+        LookupError: the room has no layer.
+    """
+    for number, rooms in enumerate(LAYERS):
+        if room(module) in rooms:
+            return number
+    raise LookupError(f"{module} has no layer. Add {room(module)!r} to LAYERS in tools/dependency_diagram.py.")
+
+
+def upward_imports(imports: Imports) -> list[str]:
+    """A sentence for each import of a module in a higher layer."""
+    return [
+        f"{module} (layer {layer(module)}) imports {target} (layer {layer(target)})"
+        for module, targets in imports.items()
+        for target in sorted(targets)
+        if layer(target) > layer(module)
+    ]
+
+
+def circles(imports: Imports) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others; empty if there are none."""
+    reached = {module: _reachable(imports, module) for module in imports}
+    groups = {
+        tuple(sorted(other for other in reached[module] if module in reached[other]))
+        for module in imports
+        if module in reached[module]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(imports: Imports, start: str) -> set[str]:
+    reached: set[str] = set()
+    pending = list(imports.get(start, ()))
+    while pending:
+        module = pending.pop()
+        if module not in reached:
+            reached.add(module)
+            pending += imports.get(module, ())
+    return reached
+
+
+def room_imports() -> dict[str, frozenset[str]]:
+    """For every room above the lowest layer the rooms, also above it, that it imports."""
+    found: dict[str, set[str]] = {}
+    for module, targets in module_imports(everywhere=False).items():
+        if layer(module) > 0:
+            of_room = found.setdefault(room(module), set())
+            of_room |= {room(target) for target in targets if layer(target) > 0} - {room(module)}
+    return {name: frozenset(targets) for name, targets in found.items()}
+
+
+def without_implied(imports: Imports) -> dict[str, frozenset[str]]:
+    """The same without arrows that follow from others: no a -> c where a -> b and b -> c. There must be no circles."""
+    return {
+        name: frozenset(
+            target
+            for target in targets
+            if not any(target in _reachable(imports, other) for other in targets - {target})
+        )
+        for name, targets in imports.items()
+    }
+
+
+def diagram() -> str:
+    """The rooms by layer as a Mermaid diagram, the highest layer first; an arrow means "imports".
+
+    The lowest layer, which every room may import, and arrows that follow from others are left out.
+    """
+    arrows = without_implied(room_imports())
+    shown = [[name for name in rooms if name in arrows and not name.startswith("__")] for rooms in LAYERS]
+    lines = ["```mermaid", "flowchart TD"]
+    for number in range(len(LAYERS) - 1, 0, -1):
+        nodes = [f'    {name}["{_label(name)}"]' for name in shown[number]]
+        lines += [f'  subgraph layer{number}["{LAYER_NAMES[number]}"]', *nodes, "  end"]
+    for rooms in reversed(shown):
+        lines += [
+            f"  {name} --> {target}" for name in rooms for target in sorted(arrows[name]) if not target.startswith("__")
+        ]
+    return "\n".join([*lines, "```"])
+
+
+def room_table() -> str:
+    """Every room with its layer and the first line of its docstring, the highest layer first."""
+    rows = []
+    for title, rooms in zip(reversed(LAYER_NAMES), reversed(LAYERS), strict=True):
+        for name in rooms:
+            if not name.startswith("__"):
+                rows.append((title, f"`{_label(name)}`", _summary(modules()[f"shard_gym.{name}"])))
+    return table(("layer", "room", "content"), rows, left=3)
+
+
+def module_list() -> str:
+    """Every module with the first line of its docstring, one section for each folder."""
+    folders: dict[str, list[Path]] = {}
+    for path in modules().values():
+        folders.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(path)
+    sections = []
+    for folder, paths in sorted(folders.items()):
+        rows = []
+        for path in paths:
+            if path.name == "__init__.py":
+                sections.append(f"## {folder}/\n\n{_summary(path)}")
+            else:
+                rows.append((f"[`{path.name}`](../{folder}/{path.name})", _summary(path)))
+        if rows:
+            sections.append(table(("module", "content"), rows, left=2))
+    return "\n\n".join(sections)
+
+
+def _label(room_name: str) -> str:
+    return f"{room_name}/" if modules()[f"shard_gym.{room_name}"].name == "__init__.py" else f"{room_name}.py"
+
+
+def _summary(path: Path) -> str:
+    """The first sentence of the module's docstring, or its first paragraph if that is shorter."""
+    paragraph = (ast.get_docstring(_tree(path)) or "").partition("\n\n")[0]
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(paragraph.split()), maxsplit=1)[0]
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be."""
+    return {
+        DESIGN: with_block(DESIGN, "dependencies", f"{diagram()}\n\n{room_table()}"),
+        MODULES: with_block(MODULES, "modules", module_list()),
+    }
+
+
+def main() -> None:
+    """Writes the pages, or checks them."""
+    outdated = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        if outdated:
+            names = " and ".join(page.relative_to(ROOT).as_posix() for page in outdated)
+            raise SystemExit(f"{names}: out of date. Run: python tools/dependency_diagram.py")
+        return
+    for page in outdated:
+        write_atomically(page, pages()[page].encode())
+
+
+if __name__ == "__main__":
+    main()
