@@ -21,7 +21,6 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shard_gym.cost_models.measured.worker import LEARNING_RATE
 from shard_gym.tables import Tables
 
 FIRST_WEIGHT = 0.01
@@ -41,9 +40,10 @@ class FusedTables:
     Args:
         tables: at least one; their workload names the dtype of the weights and the optimizer.
         device: "cpu", "cuda:0", ...
+        learning_rate: of the optimizer.
     """
 
-    def __init__(self, tables: Tables, device: torch.device) -> None:
+    def __init__(self, tables: Tables, device: torch.device, learning_rate: float) -> None:
         cpu = device.type == "cpu"
         where = (EmbeddingLocation.HOST, ComputeDevice.CPU) if cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
         rows, dims = tables.num_embeddings.tolist(), tables.embedding_dim.tolist()
@@ -54,7 +54,7 @@ class FusedTables:
             weights_precision=_WEIGHTS[tables.workload.weight_dtype],
             output_dtype=SparseType.FP32,
             optimizer=_OPTIMIZERS[tables.workload.optimizer],
-            learning_rate=LEARNING_RATE,
+            learning_rate=learning_rate,
             device=device,
         )
         for weight in self.weights():

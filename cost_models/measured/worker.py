@@ -203,7 +203,7 @@ class Worker:
         key = tables_to_json(tables)
         if self._fused[0] != key:
             self._fused = (None, None)  # frees its memory before more is taken
-            self._fused = (key, FusedTables(tables, self._device))
+            self._fused = (key, FusedTables(tables, self._device, LEARNING_RATE))
         return self._fused[1]
 
 
