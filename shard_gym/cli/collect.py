@@ -76,7 +76,7 @@ def collect(
 ) -> int:
     """Measure random placements until the time is up; needs FBGEMM.
 
-    Measurements are written in small parts; the same command continues where it stopped.
+    Measurements are written in small parts; the same command continues a run.
 
     Args:
         out: folder for the data set, or for one sub-folder for each batch size.

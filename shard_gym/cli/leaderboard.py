@@ -253,7 +253,7 @@ def leaderboard(
         tyro.conf.arg(name=""),
     ],
 ) -> int:
-    """Submit to the leaderboards, verify entries, make their tables and their web page.
+    """Submit to the leaderboards, verify entries, make the tables and the web page.
 
     leaderboards/README.md describes the way from a policy to an entry.
     """
