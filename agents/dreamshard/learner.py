@@ -40,6 +40,10 @@ from shard_gym.topology import Topology
 MEASURE, TRAIN_SURROGATE, TRAIN_POLICY = range(3)
 """Purposes of random generators."""
 
+WEIGHT_DECAY = 0.5
+"""Of the surrogate of `dream-search`, for tasks with more devices than in training. Trained on dlrm-50x4 (seed 0), its
+mean error on its own placements for the first ten tasks of dlrm-40x8 is 19%. Without decay it is 93% over the suite."""
+
 DATA, COST_OPTIMIZER, POLICY_OPTIMIZER = "data.", "cost_optimizer.", "policy_optimizer."
 """Prefixes of the arrays of a state that are not weights."""
 
@@ -128,7 +132,7 @@ class DreamShardLearner(Learner):
             assign_arrays(self._cost_weights, with_normalization(samples, as_arrays(self._cost_weights)))
         search = isinstance(self.options, SearchOptions)
         if search:  # Adam's averages of the small last gradients would make the first steps at a high rate enormous
-            self._cost_optimizer = new_optimizer(self._cost_weights)
+            self._cost_optimizer = new_optimizer(self._cost_weights, WEIGHT_DECAY)
         loss = train_network(
             self._cost_weights,
             self._cost_optimizer,

@@ -119,12 +119,13 @@ def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_pa
             load_agent(tmp_path / path, **options)
 
 
-def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(planted_task: Callable[..., Any]) -> None:
-    """Devices without room: neither a policy nor a search finds a placement, but random loads are measured."""
-    task, _ = planted_task(np.random.default_rng(0), 4, 3)
-    full = replace(task.topology, memory_cap_bytes=np.ones(3, np.int64))
-    suite, model = TaskSuite("full", (Task("full", task.tables, full),)), make_cost_model("analytical")
-    penalty = model.penalty_ms(task.tables, full)
+def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(random_task: Callable[..., Task]) -> None:
+    """Four equal tables, three devices with room for one: no placement is valid, but random loads are measured."""
+    task = random_task(np.random.default_rng(0), 4, 3)
+    tables = task.tables.select([0, 0, 0, 0])
+    full = replace(task.topology, memory_cap_bytes=np.full(3, 3 * tables.memory_bytes[0] // 2))
+    suite, model = TaskSuite("full", (Task("full", tables, full),)), make_cost_model("analytical")
+    penalty = model.penalty_ms(tables, full)
     for preset, measured in (("dream-search", 2), ("paper", 0)):
         learner = DreamShardLearner(suite, model, preset=preset, iterations=2, measurements=2, cost_updates=5)
         learner.iterate()
