@@ -142,7 +142,7 @@ class DreamShardLearner(Learner):
             learning_rate=self._learning_rate,
             final_learning_rate=0.0 if search else self._learning_rate,
             batch_size=self.options.cost_batch,
-            loss=paper_loss if issubclass(self._network, DreamShardCostModel) else relative_loss,
+            loss=relative_loss if search or not issubclass(self._network, DreamShardCostModel) else paper_loss,
         )
         return {"cost_loss": loss}
 
