@@ -44,7 +44,8 @@ AGENTS: dict[str, AgentFactory] = {
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
     "dreamshard": _dreamshard,
 }
-"""All agents by name; add yours with `AGENTS["name"] = factory`."""
+"""The agents that need no training here, by name; add yours with `AGENTS["name"] = factory`. Those that are trained first
+are in `agents/training/registry.py`."""
 
 
 def make_agent(

@@ -4,6 +4,7 @@ import numpy as np
 
 from shard_gym import Task, evaluate
 from shard_gym.agents import Agent
+from shard_gym.errors import NoPlacementFoundError
 
 
 class DistinctGreedyAgent(Agent):
@@ -16,6 +17,8 @@ class DistinctGreedyAgent(Agent):
         placement, load = np.empty(task.num_tables, np.int64), np.zeros(task.num_devices)
         for table in np.argsort(-tables.distinct_rows):
             fits = free >= tables.memory_bytes[table]
+            if not fits.any():
+                raise NoPlacementFoundError(f"No device has room for table {table} of {task.name}.")
             device = placement[table] = np.where(fits, load, np.inf).argmin()
             load[device] += tables.distinct_rows[table]
             free[device] -= tables.memory_bytes[table]
@@ -24,4 +27,4 @@ class DistinctGreedyAgent(Agent):
 
 if __name__ == "__main__":
     result = evaluate(DistinctGreedyAgent(), "dlrm-20x4")
-    print(f"{result.agent}: {result.mean_cost_ms:.2f} ms, {result.failures} failures of {len(result.tasks)} tasks")
+    print(f"{result.agent}: {result.mean_cost_ms:.2f} ms, failed on {result.failures} of {len(result.tasks)} tasks")

@@ -85,7 +85,7 @@ ENTRANTS = (
     Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER]),
     Entrant("rnn", "RNN policy", LEARNED["rnn"]),
     *(
-        Entrant(slug, f"{name} of Stable-Baselines3", STABLE_BASELINES[slug], slow=True)
+        Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], slow=True)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
     ),
 )

@@ -209,7 +209,7 @@ def _flat(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def action_mask(problem: Problem, state: PlacementState) -> NDArray[np.bool_]:
-    """(N, D) bool: the devices where the current table fits. All other masks are made from this one.
+    """(N, D) bool: the devices where the current table fits, as `begin` and `advance` computed it. The only mask.
 
     It is never empty: after the end of an episode it is True for all devices of the task.
     """
