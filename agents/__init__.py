@@ -16,7 +16,7 @@ from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name
+from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
@@ -44,8 +44,9 @@ AGENTS: dict[str, AgentFactory] = {
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
     "dreamshard": _dreamshard,
 }
-"""The agents that need no training here, by name; add yours with `AGENTS["name"] = factory`. Those that are trained first
-are in `agents/training/registry.py`."""
+"""The agents that need no training here, by name; add yours with `AGENTS["name"] = factory`.
+
+Those that are trained first are in `agents/training/registry.py`."""
 
 
 def make_agent(
@@ -65,6 +66,8 @@ def make_agent(
         InvalidCheckpointError: the file is missing or holds no agent.
         MissingExtraError: a package that a trained agent needs is not installed.
     """
+    if not isinstance(name, (str, Path)):
+        raise wrong_kind("name", name, "the name of an agent or a path")
     if name not in AGENTS and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in AGENTS:

@@ -248,6 +248,6 @@ def hardware_profile(name: str) -> HardwareProfile:
     Raises:
         UnknownNameError: there is no such profile; the message lists the known names.
     """
-    if name not in PROFILES:
+    if not isinstance(name, str) or name not in PROFILES:
         raise unknown_name("hardware profile", name, PROFILES)
     return PROFILES[name]

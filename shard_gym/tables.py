@@ -39,6 +39,9 @@ OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
 
+MAX_BATCH_SIZE = 2**30
+"""Bytes of outputs, 4 * dim * num_features * batch size, stay below 2**63."""
+
 _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
     "num_embeddings": (np.int64, 1, MAX_ROWS),
     "embedding_dim": (np.int64, 4, MAX_DIM),
@@ -68,8 +71,10 @@ class Workload:
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
-        if not is_integer(self.batch_size) or self.batch_size < 1:
-            raise InvalidTablesError(f"batch_size must be an integer of at least 1, not {self.batch_size!r}.")
+        if not is_integer(self.batch_size) or not 1 <= self.batch_size <= MAX_BATCH_SIZE:
+            raise InvalidTablesError(
+                f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {self.batch_size!r}."
+            )
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
             if getattr(self, name) not in list(known):
                 raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")

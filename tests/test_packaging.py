@@ -160,7 +160,7 @@ def test_circles_and_implied_arrows_are_found(code: ModuleType) -> None:
     assert code.circles({**imports, "d": {"b"}, "e": {"a"}}) == [["b", "c", "d"]]
 
 
-def test_a_room_without_a_layer_is_named(code: ModuleType) -> None:
+def test_a_package_without_a_layer_is_named(code: ModuleType) -> None:
     with pytest.raises(LookupError, match="Add 'attic' to LAYERS"):
         code.layer("shard_gym.attic.box")
 

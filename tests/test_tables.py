@@ -240,7 +240,8 @@ def test_a_table_that_is_never_read_is_fine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1, not 0"),
+        ({"batch_size": 0}, "batch_size must be an integer from 1 to 1,073,741,824, not 0"),
+        ({"batch_size": 2**30 + 1}, "not 1073741825"),
         ({"batch_size": 1.5}, "not 1.5"),
         ({"batch_size": 8, "weight_dtype": "int8"}, "weight_dtype must be one of .*fp16.*fp32.*not 'int8'"),
         ({"batch_size": 8, "optimizer": "adam"}, "optimizer must be one of .*sgd.*not 'adam'"),

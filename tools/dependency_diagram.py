@@ -3,8 +3,8 @@
     python tools/dependency_diagram.py           writes both pages
     python tools/dependency_diagram.py --check   fails if a page is out of date
 
-A room is a module or a folder directly below shard_gym. `LAYERS` says which room may import which. It is the only place
-that does: tests/test_packaging.py checks the imports with the functions of this file.
+A package is here a module or a folder directly below shard_gym. `LAYERS` says which package may import which. It is the
+only place that does: tests/test_packaging.py checks the imports with the functions of this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAYERS = (
     ("experiments", "leaderboard", "__init__"),
     ("cli", "__main__"),
 )
-"""Rooms from the lowest layer to the highest. A room imports rooms of its own layer and of lower ones."""
+"""Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""
 
 LAYER_NAMES = ("shared helpers", "problem", "cost", "environments", "agents", "comparison", "command line")
 
@@ -40,7 +40,7 @@ LINKED = ("agents", "cost_models")
 """Folders at the top that are imported as parts of shard_gym."""
 
 Imports = Mapping[str, frozenset[str]]
-"""Module or room -> those it imports."""
+"""Module or package -> those it imports."""
 
 
 @cache
@@ -108,7 +108,7 @@ def _defining_module(name: str) -> str:
     return name
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     """The module or folder directly below shard_gym: "envs" for shard_gym.envs.placement.env."""
     return module.split(".")[1] if "." in module else "__init__"
 
@@ -117,12 +117,12 @@ def layer(module: str) -> int:
     """The number of the module's layer, the lowest 0.
 
     Raises:
-        LookupError: the room has no layer.
+        LookupError: the package has no layer.
     """
-    for number, rooms in enumerate(LAYERS):
-        if room(module) in rooms:
+    for number, packages in enumerate(LAYERS):
+        if package(module) in packages:
             return number
-    raise LookupError(f"{module} has no layer. Add {room(module)!r} to LAYERS in tools/dependency_diagram.py.")
+    raise LookupError(f"{module} has no layer. Add {package(module)!r} to LAYERS in tools/dependency_diagram.py.")
 
 
 def upward_imports(imports: Imports) -> list[str]:
@@ -157,13 +157,13 @@ def _reachable(imports: Imports, start: str) -> set[str]:
     return reached
 
 
-def room_imports() -> dict[str, frozenset[str]]:
-    """For every room above the lowest layer the rooms, also above it, that it imports."""
+def package_imports() -> dict[str, frozenset[str]]:
+    """For every package above the lowest layer the packages, also above it, that it imports."""
     found: dict[str, set[str]] = {}
     for module, targets in module_imports(everywhere=False).items():
         if layer(module) > 0:
-            of_room = found.setdefault(room(module), set())
-            of_room |= {room(target) for target in targets if layer(target) > 0} - {room(module)}
+            of_package = found.setdefault(package(module), set())
+            of_package |= {package(target) for target in targets if layer(target) > 0} - {package(module)}
     return {name: frozenset(targets) for name, targets in found.items()}
 
 
@@ -180,31 +180,34 @@ def without_implied(imports: Imports) -> dict[str, frozenset[str]]:
 
 
 def diagram() -> str:
-    """The rooms by layer as a Mermaid diagram, the highest layer first; an arrow means "imports".
+    """The packages by layer as a Mermaid diagram, the highest layer first; an arrow means "imports".
 
-    The lowest layer, which every room may import, and arrows that follow from others are left out.
+    The lowest layer, which every package may import, and arrows that follow from others are left out.
     """
-    arrows = without_implied(room_imports())
-    shown = [[name for name in rooms if name in arrows and not name.startswith("__")] for rooms in LAYERS]
+    arrows = without_implied(package_imports())
+    shown = [[name for name in packages if name in arrows and not name.startswith("__")] for packages in LAYERS]
     lines = ["```mermaid", "flowchart TD"]
     for number in range(len(LAYERS) - 1, 0, -1):
         nodes = [f'    {name}["{_label(name)}"]' for name in shown[number]]
         lines += [f'  subgraph layer{number}["{LAYER_NAMES[number]}"]', *nodes, "  end"]
-    for rooms in reversed(shown):
+    for packages in reversed(shown):
         lines += [
-            f"  {name} --> {target}" for name in rooms for target in sorted(arrows[name]) if not target.startswith("__")
+            f"  {name} --> {target}"
+            for name in packages
+            for target in sorted(arrows[name])
+            if not target.startswith("__")
         ]
     return "\n".join([*lines, "```"])
 
 
-def room_table() -> str:
-    """Every room with its layer and the first line of its docstring, the highest layer first."""
+def package_table() -> str:
+    """Every package with its layer and the first line of its docstring, the highest layer first."""
     rows = []
-    for title, rooms in zip(reversed(LAYER_NAMES), reversed(LAYERS), strict=True):
-        for name in rooms:
+    for title, packages in zip(reversed(LAYER_NAMES), reversed(LAYERS), strict=True):
+        for name in packages:
             if not name.startswith("__"):
                 rows.append((title, f"`{_label(name)}`", _summary(modules()[f"shard_gym.{name}"])))
-    return table(("layer", "room", "content"), rows, left=3)
+    return table(("layer", "package", "content"), rows, left=3)
 
 
 def module_list() -> str:
@@ -225,8 +228,8 @@ def module_list() -> str:
     return "\n\n".join(sections)
 
 
-def _label(room_name: str) -> str:
-    return f"{room_name}/" if modules()[f"shard_gym.{room_name}"].name == "__init__.py" else f"{room_name}.py"
+def _label(package_name: str) -> str:
+    return f"{package_name}/" if modules()[f"shard_gym.{package_name}"].name == "__init__.py" else f"{package_name}.py"
 
 
 def _summary(path: Path) -> str:
@@ -238,7 +241,7 @@ def _summary(path: Path) -> str:
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
     return {
-        DESIGN: with_block(DESIGN, "dependencies", f"{diagram()}\n\n{room_table()}"),
+        DESIGN: with_block(DESIGN, "dependencies", f"{diagram()}\n\n{package_table()}"),
         MODULES: with_block(MODULES, "modules", module_list()),
     }
 

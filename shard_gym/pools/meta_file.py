@@ -176,8 +176,10 @@ def _load(path: Path, source: Path) -> Lookups:
     except MemoryError:
         raise
     except Exception as error:  # torch does not document which errors a damaged file raises
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DamagedFileError(f"{source} cannot be read by torch: {reason}") from error
+        # Its messages advise to load pickles without checks, which this reader never does.
+        raise DamagedFileError(
+            f"{source} is damaged, or no lookup file of Meta's data set ({type(error).__name__}). Download it again."
+        ) from error
     if not isinstance(content, (tuple, list)) or len(content) != 3:
         raise DamagedFileError(f"{source} holds {_describe(content)} instead of the tuple (indices, offsets, lengths).")
     arrays = []

@@ -32,6 +32,7 @@ def test_options_reach_the_agent(random_task: Any) -> None:
     ("arguments", "error", "message"),
     [
         ({"name": "dim-gredy"}, UnknownNameError, "no agent named 'dim-gredy'. Did you mean 'dim-greedy'.*cost-greedy"),
+        ({"name": ["random"]}, InvalidOptionError, "name must be the name of an agent or a path"),
         ({"name": "random", "max_queries": 3}, InvalidOptionError, "'random' cannot be made .*max_queries"),
         ({"name": "dim-greedy", "score": 3}, InvalidOptionError, "'dim-greedy' cannot be made .*score"),
         ({"name": "local-search", "max_query": 3}, InvalidOptionError, "'local-search' cannot be made .*max_query"),

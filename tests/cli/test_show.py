@@ -45,6 +45,11 @@ def test_the_moves_are_listed_largest_gain_first(run) -> None:
     assert TASK.tables.names[EXPLANATION.moves[3].table] not in listed
 
 
+def test_moves_that_gain_nothing_are_not_listed(run) -> None:
+    out = run("show", "--suite", "dlrm-20x4", "--task", "0", "--agent", "local-search").out
+    assert "No move of a table on a starred device gains" in " ".join(out.split())
+
+
 def test_a_task_has_a_number_and_a_name(run) -> None:
     by_number = run(*ARGS)
     by_name = run(*ARGS[:4], TASK.name, *ARGS[5:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,14 @@ def test_a_pickled_problem_costs_the_same(random_task: Any) -> None:
         advance(twin, other, actions, MODEL)
         assert not differing(state, other)
     assert state.cost_ms.all()
+
+
+def test_a_table_that_fills_a_device_exactly_fits(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 2, 2)
+    first = prepared(task).tables.memory[0, 0]
+    caps = np.array([first, 2 * task.tables.memory_bytes.sum()])
+    exact = prepared(replace(task, topology=replace(task.topology, memory_cap_bytes=caps)))
+    state = initial_state(exact, MODEL)
+    assert state.fits[0, :2].tolist() == [True, True]
+    advance(exact, state, np.array([0]), MODEL)
+    assert state.fits[0, :2].tolist() == [False, True]
