@@ -220,7 +220,7 @@ def test_ray_workers_measure(run, fake, tmp_path: Path, monkeypatch: pytest.Monk
         (("--gpus-per-worker", 0), "--gpus-per-worker must be an integer of at least 1"),
         (("--memory-gib", -2), "--memory-gib must be a positive number"),
         (("--count", 0), "count must be an integer of at least 1"),
-        (("--batch-size", 0), "batch_size must be an integer of at least 1"),
+        (("--batch-size", 0), "batch_size must be an integer from 1 to"),
         (("--profile", "h300"), "There is no hardware profile named 'h300'"),
         (("--weight-dtype", "int8"), "weight_dtype must be one of"),
     ],
