@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.tables import BIN_UPPER_EDGES, Tables
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES
+from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec
 
 SECTOR_BYTES = 32

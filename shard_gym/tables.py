@@ -11,11 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
-
-NUM_BINS = 17
-"""Bins of the number of reads of a row in one batch: (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
-
-BIN_UPPER_EDGES: NDArray[np.float64] = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
+from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 
 FEATURE_NAMES: tuple[str, ...] = (
     "embedding_dim",
@@ -99,7 +95,8 @@ class Tables:
         embedding_dim: (T,) int64, columns; a multiple of 4 (FBGEMM asserts this for training).
         pooling_factor: (T,) float64, mean lookups per sample, summed over the features that read the table.
         distinct_rows: (T,) float64, expected number of distinct rows read in one batch.
-        reuse_histogram: (T, 17) float64, shares of those distinct rows by number of reads (see `NUM_BINS`).
+        reuse_histogram: (T, 17) float64, shares of those distinct rows by number of reads (bins: see
+            `lookup_statistics.NUM_BINS`).
         access_histogram: (T, 17) float64, shares of the lookups by the same bins.
         workload: batch size, weight dtype and optimizer.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
@@ -260,6 +257,31 @@ class Tables:
             optimizer=optimizer or self.workload.optimizer,
         )
         return replace(self, workload=workload)
+
+    def at_batch_size(self, batch_size: int) -> Tables:
+        """The same tables in batches of `batch_size` samples: random parts of the batch that their statistics describe.
+
+        Distinct rows and histograms follow from the histograms of the whole batch (`lookup_statistics.part_of_batch`),
+        rounded as pool files store them. A measurement with another batch size measures these tables.
+
+        Raises:
+            InvalidTablesError: `batch_size` is no batch size, or larger than that of the statistics: what a larger
+                batch reads does not follow from them.
+        """
+        workload = replace(self.workload, batch_size=batch_size)
+        share = batch_size / self.workload.batch_size
+        if share == 1:
+            return self
+        if share > 1:
+            raise InvalidTablesError(
+                f"The statistics of these tables are those of batches of {self.workload.batch_size:,} samples; what a "
+                f"batch of {batch_size:,} reads does not follow from them. Ask for a smaller batch, or describe the "
+                "tables by a larger one."
+            )
+        whole = ReuseStatistics(self.distinct_rows, self.reuse_histogram, self.access_histogram)
+        rows, lookups = self.num_embeddings.astype(np.float64), self.lookups_per_batch
+        part = rounded_statistics(part_of_batch(lookups, whole, share), rows, share * lookups)
+        return replace(self, workload=workload, **part._asdict())
 
 
 def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:

@@ -20,7 +20,8 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, IntArray
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Topology
 
 HISTOGRAMS = ("reuse_histogram", "access_histogram")

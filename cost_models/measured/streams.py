@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, short_repr
-from shard_gym.pools.reuse import HISTOGRAM_DECIMALS
-from shard_gym.tables import BIN_UPPER_EDGES, Tables
+from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
+from shard_gym.tables import Tables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -257,7 +257,7 @@ def _hash(numbers: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     return mixed >> np.uint64(40)
 
 
-_LOW = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # least and most accesses of a row of each bin
+_LOW = BIN_LEAST  # least and most accesses of a row of each bin
 _HIGH = BIN_UPPER_EDGES
 
 

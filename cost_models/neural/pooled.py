@@ -42,7 +42,8 @@ from shard_gym.cost_models.neural.neuroshard import (
     new_communication,
     output_mib,
 )
-from shard_gym.tables import FEATURE_NAMES, NUM_BINS, Tables
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Cluster
 
 WORK = ("lookups", "read_mib", "distinct_mib", "gradient_mib", "output_mib")

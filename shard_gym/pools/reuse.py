@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, rounded_statistics
 from shard_gym.pools.popularity import RowPopularity
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]
 
@@ -32,23 +33,6 @@ _CHUNK = 64  # tables computed at once, to bound the memory
 
 _GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
 _GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall into the first or the last bin
-
-HISTOGRAM_DECIMALS = 5
-_DISTINCT_DIGITS = 7
-
-
-class ReuseStatistics(NamedTuple):
-    """Expected statistics of one batch for T tables; see `shard_gym.tables.Tables`.
-
-    Attributes:
-        distinct_rows: (T,) float64, rows read at least once, at most min(rows, lookups).
-        reuse_histogram: (T, 17) float64, shares of those rows by number of reads.
-        access_histogram: (T, 17) float64, shares of the lookups by the same bins.
-    """
-
-    distinct_rows: Floats
-    reuse_histogram: Floats
-    access_histogram: Floats
 
 
 def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike, s: ArrayLike) -> ReuseStatistics:
@@ -66,24 +50,6 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
         for start in range(0, len(rows), _CHUNK)
     ]
     return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
-
-
-def round_significant(values: Floats, digits: int) -> Floats:
-    """`values` with `digits` significant decimal digits."""
-    return np.array([float(f"{value:.{digits}g}") for value in values])
-
-
-def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) -> ReuseStatistics:
-    """`stats` as pool files store them: small, and independent of the last bits.
-
-    Shares have five decimals and distinct rows seven digits; distinct rows still do not exceed rows or lookups.
-    """
-    distinct = round_significant(stats.distinct_rows, _DISTINCT_DIGITS)
-    return ReuseStatistics(
-        np.minimum(distinct, np.minimum(rows, lookups)),
-        np.round(stats.reuse_histogram, HISTOGRAM_DECIMALS),
-        np.round(stats.access_histogram, HISTOGRAM_DECIMALS),
-    )
 
 
 def expected_tables(

@@ -13,7 +13,8 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import CYCLES_PER_WARP_ROW, fixed_ms
 from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.hardware import hardware_profile
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 
 MODEL = AnalyticalCostModel()
 A100 = hardware_profile("a100-dgx")

@@ -4,8 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
 from shard_gym.pools import dlrm, dlrm_fit, load_pool, pool
-from shard_gym.pools.reuse import ReuseStatistics, reuse_statistics, rounded_statistics
+from shard_gym.pools.reuse import reuse_statistics
 
 POOLS = ("dlrm-2021", "dlrm-2022")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, MissingExtraError
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES
 from shard_gym.pools import import_meta, load_pool, save_pool
-from shard_gym.tables import BIN_UPPER_EDGES
 
 torch = pytest.importorskip("torch")
 

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools.reuse import EXACT_ROWS, reuse_statistics
-from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS
 
 CASES = [  # rows, lookups, q, s
     (100, 500.0, 0.0, 0.0),

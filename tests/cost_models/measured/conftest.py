@@ -11,7 +11,8 @@ import pytest
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE, Job, Repeats, output_width
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 
 REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
 EPS = 1e-8

@@ -12,7 +12,8 @@ import pytest
 from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.cost_models.measured.streams import fused_batch
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 
 torch = pytest.importorskip("torch")
 

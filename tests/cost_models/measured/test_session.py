@@ -18,7 +18,8 @@ import pytest
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Job, Repeats, output_width
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, RowPermutation, fused_batch, row_counts
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools import load_pool
-from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload
+from shard_gym.tables import Tables, Workload
 
 SHIPPED = [  # small, large, hot, flat, fewer than one lookup for each sample, several features
     *(("dlrm-2021", table) for table in (0, 17, 72, 248, 608, 700)),

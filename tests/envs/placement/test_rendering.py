@@ -17,7 +17,8 @@ from shard_gym.envs.placement.rendering.ansi import render_ansi
 from shard_gym.envs.placement.rendering.modes import RENDER_MODES
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView
 from shard_gym.errors import InvalidPlacementError
-from shard_gym.tables import NUM_BINS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, capped_task
 
 if "rgb_array" in RENDER_MODES:
