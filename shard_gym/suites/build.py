@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
-from shard_gym.suites.load import DATA, SCHEMA, SPLITS
-from shard_gym.tables import Tables, split_columns
+from shard_gym.suites.load import DATA, MEASURED, SCHEMA, SIMULATED, SPLITS
+from shard_gym.tables import MAX_ROWS, Tables, split_columns
 from shard_gym.tasks import Task, TaskSampler, capped_task
 
 TASKS_PER_SPLIT = 50
@@ -32,7 +32,9 @@ SampledTask = tuple[Task, NDArray[np.int64]]
 class Recipe:
     """How to build one suite: random tasks of a pool's tables, or (without `num_tables`) one task with all of them.
 
-    `num_tables` and `num_devices` are the smallest and largest T and D.
+    `num_tables` and `num_devices` are the smallest and largest T and D. A suite made to be measured has the track
+    "measured", fewer test tasks, may have a batch of its own (`Tables.at_batch_size`), and leaves out tables with more
+    rows than `max_rows`, so that a machine with little memory holds a task.
     """
 
     name: str
@@ -45,6 +47,10 @@ class Recipe:
     num_tables: tuple[int, int] | None = None
     embedding_dims: tuple[int, ...] = ()
     version: int = 1
+    track: str = SIMULATED
+    test_tasks: int = TASKS_PER_SPLIT
+    batch_size: int | None = None
+    max_rows: int = MAX_ROWS
 
 
 def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
@@ -55,8 +61,9 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
 
 def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
+    own_half = halves(recipe.pool, len(pool))[split]
     sampler = TaskSampler(
-        pool.select(halves(recipe.pool, len(pool))[split]),
+        pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
         num_tables,
         recipe.num_devices,
         recipe.hardware,
@@ -65,7 +72,8 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
     )
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
-    tasks = [sampler.sample(rng) for _ in range(TASKS_PER_SPLIT)]
+    count = recipe.test_tasks if split == "test" else TASKS_PER_SPLIT
+    tasks = [sampler.sample(rng) for _ in range(count)]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
@@ -79,6 +87,10 @@ def build(recipe: Recipe) -> dict[str, Any]:
     """The JSON record of one suite."""
     pool = load_pool(recipe.pool)
     tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
+    tables = tables.at_batch_size(recipe.batch_size or tables.workload.batch_size)
+    for_measuring = {} if recipe.track == SIMULATED else {"track": recipe.track}
+    if recipe.batch_size:
+        for_measuring["batch_size"] = recipe.batch_size
     if recipe.num_tables is None:
         tasks = {"test": [whole_model_task(recipe, tables)]}
     else:
@@ -93,6 +105,7 @@ def build(recipe: Recipe) -> dict[str, Any]:
         "hardware": recipe.hardware,
         "weight_dtype": recipe.weight_dtype,
         "optimizer": recipe.optimizer,
+        **for_measuring,
         "splits": {
             split: [
                 _entry(f"{recipe.name}/{split}/{number}", task, positions)
@@ -161,6 +174,42 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
     )
 
 
+def _for_cpu(tables: int, devices: int) -> Recipe:
+    return Recipe(
+        name=f"cpu-{tables}x{devices}",
+        description=f"To be measured on a CPU: {tables} tables of dlrm-2021, dims 4-128, {devices} processes, 16 GiB.",
+        pool="dlrm-2021",
+        hardware="cpu",
+        weight_dtype="fp32",
+        optimizer="rowwise_adagrad",
+        num_tables=(tables, tables),
+        num_devices=(devices, devices),
+        embedding_dims=NEUROSHARD_DIMS,
+        track=MEASURED,
+        test_tasks=20,
+        batch_size=2_048,
+        max_rows=2_000_000,
+    )
+
+
+def _for_gpu(tables: int, devices: int) -> Recipe:
+    return Recipe(
+        name=f"gpu-{tables}x{devices}",
+        description=f"To be measured on one GPU of 16 GiB or more, which stands for {devices}: {tables} tables of "
+        "dlrm-2021, dims 4-128.",
+        pool="dlrm-2021",
+        hardware="h200-dgx",
+        weight_dtype="fp32",
+        optimizer="rowwise_adagrad",
+        num_tables=(tables, tables),
+        num_devices=(devices, devices),
+        embedding_dims=NEUROSHARD_DIMS,
+        track=MEASURED,
+        test_tasks=20,
+        max_rows=20_000_000,
+    )
+
+
 MERLIN_DEVICES = {
     "tiny": (8, 16),
     "small": (8, 16, 32),
@@ -196,6 +245,10 @@ RECIPES: tuple[Recipe, ...] = (
         for model, counts in MERLIN_DEVICES.items()
         for devices in counts
     ),
+    _for_cpu(20, 2),
+    _for_cpu(40, 4),
+    _for_gpu(40, 4),
+    _for_gpu(80, 8),
     _whole("mlperf-x8", "mlperf-dlrm-dcnv2", 8, "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100."),
 )
 

@@ -22,10 +22,14 @@ DATA = Path(__file__).parent / "data"
 SCHEMA = 1
 SPLITS = ("train", "test")
 
+SIMULATED, MEASURED = TRACKS = ("simulated", "measured")
+"""Tracks of the leaderboards: suites whose costs are estimated, and those made to be measured on a machine at hand."""
+
 _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
     *("hardware", "weight_dtype", "optimizer", "splits"),
 }
+_OPTIONAL_KEYS = {"track", "batch_size"}
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
 
 
@@ -39,6 +43,7 @@ class SuiteInfo:
         description: one sentence.
         pool: name of the pool of its tables.
         hardware: name of the hardware profile.
+        track: one of `TRACKS`.
         sha256: SHA-256 of its file.
         tasks: number of tasks in each split.
         num_tables: smallest and largest T over all splits.
@@ -50,15 +55,17 @@ class SuiteInfo:
     description: str
     pool: str
     hardware: str
+    track: str
     sha256: str
     tasks: Mapping[str, int]
     num_tables: tuple[int, int]
     num_devices: tuple[int, int]
 
 
-def suite_names() -> list[str]:
-    """The names of all suites, with the numbers in them sorted by value (20 before 100)."""
-    return sorted(read_index(DATA), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+def suite_names(track: str | None = None) -> list[str]:
+    """The names of all suites, or of those of a track, with the numbers in them sorted by value (20 before 100)."""
+    names = sorted(read_index(DATA), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+    return [name for name in names if track in (None, suite_info(name).track)]
 
 
 def suite_info(name: str) -> SuiteInfo:
@@ -71,6 +78,7 @@ def suite_info(name: str) -> SuiteInfo:
         description=record["description"],
         pool=record["pool"],
         hardware=record["hardware"],
+        track=record.get("track", SIMULATED),
         sha256=sha256,
         tasks={split: len(members) for split, members in record["splits"].items()},
         num_tables=(min(sizes), max(sizes)),
@@ -107,6 +115,7 @@ def _load(name: str, split: str) -> TaskSuite:
             f"but the installed pool has {pool.sha256}. Reinstall shard-gym."
         )
     tables = pool.tables.with_training(weight_dtype=record["weight_dtype"], optimizer=record["optimizer"])
+    tables = tables.at_batch_size(record.get("batch_size", tables.workload.batch_size))
     hardware = hardware_profile(record["hardware"])
     sizes, devices = _sizes(record)
     tasks = tuple(_task(entry, tables, hardware, name) for entry in record["splits"][split])
@@ -146,6 +155,7 @@ def _record(name: str) -> tuple[dict[str, Any], str]:
     data = read_shipped(DATA, name, "suite")
     path = DATA / f"{name}.json"
     record = parse_json(data, str(path))
-    if not isinstance(record, dict) or set(record) != _SUITE_KEYS or record["schema"] != SCHEMA:
+    keys = set(record) if isinstance(record, dict) else set()
+    if keys - _OPTIONAL_KEYS != _SUITE_KEYS or record["schema"] != SCHEMA:
         raise DamagedFileError(f"{path} is not a suite file of schema {SCHEMA} with the keys {sorted(_SUITE_KEYS)}.")
     return record, sha256_of(data)
