@@ -117,7 +117,7 @@ def test_wrong_options_are_refused(
         env.reset(seed=1, options=options)
     assert env.task.name == "dlrm-20x4/test/2"
     assert not env.step(0)[2]
-    test_wrong_options_of_many_are_refused(options, kind, message)
+    refused_by_many(options, kind, message)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,10 @@ def test_wrong_options_are_refused(
     ],
 )  # fmt: skip
 def test_wrong_options_of_many_are_refused(options: Any, kind: type[Exception], message: str) -> None:
+    refused_by_many(options, kind, message)
+
+
+def refused_by_many(options: Any, kind: type[Exception], message: str) -> None:
     env = make()
     obs, _ = env.reset(seed=0)
     tasks = list(env.episodes.tasks)
