@@ -46,19 +46,16 @@ Sourced = tuple[Any, str]
 
 
 def _device(name: str, **numbers: Sourced) -> DeviceSpec:
-    return DeviceSpec(name, **_values(numbers), sources=_sources(numbers))
+    return DeviceSpec(name, **_with_sources(numbers))
 
 
 def _links(**numbers: Sourced) -> LinkSpec:
-    return LinkSpec(**_values(numbers), sources=_sources(numbers))
+    return LinkSpec(**_with_sources(numbers))
 
 
-def _values(numbers: dict[str, Sourced]) -> dict[str, Any]:
-    return {name: value for name, (value, _) in numbers.items()}
-
-
-def _sources(numbers: dict[str, Sourced]) -> dict[str, str]:
-    return {name: source for name, (_, source) in numbers.items()}
+def _with_sources(numbers: dict[str, Sourced]) -> dict[str, Any]:
+    values = {name: value for name, (value, _) in numbers.items()}
+    return {**values, "sources": {name: source for name, (_, source) in numbers.items()}}
 
 
 _GIB = 2**30

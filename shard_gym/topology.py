@@ -133,11 +133,6 @@ class Topology:
         caps.setflags(write=False)
         return caps
 
-    @property
-    def host_of_device(self) -> NDArray[np.int64]:
-        """(D,) int64, the host of each device."""
-        return np.arange(self.num_devices) // self.devices_per_host
-
     def cluster(self, max_devices: int | None = None) -> Cluster:
         """This topology as arrays, padded to `max_devices` (default D)."""
         size = self.num_devices if max_devices is None else max_devices

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents import PAPER_HEURISTICS, make_agent
-from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, CountedCostModel, make_cost_model
+from shard_gym.agents import make_agent
+from shard_gym.cost_models import CostEstimate, CostModel, CountedCostModel, make_cost_model
 from shard_gym.errors import InvalidCostError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import bootstrap_interval, compare, evaluate, penalty_ms
 from shard_gym.suites import load_suite
@@ -78,14 +78,8 @@ def raises(error: Exception) -> Callable[[Task], Any]:
 
 FAILURES = [
     (lambda task: known(task)[:-1], "shape"),
-    (lambda task: np.append(known(task), 0), "shape"),
-    (lambda task: None, "shape"),
     (lambda task: [0, [1, 2]], "one list"),
     (lambda task: np.zeros(task.num_tables, int), "Device 0 is given"),
-    (lambda task: known(task).astype(float), "float64"),
-    (lambda task: known(task) == 0, "bool"),
-    (lambda task: known(task) + 3, "device"),
-    (lambda task: known(task) - 3, "device"),
     (raises(NoPlacementFoundError("it is a dead end")), "it is a dead end"),
     (raises(NoPlacementFoundError()), "NoPlacementFoundError"),
 ]
@@ -113,17 +107,6 @@ def test_a_bug_in_an_agent_is_not_hidden(suite: TaskSuite) -> None:
         evaluate(Answers(lambda task: 1 // 0), suite)
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-def test_failing_is_never_cheaper_than_any_placement(random_task: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5)), devices_per_host=int(rng.integers(1, 4)))
-    worst = max(
-        MODEL.estimate(placement, task.tables, task.topology).total_ms
-        for placement in [np.zeros(task.num_tables, int), *rng.integers(task.num_devices, size=(5, task.num_tables))]
-    )
-    assert worst < penalty_ms(task, MODEL) < np.inf
-
-
 # What it takes
 
 
@@ -134,18 +117,12 @@ class Bare:
         return known(task)
 
 
-def test_an_object_with_place_alone_is_an_agent(suite: TaskSuite) -> None:
+def test_an_object_with_place_alone_and_a_function_are_agents(suite: TaskSuite) -> None:
     result = evaluate(Bare(), suite)
-    assert result.agent == "Bare"
-    assert result.costs_ms.tolist() == evaluate(Answers(known), suite).costs_ms.tolist()
+    assert (result.agent, result.failures) == ("Bare", 0)
+    assert result.costs_ms.tolist() == evaluate(known, suite).costs_ms.tolist()
     assert [each.true_cost_queries for each in result.tasks] == [0] * 5
-
-
-def test_a_function_is_an_agent(suite: TaskSuite) -> None:
-    result = evaluate(known, suite)
-    assert (result.agent, result.failures) == ("known", 0)
-    assert evaluate(Bare().place, suite).agent == "place"
-    assert evaluate(lambda task: [0] * task.num_tables, suite).failures == 5
+    assert (evaluate(known, suite).agent, evaluate(Bare().place, suite).agent) == ("known", "place")
 
 
 @pytest.mark.parametrize(
@@ -203,11 +180,6 @@ def test_a_cost_that_is_no_number_is_a_named_error(suite: TaskSuite, value: floa
     assert evaluate(known, suite, Measured(penalty=value)).failures == 0  # nobody was charged it
 
 
-def test_a_class_in_place_of_a_model_is_refused(suite: TaskSuite) -> None:
-    with pytest.raises((InvalidOptionError, UnknownNameError), match=r"cost.model"):
-        evaluate(known, suite, AnalyticalCostModel)  # type: ignore[arg-type]
-
-
 def test_a_named_suite_is_loaded_with_its_split() -> None:
     for split in ("train", "test"):
         result = evaluate(make_agent("dim-greedy"), "dlrm-20x4", split=split)
@@ -215,14 +187,6 @@ def test_a_named_suite_is_loaded_with_its_split() -> None:
         assert (result.split, result.sha256) == (split, load_suite("dlrm-20x4", split).sha256)
     with pytest.raises(UnknownNameError):
         evaluate(make_agent("dim-greedy"), "dlrm-20x4", "analytic")
-
-
-def test_results_repeat(suite: TaskSuite) -> None:
-    one, other = (evaluate(make_agent("random", seed=3), suite).to_json() for _ in range(2))
-    for result in (one, other):
-        for each in result["tasks"]:
-            del each["seconds"]
-    assert one == other
 
 
 # The interval
@@ -257,13 +221,6 @@ def test_without_best_known_costs_of_all_tasks_there_is_no_gap(suite: TaskSuite)
 
 
 # Queries
-
-
-@pytest.mark.parametrize("name", ["random", *PAPER_HEURISTICS])
-def test_agents_without_a_cost_model_have_no_queries(suite: TaskSuite, name: str) -> None:
-    evaluation = evaluate(make_agent(name), suite)
-    assert evaluation.agent == name
-    assert [each.true_cost_queries for each in evaluation.tasks] == [0] * 5
 
 
 @pytest.mark.parametrize("name", ["cost-greedy", "local-search"])

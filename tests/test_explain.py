@@ -38,16 +38,6 @@ def test_the_phases_and_the_total_are_those_of_the_cost_model(suite: str, number
     assert explanation.tables_per_device.sum() == task.num_tables
 
 
-@pytest.mark.parametrize(("suite", "number", "agent"), CASES)
-def test_every_phase_has_its_slowest_device_marked(suite: str, number: int, agent: str) -> None:
-    task, explanation = explained(suite, number, agent)
-    estimate = MODEL.estimate(explanation.placement, task.tables, task.topology)
-    assert explanation.critical[estimate.phases_ms.argmax(axis=0), range(4)].all()
-    marked = np.where(explanation.critical, explanation.phases_ms, np.inf)
-    others = np.where(explanation.critical, -np.inf, explanation.phases_ms)
-    assert (marked.min(axis=0) > others.max(axis=0)).all()
-
-
 def test_equally_slow_devices_are_all_critical_and_an_idle_phase_has_none() -> None:
     phases = np.array([[1.0, 0.0, 2.0, 3.0], [1.0 - 1e-12, 0.0, 2.1, 3.0], [0.9, 0.0, 2.0, 2.9]])
     assert critical_devices(phases).tolist() == [

@@ -66,9 +66,9 @@ def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> 
     profile = hardware_profile("a100-dgx")
     plain = profile.topology(12)
     assert (plain.device, plain.links) == (profile.device, profile.links)
-    assert plain.host_of_device.tolist() == [0] * 8 + [1] * 4
+    assert plain.devices_per_host == 8
     assert plain.memory_cap_bytes.tolist() == [80 * 2**30] * 12
     given = profile.topology(2, devices_per_host=1, memory_cap_bytes=np.array([5, 7]))
-    assert given.host_of_device.tolist() == [0, 1]
+    assert given.devices_per_host == 1
     assert given.memory_cap_bytes.tolist() == [5, 7]
     assert profile.topology(3, memory_cap_bytes=9).memory_cap_bytes.tolist() == [9, 9, 9]

@@ -102,13 +102,6 @@ def test_features_are_standardised_logarithms_and_the_reuse_bins() -> None:
     assert tables.features().shape == (3, len(FEATURE_NAMES)) == (3, 21)
 
 
-def test_equal_tables_give_no_nan() -> None:
-    """Standardising within a task, as DreamShard does, divides by zero here."""
-    features = simple().select([1, 1, 1]).features()
-    assert np.isfinite(features).all()
-    assert (features == features[0]).all()
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_table_has_the_same_features_in_every_company(random_tables: Callable[..., Tables], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -223,18 +216,6 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
     with pytest.raises(InvalidTablesError, match=message) as error:
         simple(**changes)
     assert len(str(error.value)) < 200
-
-
-def test_a_table_that_is_never_read_is_fine() -> None:
-    bins = np.zeros((3, 17))
-    bins[1:, 0] = 1.0
-    tables = simple(
-        pooling_factor=[0.0, 1.0, 1.0],
-        distinct_rows=[0.0, 1.0, 1.0],
-        reuse_histogram=bins,
-        access_histogram=bins,
-    )
-    assert np.isfinite(tables.features()).all()
 
 
 @pytest.mark.parametrize(

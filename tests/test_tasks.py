@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlacementError,
     InvalidTaskError,
-    MemoryExceededError,
     TableTooLargeError,
     UnknownNameError,
 )
@@ -71,29 +69,15 @@ def test_a_cap_that_means_no_cap_does_not_overflow(tables: Tables, cap: int) -> 
     assert check_placement(np.zeros(5, int), task.tables, task.topology).tolist() == [0] * 5
 
 
-def test_totals_are_exact_beyond_what_floats_hold(tables: Tables) -> None:
-    huge = replace(tables, num_embeddings=2**38 + 1 + 2 * np.arange(5), embedding_dim=np.full(5, 2**16))
-    huge = huge.with_training(optimizer="rowwise_adagrad")
-    caps = huge.memory_bytes
-    assert int(float(caps.sum())) != caps.sum(), "this number would survive a float, and the test shows nothing"
-    Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps))
-    with pytest.raises(InvalidTaskError, match="Add devices"):
-        Task("x", huge, PROFILE.topology(5, memory_cap_bytes=caps - np.array([1, 0, 0, 0, 0])))
-
-
 def test_a_known_placement_is_checked_and_kept_read_only(tables: Tables) -> None:
     with pytest.raises(InvalidPlacementError, match=r"shape \(5,\)"):
         Task("x", tables, PROFILE.topology(2), np.zeros(4, int))
-    tight = PROFILE.topology(2, memory_cap_bytes=int(tables.memory_bytes.sum()) - 1)
-    with pytest.raises(MemoryExceededError, match="Device 0"):
-        Task("x", tables, tight, np.zeros(5, int))
     known = np.array([0, 1, 0, 1, 0])
     task = Task("x", tables, PROFILE.topology(2), known)
     known[0] = 1
     assert task.known_placement is not None
     assert task.known_placement.tolist() == [0, 1, 0, 1, 0]
-    with pytest.raises(ValueError, match="read-only"):
-        task.known_placement[0] = 1
+    assert not task.known_placement.flags.writeable
 
 
 @pytest.mark.parametrize(

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import gymnasium
 
-
-class EntryPoints(NamedTuple):
-    """The classes of an environment.
-
-    Attributes:
-        scalar: the environment.
-        vector: its vector environment.
-        nondeterministic: whether the same actions may give different rewards.
-    """
-
-    scalar: str
-    vector: str
-    nondeterministic: bool = False
-
-
-ENVIRONMENTS: dict[str, EntryPoints] = {
-    "EmbeddingPlacement-v0": EntryPoints(
-        "shard_gym.envs.placement.env:EmbeddingPlacementEnv",
-        "shard_gym.envs.placement.vector:EmbeddingPlacementVectorEnv",
-    ),
-    "EmbeddingPlacementReal-v0": EntryPoints(
-        "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",
-        "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",
-        nondeterministic=True,
-    ),
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "EmbeddingPlacement-v0": {
+        "entry_point": "shard_gym.envs.placement.env:EmbeddingPlacementEnv",
+        "vector_entry_point": "shard_gym.envs.placement.vector:EmbeddingPlacementVectorEnv",
+    },
+    "EmbeddingPlacementReal-v0": {
+        "entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",
+        "vector_entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",
+        "nondeterministic": True,  # the same actions may give different rewards
+    },
 }
-"""The entry points of each environment id."""
+"""The arguments of `gymnasium.register` for each environment id."""
 
 
 def register_environments() -> None:
     """Register every environment with Gymnasium; calling it again changes nothing."""
-    for env_id, entry_points in ENVIRONMENTS.items():
+    for env_id, arguments in ENVIRONMENTS.items():
         if env_id not in gymnasium.registry:
-            gymnasium.register(
-                env_id,
-                entry_points.scalar,
-                vector_entry_point=entry_points.vector,
-                nondeterministic=entry_points.nondeterministic,
-            )
+            gymnasium.register(env_id, **arguments)

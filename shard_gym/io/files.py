@@ -154,7 +154,9 @@ def _write_and_rename(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        umask = os.umask(0)  # it can only be read by setting it
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -166,12 +168,6 @@ def _unwritable(path: Path, error: OSError) -> UnwritablePathError:
     if isinstance(error, UnwritablePathError):
         return error
     return UnwritablePathError(f"{path} cannot be written: {error.strerror or error}. Choose another path.")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:

@@ -187,20 +187,7 @@ def _load(path: Path, source: Path) -> Lookups:
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int32, torch.int64):
             raise DamagedFileError(f"{source}: {name} must be a tensor of int32 or int64, not {_describe(tensor)}.")
         arrays.append(tensor.numpy())
-    lookups = Lookups(*arrays)
-    _check_shapes(lookups, source)
-    return lookups
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    dtype = getattr(value, "dtype", None)
-    return f"a {type(value).__name__}" + ("" if dtype is None else f" of {dtype}")
-
-
-def _check_shapes(lookups: Lookups, source: Path) -> None:
-    indices, offsets, lengths = lookups
+    indices, offsets, lengths = arrays
     if indices.ndim != 1 or lengths.ndim != 2 or lengths.size == 0:
         raise DamagedFileError(
             f"{source}: indices must have shape (N,) and lengths (tables, samples), "
@@ -216,3 +203,11 @@ def _check_shapes(lookups: Lookups, source: Path) -> None:
             f"{source}: offsets must run from 0 to the {len(indices)} indices, "
             f"but they run from {offsets[0]} to {offsets[-1]}."
         )
+    return Lookups(indices, offsets, lengths)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    dtype = getattr(value, "dtype", None)
+    return f"a {type(value).__name__}" + ("" if dtype is None else f" of {dtype}")

@@ -162,8 +162,7 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     Raises:
         DamagedFileError: `data` is not a pool; the message says why.
     """
-    record = parse_json(data, source)
-    _check_keys(record, _KEYS, source, "the pool")
+    record = _checked(parse_json(data, source), _KEYS, source, "the pool")
     if record["schema"] != SCHEMA:
         raise DamagedFileError(
             f"{source} has schema {record['schema']!r}; this version of shard-gym reads {SCHEMA!r}. "
@@ -171,55 +170,30 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
         )
     if not isinstance(record["name"], str) or not record["name"]:
         raise DamagedFileError(f"{source} has no name: its key 'name' is {record['name']!r}.")
-    card = _card(record["card"], source)
-    dims = record["embedding_dim"]
-    if not isinstance(record["num_embeddings"], list):
-        raise DamagedFileError(f"{source}: num_embeddings is {record['num_embeddings']!r}, not a list of numbers.")
-    count = len(record["num_embeddings"])
+    card, dims, law = _card(record["card"], source), record["embedding_dim"], record["law"]
+    if law is not None:
+        _checked(law, ("q", "s"), source, "the law")
+    workload = _checked(record["workload"], _WORKLOAD_KEYS, source, "the workload")
     try:
         tables = Tables(
-            workload=_workload(record["workload"], source),
-            names=() if record["names"] is None else tuple(_strings(record["names"], source, "names")),
-            embedding_dim=np.full(count, 4) if dims is None else _numbers(dims),
-            **{column: _numbers(record[column]) for column in _COLUMNS},
+            workload=Workload(**workload),
+            names=record["names"] or (),
+            embedding_dim=np.full(np.size(record["num_embeddings"]), 4) if dims is None else dims,
+            **{column: record[column] for column in _COLUMNS},
         )
-        popularity = _popularity(record["law"], source)
+        popularity = None if law is None else RowPopularity(**law)
         pool = Pool(record["name"], tables, card, popularity, dims_known=dims is not None)
-    except (InvalidTablesError, TypeError, OverflowError) as error:
+    except ValueError as error:
         raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error
     return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))
 
 
 def _card(record: Any, source: str) -> PoolCard:
     names = [field.name for field in fields(PoolCard)]
-    _check_keys(record, names, source, "the card")
+    _checked(record, names, source, "the card")
     title, origin, how_made = _strings([record[name] for name in names[:3]], source, "card")
     lists = (tuple(_strings(record[name], source, f"card.{name}")) for name in names[3:])
     return PoolCard(title, origin, how_made, *lists)
-
-
-def _workload(record: Any, source: str) -> Workload:
-    _check_keys(record, _WORKLOAD_KEYS, source, "the workload")
-    return Workload(**record)
-
-
-def _popularity(record: Any, source: str) -> RowPopularity | None:
-    if record is None:
-        return None
-    _check_keys(record, ("q", "s"), source, "the law")
-    return RowPopularity(_numbers(record["q"]), _numbers(record["s"]))
-
-
-def _numbers(value: Any) -> Any:
-    """`value` if it is a list of numbers or of such lists; NumPy would accept texts such as "12" as numbers."""
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list of numbers.")
-    for item in value:
-        if isinstance(item, list):
-            _numbers(item)
-        elif isinstance(item, bool) or not isinstance(item, (int, float)):
-            raise TypeError(f"{item!r} is not a number.")
-    return value
 
 
 def _strings(value: Any, source: str, what: str) -> list[str]:
@@ -228,8 +202,8 @@ def _strings(value: Any, source: str, what: str) -> list[str]:
     return value
 
 
-def _check_keys(record: Any, wanted: Sequence[str], source: str, what: str) -> None:
-    """Raise unless `record` is an object with exactly the wanted keys."""
+def _checked(record: Any, wanted: Sequence[str], source: str, what: str) -> dict[str, Any]:
+    """`record`, if it is an object with exactly the wanted keys."""
     if not isinstance(record, dict):
         raise DamagedFileError(f"{source}: {what} must be an object, not a {type(record).__name__}.")
     missing = [key for key in wanted if key not in record]
@@ -238,3 +212,4 @@ def _check_keys(record: Any, wanted: Sequence[str], source: str, what: str) -> N
         raise DamagedFileError(
             f"{source}: {what} has missing keys {missing or 'none'} and unknown keys {unknown or 'none'}."
         )
+    return record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from shard_gym import register_environments
 from shard_gym.envs.registration import ENVIRONMENTS
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
@@ -51,17 +49,6 @@ shard_gym.register_environments()
 print(before == gymnasium.registry)
 """
     assert in_a_fresh_process(script, tmp_path).strip() == "True"
-
-
-def test_every_environment_of_the_table_is_registered() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        register_environments()
-    specs = {env_id: gymnasium.spec(env_id) for env_id in ENVIRONMENTS}
-    found = {
-        env_id: (spec.entry_point, spec.vector_entry_point, spec.nondeterministic) for env_id, spec in specs.items()
-    }
-    assert found == ENVIRONMENTS
 
 
 def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:

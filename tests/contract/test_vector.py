@@ -52,7 +52,7 @@ def play(env: AnyVector, steps: int, seed: int = 0, *, keep: Callable[[Any], Any
 
 @EACH
 def test_gymnasium_makes_it_by_itself(env_id: str) -> None:
-    vector_class = load_env_creator(ENVIRONMENTS[env_id].vector)
+    vector_class = load_env_creator(ENVIRONMENTS[env_id]["vector_entry_point"])
     for more in ({}, {"vectorization_mode": "vector_entry_point"}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -117,7 +117,7 @@ def test_every_instance_has_its_own_autoreset_mode(env_id: str) -> None:
     given = {None: "NEXT_STEP", **{mode: mode.name for mode in AutoresetMode}}
     given.update({mode.value: mode.name for mode in AutoresetMode})
     given.update({mode.name.lower(): mode.name for mode in AutoresetMode})
-    vector_class = load_env_creator(ENVIRONMENTS[env_id].vector)
+    vector_class = load_env_creator(ENVIRONMENTS[env_id]["vector_entry_point"])
     of_class = dict(vector_class.metadata)
     arguments = [{} if mode is None else {"autoreset_mode": mode} for mode in given]
     envs = [gymnasium.make_vec(env_id, num_envs=1, suite="dlrm-20x4", **more) for more in arguments]

@@ -91,7 +91,8 @@ def test_the_order_of_the_tables_does_not_matter(zipf_tables: Any, problem: Prob
 
 def device_permutations(topology: Topology, random: Any) -> Placement:
     """A permutation of the devices that keeps hosts together and swaps only hosts of equal size."""
-    hosts = [list(np.flatnonzero(topology.host_of_device == host)) for host in range(topology.host_of_device.max() + 1)]
+    host_of_device = np.arange(topology.num_devices) // topology.devices_per_host
+    hosts = [list(np.flatnonzero(host_of_device == host)) for host in range(host_of_device.max() + 1)]
     full = [host for host in hosts if len(host) == topology.devices_per_host]
     random.shuffle(full)
     for host in hosts:

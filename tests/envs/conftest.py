@@ -1,4 +1,4 @@
-"""Environments over tasks of one's own, and whole episodes."""
+"""Environments over tasks of one's own, whole episodes, and tasks of several environments as one problem."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.tasks import Task, TaskSuite
 
@@ -47,3 +50,16 @@ def random_actions() -> Callable[[EmbeddingPlacementEnv, np.random.Generator], I
             yield int(rng.choice(np.flatnonzero(env.action_masks())))
 
     return actions
+
+
+@pytest.fixture(scope="session")
+def together() -> Callable[[list[Task], int, int], Problem]:
+    """Makes one problem of tasks, each in an environment of its own, padded to a number of tables and of devices."""
+
+    def make(tasks: list[Task], max_tables: int, max_devices: int) -> Problem:
+        source: Any = None  # no suite: every task is stored once for each environment
+        prepared = PreparedTasks(source, make_cost_model("analytical"), max_tables, max_devices, len(tasks))
+        prepared.begin(np.arange(len(tasks)), tasks)
+        return prepared.problem
+
+    return make

@@ -11,20 +11,6 @@ from shard_gym.pools.reuse import reuse_statistics
 POOLS = ("dlrm-2021", "dlrm-2022")
 
 
-@pytest.mark.parametrize(
-    ("name", "num_tables", "batch_size", "lookups", "distinct"),
-    [("dlrm-2021", 856, 65536, 887_017_990, 128_435_723), ("dlrm-2022", 788, 131072, 1_405_446_071, 110_259_895)],
-)
-def test_the_totals_are_the_published_ones(
-    name: str, num_tables: int, batch_size: int, lookups: int, distinct: int
-) -> None:
-    goal = dlrm.published_totals(name)
-    assert (goal.num_tables, goal.batch_size) == (num_tables, batch_size)
-    assert (goal.lookups, goal.distinct_rows) == (lookups, distinct)
-    assert goal.unique_hist.sum() == pytest.approx(1, abs=0.003)
-    assert goal.access_hist.sum() == pytest.approx(1, abs=0.003)
-
-
 @pytest.mark.parametrize("name", POOLS)
 def test_the_tables_add_up_to_the_published_totals(name: str) -> None:
     """From the stored rows, pooling factors and popularities, not from the stored statistics."""

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from shard_gym.checks import is_integer
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
@@ -312,6 +313,6 @@ def task_source(suite: Any, split: str) -> TaskSource:
 def _padding(name: str, given: int | None, needed: int) -> int:
     if given is None:
         return int(needed)
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < needed:
+    if not is_integer(given) or given < needed:
         raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
     return int(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -123,16 +122,6 @@ class Problem:
             getattr(self.tables, f.name)[row] = getattr(prepared.tables, f.name)[0]
         self.take(np.array([row]), prepared, np.zeros(1, np.int64))
         self.row[row] = row
-
-    @staticmethod
-    def stack(problems: Sequence[Problem]) -> Problem:
-        """Prepared tasks (N = 1 each) of equal padding as one problem, each in an environment of its own."""
-        first, count = problems[0], len(problems)
-        tables = empty_tables(count, first.max_tables, first.tables.loads.shape[2])
-        stacked = empty_problem(count, first.max_devices, tables)
-        for row, problem in enumerate(problems):
-            stacked.put(row, problem)
-        return stacked
 
 
 def _per_env(problem: Problem) -> list[NDArray[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -47,39 +46,26 @@ class Reward(Protocol):
         """(N,) float64 rewards."""
 
 
-class TerminalReward:
-    """0 until the episode ends, then minus its cost in ms (DreamShard, section 3.2)."""
-
-    def __call__(self, transition: Transition) -> FloatArray:
-        """(N,) float64, ms."""
-        if not np.count_nonzero(transition.over):  # nearly every step of a single environment
-            return np.zeros(len(transition.over))
-        return np.where(transition.over, -transition.final_cost_ms, 0.0)
+def terminal(transition: Transition) -> FloatArray:
+    """(N,) float64, ms: 0 until the episode ends, then minus its cost (DreamShard, section 3.2)."""
+    if not np.count_nonzero(transition.over):  # nearly every step of a single environment
+        return np.zeros(len(transition.over))
+    return np.where(transition.over, -transition.final_cost_ms, 0.0)
 
 
-class DenseReward:
-    """Minus what the step added to the cost, in ms; the sum over an episode is that of `TerminalReward`."""
-
-    def __call__(self, transition: Transition) -> FloatArray:
-        """(N,) float64, ms."""
-        return transition.cost_before_ms - np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
+def dense(transition: Transition) -> FloatArray:
+    """(N,) float64, ms: minus what the step added to the cost; the sum over an episode is that of `terminal`."""
+    return transition.cost_before_ms - np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
 
 
-class NormalizedReward:
-    """0 until the episode ends, then minus its cost divided by the task's lower bound; at most -1."""
-
-    def __call__(self, transition: Transition) -> FloatArray:
-        """(N,) float64, without unit."""
-        if not np.count_nonzero(transition.over):
-            return np.zeros(len(transition.over))
-        return np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
+def normalized(transition: Transition) -> FloatArray:
+    """(N,) float64: 0 until the episode ends, then minus its cost divided by the task's lower bound; at most -1."""
+    if not np.count_nonzero(transition.over):
+        return np.zeros(len(transition.over))
+    return np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
 
 
-REWARDS: dict[str, Callable[[], Reward]] = {
-    "terminal": TerminalReward,
-    "dense": DenseReward,
-    "normalized": NormalizedReward,
-}
+REWARDS: dict[str, Reward] = {"terminal": terminal, "dense": dense, "normalized": normalized}
 
 
 def make_reward(reward: str | Reward) -> Reward:
@@ -95,4 +81,4 @@ def make_reward(reward: str | Reward) -> Reward:
         return reward
     if reward not in REWARDS:
         raise unknown_name("reward", reward, REWARDS)
-    return REWARDS[reward]()
+    return REWARDS[reward]

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.reward import Reward
@@ -67,15 +68,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         copy: bool = True,
         max_episode_steps: int | None = None,
     ) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
-            raise InvalidOptionError(f"num_envs must be an integer of at least 1, not {num_envs!r}.")
         if max_episode_steps is not None:
             raise InvalidOptionError(
                 f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, after one step "
                 "for each table."
             )
         check_render_mode(render_mode)
-        self.num_envs = int(num_envs)
+        self.num_envs = checked_count("num_envs", num_envs)
         self.render_mode = render_mode
         self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": _autoreset_mode(autoreset_mode)}
         self._share = not copy

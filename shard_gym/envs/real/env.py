@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -195,26 +195,15 @@ def tasks_on(source: TaskSource, profile: HardwareProfile) -> TaskSource:
     return _suite_on(source, profile.name) if isinstance(source, TaskSuite) else _SourceOn(source, profile)
 
 
-@dataclass(frozen=True)
 class _SourceOn:
-    """See `tasks_on`."""
+    """See `tasks_on`; the members are those of `TaskSource`."""
 
-    source: TaskSource
-    profile: HardwareProfile
-
-    @property
-    def max_tables(self) -> int:
-        """See `TaskSource`."""
-        return self.source.max_tables
-
-    @property
-    def max_devices(self) -> int:
-        """See `TaskSource`."""
-        return self.source.max_devices
+    def __init__(self, source: TaskSource, profile: HardwareProfile) -> None:
+        self.max_tables, self.max_devices = source.max_tables, source.max_devices
+        self._source, self._profile = source, profile
 
     def sample(self, rng: np.random.Generator) -> Task:
-        """See `TaskSource`."""
-        return _task_on(self.source.sample(rng), self.profile)
+        return _task_on(self._source.sample(rng), self._profile)
 
 
 @lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, PlainCosts
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import prepare
 from shard_gym.envs.core.state import (
     MAX_PLAIN_DEVICES,
     PlacementState,
@@ -49,11 +49,11 @@ def same_bits(one: Any, many: Any) -> None:
         assert value.tobytes() == many[key][:1].tobytes(), key
 
 
-def an_episode(task: Any, rng: np.random.Generator) -> int:
+def an_episode(task: Any, together: Any, rng: np.random.Generator) -> int:
     """Play `task` alone and as two environments of one batch; the status at the end."""
     model, arrays = Watched(), Watched()
     alone = prepare(task, model, *PADDING)
-    twice = Problem.stack([alone, alone])
+    twice = together([task, task], *PADDING)
     state, states = initial_state(alone, model), initial_state(twice, model)
     model.arrays = model.plain = legal = 0
     for _ in range(task.num_tables + 1):  # and once more after the end
@@ -72,18 +72,19 @@ def an_episode(task: Any, rng: np.random.Generator) -> int:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_alone_is_as_among_others(random_task: Any, seed: int) -> None:
+def test_alone_is_as_among_others(random_task: Any, together: Any, seed: int) -> None:
     """Tasks of all sizes on one host or several, tables of mixed widths, ample and tight memory."""
     rng = np.random.default_rng(seed)
     slack = rng.choice([None, 1.02, 1.3])
     tables, devices = int(rng.integers(1, PADDING[0] + 1)), int(rng.integers(1, PADDING[1] + 1))
-    an_episode(random_task(rng, tables, devices, slack=slack, devices_per_host=int(rng.integers(1, 18))), rng)
+    task = random_task(rng, tables, devices, slack=slack, devices_per_host=int(rng.integers(1, 18)))
+    an_episode(task, together, rng)
 
 
-def test_episodes_end_in_every_way(random_task: Any) -> None:
+def test_episodes_end_in_every_way(random_task: Any, together: Any) -> None:
     """Or the comparison above would not see all of them."""
     rng = np.random.default_rng(0)
-    ends = [an_episode(random_task(rng, 9, 3, slack=1.05), rng) for _ in range(30)]
+    ends = [an_episode(random_task(rng, 9, 3, slack=1.05), together, rng) for _ in range(30)]
     assert set(ends) == {Status.COMPLETE, Status.ILLEGAL_ACTION, Status.DEAD_END}
 
 

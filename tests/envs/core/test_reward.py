@@ -41,21 +41,8 @@ def test_dense_and_terminal_rewards_have_the_same_sum(random_task: Any, env_of: 
     assert ("failure" in info) == bool(seed % 2)
     assert sum(dense) == pytest.approx(terminal[-1], rel=1e-12)
     assert not any(terminal[:-1])
-    assert terminal[-1] < 0
+    assert all(reward < 0 for reward in (terminal[-1], dense[0]))
     assert all(reward <= 1e-12 for reward in dense)  # a table that joins never makes the others faster
-
-
-def test_dense_rewards_are_what_each_step_added(random_task: Any, env_of: Any) -> None:
-    task = random_task(np.random.default_rng(2), 6, 2)
-    env = env_of(task, reward="dense")
-    env.reset(seed=0)
-    order, placed = env.problem.order[0].tolist(), 0.0
-    for step, device in enumerate([0, 1, 1, 0, 0, 1], start=1):
-        _, reward, *_ = env.step(device)
-        so_far = task.tables.select(order[:step])
-        cost = MODEL.estimate(np.array([0, 1, 1, 0, 0, 1][:step]), so_far, task.topology).total_ms
-        assert reward == pytest.approx(placed - cost, rel=1e-9, abs=1e-12)
-        placed = cost
 
 
 @given(seed=st.integers(0, 2**32 - 1))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,11 +43,11 @@ def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(rng.random(len(picks)) < 0.1, rng.integers(mask.shape[1], size=len(picks)), picks)
 
 
-def under_way(random_task: Any, seed: int, count: int, steps: int) -> tuple[Problem, PlacementState]:
+def under_way(random_task: Any, together: Any, seed: int, count: int, steps: int) -> tuple[Problem, PlacementState]:
     """`count` placements after `steps` steps, on several hosts; some of them over."""
     rng = np.random.default_rng(seed)
     tasks = [random_task(rng, 3 + row % 9, 2 + row % 7, devices_per_host=3) for row in range(count)]
-    problem = Problem.stack([prepared(task) for task in tasks])
+    problem = together(tasks, MAX_TABLES, MAX_DEVICES)
     state = initial_state(problem, MODEL)
     for _ in range(steps):
         advance(problem, state, mostly_legal(action_mask(problem, state), rng), MODEL)
@@ -69,17 +66,19 @@ def differing(one: PlacementState, other: PlacementState, rows: Any = slice(None
 @pytest.mark.parametrize("count", [1, 4, 33])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("hosts", ["one or several", "one"])
-def test_many_rows_step_exactly_as_each_would_alone(random_task: Any, count: int, seed: int, hosts: str) -> None:
+def test_many_rows_step_exactly_as_each_would_alone(
+    random_task: Any, together: Any, count: int, seed: int, hosts: str
+) -> None:
     rng = np.random.default_rng([seed, count])
-    problems = [prepared(task) for task in mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)]
-    together = Problem.stack(problems)
+    tasks = mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)
+    problems, many = [prepared(task) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
     if hosts == "one" or count > 1:
-        assert together.cluster.crosses_hosts.any() == (hosts != "one")
-    state, alone = initial_state(together, MODEL), [initial_state(problem, MODEL) for problem in problems]
+        assert many.cluster.crosses_hosts.any() == (hosts != "one")
+    state, alone = initial_state(many, MODEL), [initial_state(problem, MODEL) for problem in problems]
     for _ in range(MAX_TABLES + 2):  # goes on after the last row is over
-        actions = mostly_legal(action_mask(together, state), rng)
+        actions = mostly_legal(action_mask(many, state), rng)
         before = state.copy()
-        advance(together, state, actions, MODEL)
+        advance(many, state, actions, MODEL)
         assert not differing(before, state, before.over)
         for i, (problem, row) in enumerate(zip(problems, alone, strict=True)):
             advance(problem, row, actions[i : i + 1], MODEL)
@@ -93,11 +92,11 @@ def test_many_rows_step_exactly_as_each_would_alone(random_task: Any, count: int
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_the_state_is_what_the_assignment_says(random_task: Any, seed: int) -> None:
+def test_the_state_is_what_the_assignment_says(random_task: Any, together: Any, seed: int) -> None:
     """Loads, memory, phases and cost of every row, recomputed from scratch after every step."""
     rng = np.random.default_rng(seed)
     tasks = mixed_tasks(random_task, rng, 3)
-    problem = Problem.stack([prepared(task) for task in tasks])
+    problem = together(tasks, MAX_TABLES, MAX_DEVICES)
     state = initial_state(problem, MODEL)
     for _ in range(MAX_TABLES):
         advance(problem, state, mostly_legal(action_mask(problem, state), rng), MODEL)
@@ -120,8 +119,8 @@ def test_the_state_is_what_the_assignment_says(random_task: Any, seed: int) -> N
             assert not state.memory_used[row, task.num_devices :].any()
 
 
-def test_a_step_writes_into_the_state_and_nothing_else(random_task: Any) -> None:
-    problem, state = under_way(random_task, 5, 33, 2)
+def test_a_step_writes_into_the_state_and_nothing_else(random_task: Any, together: Any) -> None:
+    problem, state = under_way(random_task, together, 5, 33, 2)
     assert problem.cluster.crosses_hosts.any()
     for record in (problem, problem.tables, problem.cluster):
         for value in vars(record).values():
@@ -133,30 +132,11 @@ def test_a_step_writes_into_the_state_and_nothing_else(random_task: Any) -> None
     assert all(array is getattr(state, name) for name, array in arrays.items())
 
 
-def test_an_illegal_action_places_nothing(random_task: Any) -> None:
-    problem = prepared(random_task(np.random.default_rng(0), 4, 2))
-    state = initial_state(problem, MODEL)
-    advance(problem, state, np.array([0]), MODEL)
-    before = state.copy()
-    advance(problem, state, np.array([5]), MODEL)
-    assert state.status[0] == Status.ILLEGAL_ACTION
-    assert sorted(differing(before, state)) == ["fits", "status"]
+# Where a state begins
 
 
-# Where a state begins, and copies of it
-
-
-def test_nothing_placed_costs_nothing(random_task: Any) -> None:
-    problem = prepared(random_task(np.random.default_rng(0), 4, 3))
-    state = initial_state(problem, MODEL)
-    assert state.cost_ms.tolist() == [0.0]
-    assert not state.phases_ms.any()
-    assert (state.assignment == UNPLACED).all()
-    assert action_mask(problem, state)[0].tolist() == [True] * 3 + [False] * 6
-
-
-def test_to_begin_again_touches_only_the_rows_given(random_task: Any) -> None:
-    problem, state = under_way(random_task, 9, 12, 4)
+def test_to_begin_again_touches_only_the_rows_given(random_task: Any, together: Any) -> None:
+    problem, state = under_way(random_task, together, 9, 12, 4)
     assert len(set(state.status.tolist())) >= 2
     before, fresh = state.copy(), initial_state(problem, MODEL)
     again = np.array([11, 2, 3])
@@ -164,38 +144,6 @@ def test_to_begin_again_touches_only_the_rows_given(random_task: Any) -> None:
     assert not differing(state, fresh, again)
     assert not differing(state, before, np.setdiff1d(np.arange(12), again))
     assert differing(state, before, again)
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [lambda state: pickle.loads(pickle.dumps(state)), copy.deepcopy, PlacementState.copy],
-    ids=["pickle", "deepcopy", "own copy"],
-)
-@pytest.mark.parametrize("count", [1, 5])
-def test_a_copied_state_goes_on_as_the_original(
-    random_task: Any, copied: Callable[[PlacementState], PlacementState], count: int
-) -> None:
-    """A step writes through views of the arrays, which another layout in memory would turn into copies."""
-    problem, state = under_way(random_task, 11, count, 1)
-    twin = copied(state)
-    assert not any(np.shares_memory(value, getattr(twin, name)) for name, value in vars(state).items())
-    for _ in range(3):
-        actions = action_mask(problem, state).argmax(axis=1)
-        advance(problem, state, actions, MODEL)
-        advance(problem, twin, actions, MODEL)
-        assert not differing(twin, state)
-    assert state.memory_used.any()
-
-
-def test_a_pickled_problem_costs_the_same(random_task: Any) -> None:
-    problem, state = under_way(random_task, 12, 9, 0)
-    twin, other = pickle.loads(pickle.dumps(problem)), state.copy()
-    for _ in range(MAX_TABLES):
-        actions = action_mask(problem, state).argmax(axis=1)
-        advance(problem, state, actions, MODEL)
-        advance(twin, other, actions, MODEL)
-        assert not differing(state, other)
-    assert state.cost_ms.all()
 
 
 def test_a_table_that_fills_a_device_exactly_fits(random_task: Any) -> None:

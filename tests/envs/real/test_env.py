@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import shard_gym
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
@@ -82,16 +80,6 @@ def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasi
     assert infos[1]["measurement"]["seconds"] == 0
     assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
     assert infos[2]["phase_costs_ms"][::-1, COMPUTE].tolist() == infos[0]["phase_costs_ms"][:, COMPUTE].tolist()
-
-
-def test_both_checkers_pass(suite: TaskSuite, env: gymnasium.Env[Any, Any]) -> None:
-    from stable_baselines3.common.env_checker import check_env as sb3_check_env
-
-    twin = gymnasium.make(ID, suite=suite, measured=env.unwrapped.measured).unwrapped
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gymnasium_check_env(twin, skip_close_check=True)  # its workers are those of `env`
-        sb3_check_env(twin, warn=True)
 
 
 def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import missing_extra
+from shard_gym.io.pictures import INK, LINE
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 
-INK, GREY, LINE, TRACK, SLATE, ALERT = "#1F2933", "#66727F", "#D5DBE1", "#EDF0F3", "#8796A5", "#B3261E"
+TRACK, SLATE, ALERT = "#EDF0F3", "#8796A5", "#B3261E"
 DPI = 100
 
 

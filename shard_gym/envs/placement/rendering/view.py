@@ -7,18 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import PHASES, FloatArray
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.episodes import Episodes
 from shard_gym.errors import InvalidPlacementError
+from shard_gym.explain import critical_devices
 from shard_gym.placement import memory_used
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
 MAX_ROWS = 16
 """Devices shown one by one; of more, the most loaded."""
-
-_EQUAL = 1e-9
-"""Relative difference below which two devices are equally slow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +32,7 @@ class PlacementView:
         next_table: the table to be placed next; -1 if there is none or the order is not known.
 
     Raises:
-        InvalidPlacementError: an array has a wrong shape, names a device that does not exist, or holds a NaN, or
-            `next_table` is placed already.
+        InvalidPlacementError: a cost is NaN or infinite.
     """
 
     task: Task
@@ -46,21 +43,6 @@ class PlacementView:
     next_table: int = -1
 
     def __post_init__(self) -> None:
-        tables, devices = self.task.num_tables, self.task.num_devices
-        if np.shape(self.placement) != (tables,) or np.shape(self.phases_ms) != (devices, len(PHASES)):
-            raise InvalidPlacementError(
-                f"A view of {self.task!r} needs a placement of shape ({tables},) and phases_ms of shape "
-                f"({devices}, {len(PHASES)}), not {np.shape(self.placement)} and {np.shape(self.phases_ms)}."
-            )
-        if self.placement.min() < -1 or self.placement.max() >= devices:
-            raise InvalidPlacementError(
-                f"A view of {self.task!r} holds devices 0 to {devices - 1}, or -1 for a table without one; "
-                f"this placement goes from {self.placement.min()} to {self.placement.max()}."
-            )
-        if self.next_table != -1 and self.next_table not in self.unplaced:
-            raise InvalidPlacementError(
-                f"next_table of a view of {self.task!r} must be an unplaced table, or -1; not {self.next_table!r}."
-            )
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
             raise InvalidPlacementError(f"The costs of a view of {self.task!r} must be finite numbers of ms.")
 
@@ -108,14 +90,13 @@ class PlacementView:
     @property
     def slowest(self) -> NDArray[np.bool_]:
         """(D, 4) bool, the slowest devices of each phase; none for a phase that takes no time."""
-        longest = self.spans_ms
-        return np.asarray((self.phases_ms >= longest * (1 - _EQUAL)) & (longest > 0))
+        return critical_devices(self.phases_ms)
 
-    def most_loaded(self, count: int = MAX_ROWS) -> NDArray[np.int64]:
-        """At most `count` devices, ascending: the slowest of each phase first, then those busy for longest."""
+    def most_loaded(self) -> NDArray[np.int64]:
+        """At most `MAX_ROWS` devices, ascending: the slowest of each phase first, then those busy for longest."""
         busy = self.phases_ms.sum(axis=1)
         busy[self.phases_ms.argmax(axis=0)] = np.inf
-        return np.sort(np.argsort(-busy, kind="stable")[:count])
+        return np.sort(np.argsort(-busy, kind="stable")[:MAX_ROWS])
 
     def memory_unit(self) -> tuple[str, int]:
         """GiB or MiB, whichever suits the devices, and its bytes."""

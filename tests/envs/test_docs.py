@@ -1,0 +1,126 @@
+"""The class docstrings are the documentation pages; they are held against the code they describe."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
+from shard_gym.envs.core.reward import REWARDS
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import OBSERVATIONS
+from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
+from shard_gym.envs.registration import ENVIRONMENTS
+
+EACH = pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingPlacementRealEnv])
+
+
+def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
+    """The text under `## heading`."""
+    text = inspect.cleandoc(env_class.__doc__ or "").split(f"## {heading}\n", 1)[1]
+    return re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def documented_arrays() -> dict[str, tuple[bool, str, str]]:
+    """Starred or not, shape and dtype of each array, by key."""
+    rows = re.findall(r"^\| `(\w+)`( \*)? \| \(([^)]*)\) \| (\w+) \|", section("Observation Space"), re.MULTILINE)
+    assert rows
+    return {key: (bool(star), shape, dtype) for key, star, shape, dtype in rows}
+
+
+@EACH
+def test_the_headings_are_those_of_gymnasiums_own_pages_in_their_order(env_class: Any) -> None:
+    assert re.findall(r"^## (.*)$", inspect.cleandoc(env_class.__doc__), re.MULTILINE) == [
+        "Description",
+        "Action Space",
+        "Observation Space",
+        "Starting State",
+        "Rewards",
+        "Episode End",
+        "Information",
+        "Arguments",
+        "References",
+        "Version History",
+    ]
+
+
+@EACH
+def test_the_arguments_are_those_of_init_with_their_defaults(env_class: Any) -> None:
+    documented = dict(re.findall(r"`(\w+)=([^`]+)`", section("Arguments", env_class).split("```")[2]))
+    parameters = inspect.signature(env_class.__init__).parameters
+    expected = {name: repr(p.default).replace("'", '"') for name, p in parameters.items() if name != "self"}
+    assert documented == expected
+
+
+@EACH
+def test_the_example_runs(env_class: Any) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", section("Arguments", env_class), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert type(names["env"].unwrapped) is env_class
+    names["env"].reset(seed=0)
+
+
+@EACH
+def test_the_version_history_ends_with_the_registered_version(env_class: Any) -> None:
+    versions = re.findall(r"^\* (v\d+):", section("Version History", env_class), re.MULTILINE)
+    assert f"{env_class.__name__.removesuffix('Env')}-{versions[0]}" in ENVIRONMENTS
+
+
+@EACH
+def test_the_penalty_is_the_multiple_named(random_task: Any, env_class: Any) -> None:
+    task, model = random_task(np.random.default_rng(0), 4, 3), make_cost_model("analytical")
+    charging = model if env_class is EmbeddingPlacementEnv else MeasuredCostModel("cpu")
+    bound = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[1]
+    (factor,) = re.findall(r"([\d.]+) times an upper bound", " ".join(section("Rewards", env_class).split()))
+    assert charging.penalty_ms(task.tables, task.topology) == pytest.approx(float(factor) * bound)
+
+
+def test_the_measuring_arguments_have_the_defaults_of_the_model() -> None:
+    """The vector environment hands them on only if they are given."""
+    real, model = (
+        inspect.signature(each.__init__).parameters for each in (EmbeddingPlacementRealEnv, MeasuredCostModel)
+    )
+    assert {name: real[name].default for name in MEASURING} == {name: model[name].default for name in MEASURING}
+    assert all(f'"{layout}"' in section("Arguments", EmbeddingPlacementRealEnv) for layout in LAYOUTS)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_the_spaces_are_those_documented(observation: str) -> None:
+    env = EmbeddingPlacementEnv("dlrm-20x4", max_tables=31, max_devices=7, observation=observation)
+    assert section("Action Space").startswith("\n`Discrete(max_devices)`")
+    assert repr(env.action_space) == "Discrete(7)"
+    documented = {
+        key: ((int(eval(shape.rstrip(","), {"T": 31, "D": 7})),), dtype)
+        for key, (starred, shape, dtype) in documented_arrays().items()
+        if observation == "full" or not starred
+    }
+    assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
+    obs, _ = env.reset(seed=0)
+    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+
+
+def test_the_rewards_and_observations_are_those_there_are() -> None:
+    assert set(re.findall(r'^- `"(\w+)"`', section("Rewards"), re.MULTILINE)) == set(REWARDS)
+    named = set(re.findall(r'observation="(\w+)"', EmbeddingPlacementEnv.__doc__ or ""))
+    assert named == set(OBSERVATIONS)
+
+
+def test_the_information_is_what_steps_return(random_task: Any, env_of: Any) -> None:
+    text, running = section("Information"), {"action_mask", "task"}
+    env = env_of(random_task(np.random.default_rng(0), 2, 2), max_devices=3)
+    assert set(env.reset(seed=0)[1]) == set(env.step(0)[4]) == running
+    complete = env.step(1)[4]
+    assert set(complete) == running | {"placement", "cost_ms", "phase_costs_ms"}
+    env.reset(seed=0)
+    failed = env.step(2)[4]
+    assert set(failed) == running | {"failure"}
+    for key in {*complete, *failed, *failed["failure"]}:
+        assert f"`{key}`" in text, key
+    for reason in ("illegal_action", "dead_end"):
+        assert f'"{reason}"' in text
