@@ -13,10 +13,9 @@ from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
 from shard_gym.cli.console import errors, new_progress, output, sentence
 from shard_gym.cli.options import OptionalInt
 from shard_gym.errors import InvalidOptionError, RunsFailedError
-from shard_gym.experiments.processes import perform_all
 from shard_gym.experiments.report import PAGE, write_report
 from shard_gym.experiments.results import Results
-from shard_gym.experiments.runs import Run, record_path
+from shard_gym.experiments.runs import Run, perform_all, record_path
 from shard_gym.experiments.study import Study
 from shard_gym.io.files import require_writable
 from shard_gym.io.pictures import matplotlib_missing
