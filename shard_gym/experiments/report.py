@@ -260,6 +260,7 @@ def draw_suites(results: Results, found: Sequence[Result]) -> Figure | None:
     suites = list(dict.fromkeys(suite for by_suite in changes.values() for suite in by_suite))
     figure = Figure(figsize=(12.0, 1.6 + 0.5 * len(suites)), facecolor="white", layout="constrained")
     axes = figure.add_subplot()
+    axes.set_xscale("symlog", linthresh=1.0)
     for number, (method, by_suite) in enumerate(changes.items()):
         means, half_widths = zip(*map(mean_interval, by_suite.values()), strict=True)
         axes.errorbar(
@@ -273,7 +274,6 @@ def draw_suites(results: Results, found: Sequence[Result]) -> Figure | None:
             label=method,
         )
     axes.axvline(0.0, color=INK, linewidth=1.2)
-    axes.set_xscale("symlog", linthresh=1.0)
     steps = (1, 3, 10, 30, 100, 300, 1000)  # equal distances on this axis
     low, high = axes.get_xlim()
     axes.set_xticks([tick for tick in (*(-step for step in steps), 0, *steps) if low <= tick <= high])

@@ -94,7 +94,7 @@ class Result:
         return float(np.mean(training)), float(np.mean([record["test"]["queries"] for record in self.records]))
 
     def surrogate_errors(self, kind: str) -> list[float]:
-        """The surrogate's relative error of each seed on placements of `kind` (see `ERROR_KINDS`); empty without one."""
+        """The surrogate's relative error, by seed, on placements of `kind` (see `ERROR_KINDS`); empty without one."""
         errors = [record["estimate_errors"] or {} for record in self.records]
         return [each[kind] for each in errors if kind in each]
 
