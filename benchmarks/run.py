@@ -2,8 +2,7 @@
 
 Compare ratios within one run; absolute rates depend on the machine. The record has
 
-    shapes              steps/s by tables x devices: of the scalar environment (with each observation, and without plain
-                        numbers), of the vector environment, and of the bare loop (see bare_loop.py)
+    rates               rows of steps/s: tables x devices, N or kind, each observation, bare loop
     task_preparation_s  seconds to prepare a task of 50 tables
     local_search        moves costed per second, alone and within a whole search
     large_task          seconds to place 1,000 tables on 128 devices
@@ -18,8 +17,9 @@ import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
 NUM_ENVS = (1, 16, 128, 1024, 4096)
 """Sizes of the vector environment."""
 
+OBSERVATIONS = ("full", "compact")
+
 
 @dataclass
 class Args:
@@ -64,15 +66,17 @@ class ArraysOnly(AnalyticalCostModel):
     plain_costs = AdditiveCostModel.plain_costs
 
 
-def median_rate(work: Callable[[], int], repeats: int) -> float:
-    """Median over `repeats` runs of the items per second of `work`, which returns their number; one run warms up."""
+def median_rate(work: Callable[[], tuple[int, float]], repeats: int) -> float:
+    """Median over `repeats` runs of the items per second of `work`, which returns items and seconds; one warms up."""
     work()
-    rates = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        items = work()
-        rates.append(items / (time.perf_counter() - started))
-    return statistics.median(rates)
+    return statistics.median(items / spent for items, spent in (work() for _ in range(repeats)))
+
+
+def timed(work: Callable[[], int]) -> tuple[int, float]:
+    """The number that `work` returns, and the seconds it took."""
+    started = time.perf_counter()
+    items = work()
+    return items, time.perf_counter() - started
 
 
 def sampler(tables: int, devices: int) -> TaskSampler:
@@ -100,7 +104,7 @@ def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int, model
     env.reset(seed=0)
     prepare_tasks(env, suite)
 
-    def seconds() -> tuple[int, float]:
+    def run() -> tuple[int, float]:
         spent = 0.0
         for _ in range(1000):
             action = int(rng.choice(np.flatnonzero(env.action_masks())))
@@ -110,8 +114,7 @@ def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int, model
             spent += time.perf_counter() - started
         return 1000, spent
 
-    seconds()
-    return statistics.median(steps / spent for steps, spent in (seconds() for _ in range(repeats)))
+    return median_rate(run, repeats)
 
 
 def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repeats: int) -> float:
@@ -122,7 +125,7 @@ def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repe
     rng = np.random.default_rng(0)
     noise = [rng.random((num_envs, suite.max_devices)) for _ in range(8)]
 
-    def rate() -> float:
+    def run() -> tuple[int, float]:
         nonlocal seen
         spent = 0.0
         steps = 2 * suite.max_tables + 2
@@ -131,33 +134,24 @@ def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repe
             started = time.perf_counter()
             seen, *_ = envs.step(actions)
             spent += time.perf_counter() - started
-        return steps * num_envs / spent
+        return steps * num_envs, spent
 
-    rate()
-    return statistics.median(rate() for _ in range(repeats))
+    return median_rate(run, repeats)
 
 
-def shape_record(tables: int, devices: int, repeats: int) -> dict[str, Any]:
+def rates(tables: int, devices: int, repeats: int) -> list[dict[str, Any]]:
     """All rates for one number of tables and devices."""
-    suite, plain = fixed_suite(tables, devices), AnalyticalCostModel()
-    record: dict[str, Any] = {
-        "scalar_env": {
-            "full": round(scalar_env(suite, "full", repeats, plain)),
-            "compact": round(scalar_env(suite, "compact", repeats, plain)),
-            "compact_arrays": round(scalar_env(suite, "compact", repeats, ArraysOnly())),
-        },
-        "vector_env": {},
-    }
+    suite, shape = fixed_suite(tables, devices), f"{tables}x{devices}"
+    rows: list[dict[str, Any]] = []
+    for kind, model in (("scalar", AnalyticalCostModel()), ("scalar, on arrays", ArraysOnly())):
+        found = {each: round(scalar_env(suite, each, repeats, model)) for each in OBSERVATIONS}
+        rows.append({"shape": shape, "envs": kind, **found})
     for num_envs in NUM_ENVS:
         bare = BareLoop(suite, num_envs)
-        bare_rate = median_rate(bare.episode, repeats)
-        rates = {kind: vector_env(suite, num_envs, kind, repeats) for kind in ("full", "compact")}
-        record["vector_env"][num_envs] = {
-            "bare_loop": round(bare_rate),
-            **{kind: round(rate) for kind, rate in rates.items()},
-            "compact_to_bare_loop": round(rates["compact"] / bare_rate, 3),
-        }
-    return record
+        bare_rate = round(median_rate(partial(timed, bare.episode), repeats))
+        found = {each: round(vector_env(suite, num_envs, each, repeats)) for each in OBSERVATIONS}
+        rows.append({"shape": shape, "envs": f"{num_envs:,}", **found, "bare_loop": bare_rate})
+    return rows
 
 
 def task_preparation(repeats: int) -> float:
@@ -195,8 +189,8 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
         return agent.true_cost_queries(fingerprint) - asked
 
     return {
-        "changes_per_s": round(median_rate(cost_moves, repeats)),
-        "queries_per_s_of_a_search": round(median_rate(search, repeats)),
+        "changes_per_s": round(median_rate(partial(timed, cost_moves), repeats)),
+        "queries_per_s_of_a_search": round(median_rate(partial(timed, search), repeats)),
     }
 
 
@@ -225,13 +219,12 @@ def evaluation(suite: str, agent: str) -> float:
 
 def measure(args: Args) -> dict[str, Any]:
     """Everything, as a JSON value."""
-    shapes = {f"{tables}x{devices}": shape_record(tables, devices, args.repeats) for tables, devices in SHAPES}
     return {
         "shard_gym": shard_gym.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": f"{cpu_model()}, {os.cpu_count()} cores",
-        "shapes": shapes,
+        "rates": [row for shape in SHAPES for row in rates(*shape, args.repeats)],
         "task_preparation_s": task_preparation(args.repeats),
         "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
         "large_task": large_task(),
@@ -241,18 +234,16 @@ def measure(args: Args) -> dict[str, Any]:
 
 
 def page_block(record: dict[str, Any]) -> str:
-    """The record as Markdown: tables, and the ratios that the page discusses."""
+    """The record as Markdown."""
     machine = (
         f"Machine: {record['machine']}; Python {record['python']}, NumPy {record['numpy']}; one thread. "
+        f"Preparing a task of 50 tables: {format_seconds(record['task_preparation_s'])}. "
         f"Peak memory of the whole run: {record['peak_memory_mib']} MiB."
     )
-    rates = []
-    for shape, of_shape in record["shapes"].items():
-        scalar = of_shape["scalar_env"]
-        rates.append([shape, "scalar", f"{scalar['full']:,}", f"{scalar['compact']:,}", "", ""])
-        for size, row in of_shape["vector_env"].items():
-            cells = [f"{row[kind]:,}" for kind in ("full", "compact", "bare_loop")]
-            rates.append([shape, f"{size:,}", *cells, f"{row['compact_to_bare_loop']:.2f}"])
+    steps = []
+    for row in record["rates"]:
+        bare = [f"{row['bare_loop']:,}", f"{row['compact'] / row['bare_loop']:.2f}"] if "bare_loop" in row else ["", ""]
+        steps.append([row["shape"], row["envs"], *(f"{row[each]:,}" for each in OBSERVATIONS), *bare])
     searches = [
         [shape, f"{row['changes_per_s']:,}", f"{row['queries_per_s_of_a_search']:,}"]
         for shape, row in record["local_search"].items()
@@ -264,34 +255,12 @@ def page_block(record: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             machine,
-            table(("tables x devices", "N", "full", "compact", "bare loop", "compact / bare loop"), rates),
-            "\n".join(ratios(record)),
+            table(("tables x devices", "N", *OBSERVATIONS, "bare loop", "compact / bare loop"), steps),
             table(("local search", "moves costed per second", "evaluations per second of a whole search"), searches),
             table(("1,000 tables on 128 devices", "cost, ms", "seconds"), large_task),
             table(("evaluation of dlrm-200x8, 50 tasks", "seconds"), evaluations),
         ]
     )
-
-
-def ratios(record: dict[str, Any]) -> Iterable[str]:
-    """The ratios of the record, one list item each."""
-    shapes = record["shapes"]
-    for devices in dict.fromkeys(devices for _, devices in SHAPES):
-        same = [shapes[f"{tables}x{number}"] for tables, number in SHAPES if number == devices]
-        large = [each["vector_env"][size]["compact_to_bare_loop"] for each in same for size in NUM_ENVS if size > 1000]
-        bare = [each["scalar_env"]["compact"] / each["vector_env"][1]["bare_loop"] for each in same]
-        arrays = [each["scalar_env"]["compact"] / each["scalar_env"]["compact_arrays"] for each in same]
-        yield f"- {devices} devices, a thousand environments and more: {spread(large)} of the bare loop's steps/s."
-        yield f"- {devices} devices, scalar environment: {spread(bare)} of the bare loop's steps/s at N = 1."
-        yield f"- {devices} devices, scalar environment: {spread(arrays)} times the steps/s of the same on arrays."
-    seconds = record["task_preparation_s"]
-    steps = seconds * shapes["50x4"]["scalar_env"]["compact"]
-    yield f"- Preparing a task of 50 tables: {format_seconds(seconds)}, as long as {steps:.0f} steps."
-
-
-def spread(values: list[float]) -> str:
-    """The least and the largest of `values`."""
-    return f"{min(values):.2f} to {max(values):.2f}"
 
 
 def main(args: Args) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from shard_gym.cli.console import errors, sentence
+from shard_gym.cli.console import errors, new_table, output, print_table, sentence
 from shard_gym.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
@@ -47,11 +47,11 @@ With "_" for "-", the name is that of a module of this package and of the functi
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `shard-gym` with `argv` (default: the process's arguments) and return its exit code.
 
-    A ShardGymError becomes a sentence on standard error and exit code 2; Ctrl-C becomes one line and exit code 130. Any
-    other exception is a bug and keeps its traceback.
+    A ShardGymError becomes a sentence on standard error and exit code 2; Ctrl-C becomes the message that the command
+    has given its KeyboardInterrupt, if any, and exit code 130. Any other exception is a bug and keeps its traceback.
 
     Raises:
-        SystemExit: after a help text, or when the arguments do not parse.
+        SystemExit: after the help of a command, or when its arguments do not parse.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if args == ["--version"]:
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in COMMANDS:
             return _run(args[0], args[1:])
-        if args and not args[0].startswith("-"):
+        if args and args[0] not in ("-h", "--help"):
             raise unknown_name("command", args[0], COMMANDS)
-        _overview(args or ["--help"])
+        _overview()
     except ShardGymError as error:
         errors().print(sentence(str(error), "bold red"), soft_wrap=True)
         return ERROR_EXIT_CODE
-    except KeyboardInterrupt:
-        errors().print(sentence("Interrupted.", "bold red"))
+    except KeyboardInterrupt as interrupt:
+        errors().print(sentence(str(interrupt) or "Interrupted.", "bold red"), soft_wrap=True)
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:  # the reader of `shard-gym --help | head` has closed standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -89,22 +89,15 @@ def _run(name: str, args: Sequence[str]) -> int:
     return tyro.cli(bind, prog=f"{PROG} {name}", args=args, config=config)() or 0
 
 
-def _overview(args: Sequence[str]) -> None:
-    """Print the help of all sub-commands, or an error for an unknown option; imports none of them."""
-
-    def documented(text: str) -> Callable[[], None]:
-        def nothing() -> None:
-            pass
-
-        nothing.__doc__ = text
-        return nothing
-
-    tyro.extras.subcommand_cli_from_dict(
-        {name: documented(text) for name, text in COMMANDS.items()},
-        prog=PROG,
-        description=(
-            f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n"
-            f"`{PROG} COMMAND --help` explains a command.\n`{PROG} --version` prints the version."
-        ),
-        args=args,
-    )
+def _overview() -> None:
+    """Print a line for each sub-command; imports none of them."""
+    console = output()
+    console.print(f"usage: {PROG} COMMAND [OPTIONS]\n")
+    console.print(f"ShardGym {version(PROG)}: which GPU gets which embedding table of a recommender model.\n")
+    table = new_table(header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(min_width=40)
+    for name, text in COMMANDS.items():
+        table.add_row(name, text)
+    print_table(console, table)
+    console.print(f"\n`{PROG} COMMAND --help` explains a command. `{PROG} --version` prints the version.")

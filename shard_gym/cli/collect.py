@@ -14,7 +14,6 @@ from typing import Annotated, Literal, NamedTuple
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli import INTERRUPTED_EXIT_CODE
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
 from shard_gym.cost_models.base import CostModel
@@ -73,7 +72,7 @@ def collect(
     ray: bool = False,
     workers: OptionalInt = None,
     gpus_per_worker: int = 1,
-) -> int:
+) -> None:
     """Measure random placements until the time is up; needs FBGEMM.
 
     Measurements are written in small parts; the same command continues a run.
@@ -146,14 +145,11 @@ def collect(
                     on_progress=on_progress,
                 )
     except KeyboardInterrupt:
-        errors().print(
-            sentence("Interrupted. All measurements are written; repeat the command to continue.", "bold red")
-        )
-        return INTERRUPTED_EXIT_CODE
+        message = "Interrupted. All measurements are written; repeat the command to continue."
+        raise KeyboardInterrupt(message) from None
     finally:
         signal.signal(signal.SIGTERM, before)
         _print_progress(found.name, progress)
-    return 0
 
 
 def parse_duration(option: str, text: str) -> float:
@@ -178,16 +174,7 @@ def find_hardware(
     weight_dtype: str | None,
     optimizer: str | None,
 ) -> Hardware:
-    """The hardware of this machine that the option `--hardware` names.
-
-    Args:
-        hardware: "auto", "cpu" or "cuda".
-        layout: of the measuring cost model.
-        devices: of a placement.
-        gpus: of a worker; None for all of this machine.
-        iterations: timed ones of a measurement.
-        weight_dtype: of the tables; None for the default.
-        optimizer: of the tables; None for the default.
+    """The hardware of this machine that `--hardware` names; `gpus` are those of a Ray worker, None without Ray.
 
     Raises:
         InvalidOptionError: there is no such device here, or an option is out of range.
@@ -226,9 +213,8 @@ def _ray_workers(found: Hardware, workers: int | None, gpus: int, sampler: Place
     """Workers of a Ray cluster, each with its own GPUs, or with all CPUs of a machine like this one."""
     from shard_gym.cost_models.data.measurers import RayWorkerPool
 
-    if found.kind == "cuda":
-        return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=1, gpus=gpus)
-    return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=os.cpu_count() or 1, gpus=0)
+    room = {"cpus": 1, "gpus": gpus} if found.kind == "cuda" else {"cpus": os.cpu_count() or 1, "gpus": 0}
+    return RayWorkerPool(found.make_model, sampler, workers=workers, **room)
 
 
 def _default_memory(found: Hardware) -> int:

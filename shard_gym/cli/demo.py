@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.progress import Progress
 
 from shard_gym.agents import AGENTS, Agent, make_agent
 from shard_gym.checks import checked_count
@@ -22,10 +21,11 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
+from shard_gym.cli.evaluate import evaluate_all
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
-from shard_gym.evaluation import Evaluation, compare, evaluate
+from shard_gym.evaluation import Evaluation, compare
 from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.suites import load_suite
 from shard_gym.text import counted, format_change, format_ms
@@ -41,6 +41,15 @@ PICTURED = ("dlrm-50x4", 0)
 """The suite and the test task of the picture."""
 
 PICTURE = "placement.png"
+
+NOTES = (
+    f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs. cost-greedy and local-search evaluate the "
+    "cost model while they place; dreamshard was trained on other tasks and plans with its own surrogate."
+)
+TRAINED = (
+    " maskable-ppo is that of Stable-Baselines3, trained for {steps:,} steps on the training tasks of {suite}; it "
+    "observes the cost model's estimate of the tables placed so far."
+)
 
 Results = dict[str, dict[str, Evaluation]]
 """Evaluations by suite and agent."""
@@ -65,16 +74,12 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
     agents, no_agents = _agents(model, seed)
     for missing in filter(None, (*no_agents, no_training, no_picture)):
         output().print(sentence(f"Left out: {missing}", "yellow"))
+    results = {suite: evaluate_all(agents, load_suite(suite), model) for suite in SUITES}
     steps = None
-    with new_progress() as progress:
-        results: Results = {suite: {} for suite in SUITES}
-        for suite, evaluations in results.items():
-            for name, agent in progress.track(agents.items(), description=f"{suite}: {len(agents)} agents"):
-                evaluations[name] = evaluate(agent, suite, model)
-        if no_training is None:
-            trained = _train(timesteps, seed, progress)
-            steps = trained.steps_trained
-            results[TRAINED_ON][trained.name] = evaluate(trained, TRAINED_ON, model)
+    if no_training is None:
+        trained = _train(timesteps, seed)
+        steps = trained.steps_trained
+        results[TRAINED_ON] |= evaluate_all({trained.name: trained}, load_suite(TRAINED_ON), model)
     _print_table(results)
     _print_notes(results, steps)
     if no_picture is None:
@@ -102,17 +107,17 @@ def _agents(model: AdditiveCostModel, seed: int) -> tuple[dict[str, Agent], list
     return agents, missing
 
 
-def _train(timesteps: int, seed: int, progress: Progress) -> PolicyAgent:
+def _train(timesteps: int, seed: int) -> PolicyAgent:
     """MaskablePPO, trained on the training tasks of `TRAINED_ON`."""
     from shard_gym.agents.sb3 import train_maskable_ppo  # imports torch, which `--help` does not need
 
-    bar = progress.add_task(f"{TRAINED_ON}: training MaskablePPO", total=timesteps)
-    return train_maskable_ppo(
-        TRAINED_ON,
-        total_timesteps=timesteps,
-        seed=seed,
-        on_step=lambda done: progress.update(bar, completed=min(done, timesteps)),
-    )
+    with new_progress() as progress:
+        bar = progress.add_task(f"{TRAINED_ON}: training MaskablePPO", total=timesteps)
+
+        def show(done: int) -> None:
+            progress.update(bar, completed=min(done, timesteps))
+
+        return train_maskable_ppo(TRAINED_ON, total_timesteps=timesteps, seed=seed, on_step=show)
 
 
 def _print_table(results: Results) -> None:
@@ -147,18 +152,8 @@ def _print_notes(results: Results, steps: int | None) -> None:
     ]
     if failures:
         output().print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
-    notes = [
-        f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs.",
-        "cost-greedy and local-search evaluate the cost model while they place; dreamshard was trained on other tasks "
-        "and plans with its own surrogate.",
-    ]
-    if steps is not None:
-        notes.append(
-            f"maskable-ppo is that of Stable-Baselines3, trained for {steps:,} steps on the training tasks of "
-            f"{TRAINED_ON}; it observes the cost model's estimate of the tables placed so far."
-        )
-    notes.append("The other agents do not use the cost model.")
-    output().print(sentence("\n" + " ".join(notes)))
+    trained = "" if steps is None else TRAINED.format(steps=steps, suite=TRAINED_ON)
+    output().print(sentence(f"\n{NOTES}{trained} The other agents do not use the cost model."))
 
 
 def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:

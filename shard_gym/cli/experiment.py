@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
-from shard_gym.cli.console import errors, new_progress, output, sentence
+from shard_gym.cli import PROG
+from shard_gym.cli.console import new_progress, output, sentence
 from shard_gym.cli.options import OptionalInt
 from shard_gym.errors import InvalidOptionError, RunsFailedError
-from shard_gym.experiments.processes import perform_all
 from shard_gym.experiments.report import PAGE, write_report
 from shard_gym.experiments.results import Results
-from shard_gym.experiments.runs import Run, record_path
+from shard_gym.experiments.runs import Run, perform_all, record_path
 from shard_gym.experiments.study import Study
 from shard_gym.io.files import require_writable
 from shard_gym.io.pictures import matplotlib_missing
@@ -36,7 +35,7 @@ def experiment(
     methods: Names = (),
     iterations: OptionalInt = None,
     report_only: bool = False,
-) -> int:
+) -> None:
     """Repeat the experiments of the DreamShard paper on the suites; write a page.
 
     Finished runs are kept: give the same command again to resume.
@@ -67,9 +66,8 @@ def experiment(
         except RunsFailedError as error:
             failed = error
         except KeyboardInterrupt:
-            message = "Interrupted. All finished runs and iterations are saved; give the same command to resume."
-            errors().print(sentence(message, "bold red"))
-            return INTERRUPTED_EXIT_CODE
+            saved = "All finished runs and iterations are saved; give the same command to resume."
+            raise KeyboardInterrupt(f"Interrupted. {saved}") from None
     results = Results(study.settings(), runs)
     written = write_report(results, out, _command(name, study))
     if results.missing:
@@ -77,7 +75,6 @@ def experiment(
     output().print(sentence(f"Written: {', '.join(map(str, written))}.", "dim"), soft_wrap=True)
     if failed:
         raise failed
-    return 0
 
 
 def _perform(runs: list[Run], folder: Path, jobs: int) -> None:

@@ -114,33 +114,30 @@ Row = tuple[str, CostDataset, Estimates, Errors]
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Estimated against measured ms: a row of panels for each model, a column for the iteration and for each phase."""
+    """Estimated against measured ms: a row of panels for each model, a column for each phase that took time."""
     from matplotlib.figure import Figure
 
-    rows = list(_rows(comparison))
-    columns = ("iteration", *PHASES)
-    limits = [
-        _limits(times)
-        for times in zip(*(_columns(data.phases_ms, data.cost_ms) for _, data, _, _ in rows), strict=True)
-    ]
-    figure = Figure(figsize=(2.5 * len(columns), 0.8 + 2.15 * len(rows)), facecolor="white", layout="constrained")
-    panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex="col", sharey="col")
-    for row, (name, data, estimates, found) in enumerate(rows):
-        measured, estimated = _columns(data.phases_ms, data.cost_ms), _columns(estimates.phases_ms, estimates.cost_ms)
-        errors = (found.cost, *found.phases.values())
+    titles, rows = ("iteration", *PHASES), list(_rows(comparison))
+    measured = [_columns(data) for _, data, _, _ in rows]
+    spent = [np.concatenate([each[each > 0] for each in times]) for times in zip(*measured, strict=True)]
+    shown = [column for column in range(len(titles)) if spent[column].size]
+    figure = Figure(figsize=(2.5 * len(shown), 0.8 + 2.15 * len(rows)), facecolor="white", layout="constrained")
+    panels = figure.subplots(len(rows), len(shown), squeeze=False, sharex="col", sharey="col")
+    for row, (name, _, estimates, found) in enumerate(rows):
+        estimated, errors = _columns(estimates), (found.cost, *found.phases.values())
         color = GREY if name == REPEATED else COLORS[row % len(COLORS)]
-        for axes, across, up, error, span in zip(panels[row], measured, estimated, errors, limits, strict=True):
-            _prepare(axes, span)
-            if span:
-                _scatter(axes, across[across > 0], up[across > 0], span, color)
-                label = axes.text(
-                    0.05, 0.94, format_percent(error.mape), transform=axes.transAxes, va="top", color=INK, fontsize=SIZE
-                )
-                label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
+        for axes, column in zip(panels[row], shown, strict=True):
+            across, up = measured[row][column], estimated[column]
+            ends = spent[column].min() / MARGIN, spent[column].max() * MARGIN
+            _draw_points(axes, across[across > 0], up[across > 0], ends, color)
+            label = axes.text(0.05, 0.94, format_percent(errors[column].mape), transform=axes.transAxes, va="top")
+            label.set(color=INK, fontsize=SIZE)
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
         panels[row, 0].set_ylabel(name.replace(", ", "\n"), fontsize=SIZE, color=INK)
-    for column, title in enumerate(columns):
-        panels[0, column].set_title(title, fontsize=SIZE + 1, color=INK, weight="bold")
-        panels[-1, column].set_xlabel("measured, ms", fontsize=SIZE, color=INK)
+    for axes, column in zip(panels[0], shown, strict=True):
+        axes.set_title(titles[column], fontsize=SIZE + 1, color=INK, weight="bold")
+    for axes in panels[-1]:
+        axes.set_xlabel("measured, ms", fontsize=SIZE, color=INK)
     return figure
 
 
@@ -153,28 +150,19 @@ def _rows(comparison: Comparison) -> Iterator[Row]:
         yield name, comparison.test, estimates, comparison.errors(name)
 
 
-def _columns(phases_ms: FloatArray, cost_ms: FloatArray) -> list[FloatArray]:
-    return [cost_ms, *(phases_ms[..., phase].ravel() for phase in range(len(PHASES)))]
+def _columns(times: CostDataset | Estimates) -> list[FloatArray]:
+    """The ms of the iterations, and of each phase on all devices."""
+    return [times.cost_ms, *(times.phases_ms[..., phase].ravel() for phase in range(len(PHASES)))]
 
 
-def _limits(times: Sequence[FloatArray]) -> tuple[float, float] | None:
-    """The axis limits of a column of panels, ms; None if nothing was measured."""
-    spent = np.concatenate([each[each > 0] for each in times])
-    return (float(spent.min()) / MARGIN, float(spent.max()) * MARGIN) if spent.size else None
-
-
-def _prepare(axes: Axes, ends: tuple[float, float] | None) -> None:
-    """An empty panel with the line of exact estimates."""
+def _draw_points(
+    axes: Axes, measured: FloatArray, estimated: FloatArray, ends: tuple[float, float], color: str
+) -> None:
+    """A panel with the line of exact estimates; points beyond its ends are on its edge."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     axes.tick_params(labelsize=SIZE - 2, colors=INK, length=0)
-    if ends is None:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.text(0.5, 0.5, "nothing\nmeasured", transform=axes.transAxes, ha="center", color=GREY, fontsize=SIZE - 1)
-        return
     axes.grid(color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -184,13 +172,6 @@ def _prepare(axes: Axes, ends: tuple[float, float] | None) -> None:
         each.set_minor_locator(NullLocator())
         each.set_major_formatter(lambda value, _: f"{value:g}")
     axes.plot(ends, ends, color=INK, linewidth=1.2)
-
-
-def _scatter(axes: Axes, across: FloatArray, up: FloatArray, ends: tuple[float, float], color: str) -> None:
-    """Points, and triangles at the edge for points outside the panel."""
-    step = -(-len(across) // MOST_POINTS) or 1
-    across, up = across[::step], up[::step]
-    low, high = ends
-    for those, marker in ((up < low, "v"), (up > high, "^"), ((up >= low) & (up <= high), "o")):
-        place = np.clip(up[those], low, high)
-        axes.scatter(across[those], place, s=11, marker=marker, color=color, alpha=0.5, linewidths=0, clip_on=False)
+    step = -(-len(measured) // MOST_POINTS) or 1
+    inside = np.clip(estimated[::step], *ends)
+    axes.scatter(measured[::step], inside, s=11, color=color, alpha=0.5, linewidths=0, clip_on=False)

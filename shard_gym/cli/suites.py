@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rich.text import Text
 
 from shard_gym.cli.console import FAILED, new_table, output, print_table, sentence
@@ -53,17 +51,15 @@ def _list(verbose: bool) -> int:
 
 def _verify() -> int:
     """Check every shipped file; the exit code is 1 if one is damaged."""
-    checks: list[tuple[str, str, Callable[[], str]]] = [
-        *(("pool", name, lambda name=name: _check_pool(name)) for name in pool_names()),
-        *(("suite", name, lambda name=name: _check_suite(name)) for name in suite_names()),
-    ]
+    checks = [("pool", name, _check_pool) for name in pool_names()]
+    checks += [("suite", name, _check_suite) for name in suite_names()]
     table = new_table()
     for column in ("kind", "name", "result"):
         table.add_column(column)
     damaged = 0
     for kind, name, check in checks:
         try:
-            table.add_row(kind, name, sentence(check()))
+            table.add_row(kind, name, sentence(check(name)))
         except ShardGymError as error:
             damaged += 1
             table.add_row(kind, name, sentence(str(error), FAILED))

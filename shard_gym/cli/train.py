@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
-from shard_gym.cli import INTERRUPTED_EXIT_CODE, PROG
+from shard_gym.cli import PROG
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
@@ -47,7 +44,7 @@ def train(
     seed: int = 0,
     resume: bool = False,
     no_evaluate: bool = False,
-) -> int:
+) -> None:
     """Train an agent that learns, and compare it with the greedy heuristics.
 
     Every iteration is saved: resume a run that was stopped with --resume.
@@ -81,13 +78,11 @@ def train(
         flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
         flags += [part for each in option for part in ("--option", each)]
         command = shlex.join([PROG, "train", *flags, *["--no-evaluate"] * no_evaluate, "--resume"])
-        errors().print(sentence("Interrupted. All finished iterations are saved; resume with:", "bold red"))
-        errors().print(sentence(command), soft_wrap=True)
-        return INTERRUPTED_EXIT_CODE
+        message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
+        raise KeyboardInterrupt(message) from None
     evaluating = shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite])
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
-    return 0
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Option]:
@@ -130,47 +125,27 @@ def _best_heuristic(tasks: TaskSuite, model: AdditiveCostModel) -> Evaluation:
 
 @contextmanager
 def watch(learner: Learner, goal: Evaluation) -> Iterator[OnReport]:
-    """Show the progress of training on standard error, beside the heuristic to beat on the same tasks.
+    """Show the progress of training on standard error, below the heuristic to beat on the same tasks.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines.
     """
     console = errors()
-    count = counted(len(goal.tasks), "task")
-    to_beat = f"to beat on all {count}: {goal.agent} {format_ms(goal.mean_cost_ms)} ms"
-    if console.is_terminal:
-        with _bar(learner, to_beat) as on_report:
-            yield on_report
-        return
-    console.print(sentence(f"{learner.name} on {goal.suite} {goal.split}, {to_beat}"), soft_wrap=True)
+    to_beat = f"to beat on all {counted(len(goal.tasks), 'task')}: {goal.agent} {format_ms(goal.mean_cost_ms)} ms"
+    beginning = sentence(f"{learner.name} on {goal.suite} {goal.split}, {to_beat}")
+    console.print(beginning, soft_wrap=not console.is_terminal)
     interval = math.ceil(learner.iterations / MAX_LINES)
+    with new_progress() as progress:
+        bar = progress.add_task(learner.name, total=learner.iterations, completed=learner.iteration)
 
-    def print_line(learner: Learner, report: Report) -> None:
-        if learner.iteration % interval == 0 or learner.iteration == learner.iterations:
-            console.print(sentence(f"{_iteration(learner)}: {_status(learner, report)}"), soft_wrap=True)
+        def show(learner: Learner, report: Report) -> None:
+            iteration = f"iteration {learner.iteration}/{learner.iterations}"
+            cost, evaluations = f"mean cost {format_ms(report.mean_cost_ms)} ms", _evaluations(learner)
+            progress.update(bar, completed=learner.iteration, description=f"{iteration}\n{cost}\n{evaluations}")
+            due = learner.iteration % interval == 0 or learner.iteration == learner.iterations
+            if due and not console.is_terminal:
+                console.print(sentence(f"{iteration}: {cost}, {evaluations}"), soft_wrap=True)
 
-    yield print_line
-
-
-@contextmanager
-def _bar(learner: Learner, to_beat: str) -> Iterator[OnReport]:
-    progress = new_progress()
-    bar = progress.add_task(_iteration(learner), total=learner.iterations, completed=learner.iteration)
-    status = Text(to_beat, "dim")
-
-    def update(learner: Learner, report: Report) -> None:
-        progress.update(bar, description=_iteration(learner), completed=learner.iteration)
-        status.plain = f"{_status(learner, report)}\n{to_beat}"
-
-    with Live(Group(progress, status), console=errors(), transient=True):
-        yield update
-
-
-def _iteration(learner: Learner) -> str:
-    return f"iteration {learner.iteration}/{learner.iterations}"
-
-
-def _status(learner: Learner, report: Report) -> str:
-    return f"mean cost {format_ms(report.mean_cost_ms)} ms, {_evaluations(learner)}"
+        yield show
 
 
 def _evaluations(learner: Learner) -> str:

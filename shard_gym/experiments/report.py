@@ -1,18 +1,22 @@
-"""The page of a study: tables computed from records, and the runs that are missing."""
+"""The page of a study and its figure, computed from records; the page names the runs that are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shard_gym.experiments.figure import draw_suites
-from shard_gym.experiments.results import MeanInterval, Result, Results
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.experiments.results import Result, Results, mean_interval
 from shard_gym.experiments.runs import ERROR_KINDS, GREEDY
-from shard_gym.experiments.study import SECTIONS
+from shard_gym.experiments.study import LOCAL_SEARCH, SECTIONS
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
-from shard_gym.io.pictures import save_picture
+from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
 from shard_gym.text import counted, format_change, format_ms, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGE, FIGURE = "dreamshard.md", "images/dreamshard-suites.png"
 MAX_MISSING = 20
@@ -29,17 +33,10 @@ training + for each task placed (on the suite that takes most). `training` is th
 not one measured on devices; `placing` is the median over the tasks of the time to place one. Both are those of the
 fastest seed, because background load only adds time. Agents train and place on one thread each, several in parallel."""
 
-HEADER = (
-    "method",
-    "evaluations",
-    "mean ms",
-    "vs heuristic",
-    "vs local search",
-    "failed",
-    "training",
-    "placing",
-    "seeds",
-)
+COSTS = ("mean ms", "vs heuristic", "vs local search", "failed")
+HEADER = ("method", "evaluations", *COSTS, "training", "placing", "seeds")
+
+Cell = Callable[[Result], str]
 
 
 def write_report(results: Results, out: Path, command: str) -> list[Path]:
@@ -99,126 +96,134 @@ def _missing(results: Results) -> list[str]:
 # Cells
 
 
-def _ms(interval: MeanInterval) -> str:
-    return format_ms(interval.mean) + ("" if interval.half_width is None else f" ± {format_ms(interval.half_width)}")
+def _with_interval(
+    values: Sequence[float] | FloatArray, mean: Callable[[float], str], half_width: Callable[[float], str]
+) -> str:
+    """The mean of one value for each seed, and half of its interval."""
+    interval = mean_interval(values)
+    return mean(interval.mean) + ("" if interval.half_width is None else f" ± {half_width(interval.half_width)}")
 
 
 def _change(result: Result, reference: Result | None) -> str:
     if reference is None:
         return ""
-    change = result.change(reference)
-    return format_change(change.mean) + ("" if change.half_width is None else f" ± {100 * change.half_width:.1f}")
+    return _with_interval(result.change(reference), format_change, lambda share: f"{100 * share:.1f}")
 
 
-def _share(interval: MeanInterval | None) -> str:
-    if interval is None:
-        return ""
-    return f"{100 * interval.mean:.1f}%" + (
-        "" if interval.half_width is None else f" ± {100 * interval.half_width:.1f}"
-    )
+def _surrogate_error(result: Result, kind: str) -> str:
+    errors = result.surrogate_errors(kind)
+    return _with_interval(errors, "{:.1%}".format, lambda share: f"{100 * share:.1f}") if errors else ""
 
 
 def _evaluations(found: Iterable[Result]) -> str:
     """The largest evaluation budget of several results: in training + for each task."""
-    budgets = [(result.training_evaluations, result.placing_evaluations) for result in found]
-    training, placing = map(max, zip(*budgets, strict=True))
+    training, placing = map(max, zip(*(result.evaluations for result in found), strict=True))
     return f"{training:,.0f} + {placing:,.0f}"
 
 
-def _unique(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
+def _cost_cells(results: Results, result: Result) -> list[str]:
+    """The cells below `COSTS`."""
+    suite = result.setting.test
+    return [
+        _with_interval(result.costs_ms, format_ms, format_ms),
+        _change(result, results.strongest_heuristic(suite)),
+        _change(result, results.local_search(suite)),
+        f"{result.failures} of {result.tasks}",
+    ]
 
 
 # Tables
 
 
-def _row(results: Results, result: Result) -> list[str]:
-    """The cells below `HEADER`."""
-    suite = result.setting.test
-    return [
-        result.setting.method,
-        _evaluations([result]),
-        _ms(MeanInterval.of(result.costs_ms)),
-        _change(result, results.strongest_heuristic(suite)),
-        _change(result, results.local_search(suite)),
-        f"{result.failures} of {result.tasks}",
-        format_seconds(result.training_seconds) if result.trained else "",
-        format_seconds(result.placing_seconds),
-        str(len(result.records)),
-    ]
+def _by(name: str, found: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results grouped by an attribute of their settings."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(getattr(result.setting, name), []).append(result)
+    return groups
 
 
 def _table_of_each_suite(results: Results, found: Sequence[Result]) -> Iterable[str]:
-    for suite in _unique(result.setting.test for result in found):
+    for suite, on_suite in _by("test", found).items():
         yield f"### {suite}"
         yield f"Cost of each method's placements of the test tasks of {suite}, and the time they took."
-        yield table(HEADER, [_row(results, result) for result in found if result.setting.test == suite])
+        rows = [
+            [
+                result.setting.method,
+                _evaluations([result]),
+                *_cost_cells(results, result),
+                format_seconds(result.training_seconds) if result.trained else "",
+                format_seconds(result.placing_seconds),
+                str(len(result.records)),
+            ]
+            for result in on_suite
+        ]
+        yield table(HEADER, rows)
 
 
-def _grid(found: Sequence[Result], cell: Callable[[Result], str]) -> str:
-    """A table with a row for each method and a column for each suite."""
-    cells = {(result.setting.method, result.setting.test): cell(result) for result in found}
-    methods, suites = (_unique(names) for names in zip(*cells, strict=True))
-    rows = []
-    for method in methods:
-        evaluations = _evaluations(result for result in found if result.setting.method == method)
-        rows.append([method, evaluations, *(cells.get((method, suite), "") for suite in suites)])
-    return table(("method", "evaluations", *suites), rows)
+def _grid(corner: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[Result]]], cell: Cell) -> str:
+    """A table with a row for each group of results and a column for each suite that they place."""
+    cells = [(names, {result.setting.test: cell(result) for result in found}) for names, found in rows]
+    suites = list(dict.fromkeys(suite for _, by_suite in cells for suite in by_suite))
+    return table(
+        (*corner, *suites), [[*names, *(by_suite.get(suite, "") for suite in suites)] for names, by_suite in cells]
+    )
+
+
+def _methods_grid(found: Sequence[Result], cell: Cell) -> str:
+    rows = [([method, _evaluations(of_method)], of_method) for method, of_method in _by("method", found).items()]
+    return _grid(HEADER[:2], rows, cell)
 
 
 def _suites(results: Results, found: Sequence[Result]) -> Iterable[str]:
     yield "Cost against local search under the cost model itself."
-    yield _grid(found, lambda result: _change(result, results.local_search(result.setting.test)))
+    yield _methods_grid(found, lambda result: _change(result, results.local_search(result.setting.test)))
     learned = [result for result in found if result.trained]
     if learned:
         yield "Time of training."
-        yield _grid(learned, lambda result: format_seconds(result.training_seconds))
+        yield _methods_grid(learned, lambda result: format_seconds(result.training_seconds))
     yield "Time to place one task."
-    yield _grid(found, lambda result: format_seconds(result.placing_seconds))
+    yield _methods_grid(found, lambda result: format_seconds(result.placing_seconds))
     yield from _table_of_each_suite(results, found)
 
 
 def _transfer(results: Results, found: Sequence[Result]) -> Iterable[str]:
-    learned = [result for result in found if result.trained]
-    for method in _unique(result.setting.method for result in learned):
+    for method, of_method in _by("method", (result for result in found if result.trained)).items():
         yield f"### {method}"
-        yield from _transfer_of_method(results, [result for result in learned if result.setting.method == method])
+        yield from _transfer_of_method(results, of_method)
 
 
 def _transfer_of_method(results: Results, found: Sequence[Result]) -> Iterable[str]:
     trained_there = {each.setting.test: each for each in found if each.setting.trained_on == each.setting.test}
+    rows = [([source], of_source) for source, of_source in _by("trained_on", found).items()]
     yield f"Cost-model evaluations in training + for each task placed: {_evaluations(found)}."
     yield "Cost against the same method trained on the suite of the column:"
-    yield _transfer_table(found, lambda result: _change(result, trained_there.get(result.setting.test)))
+    yield _grid(["trained on"], rows, lambda result: _change(result, trained_there.get(result.setting.test)))
     yield "Cost against the strongest heuristic on the suite of the column:"
-    yield _transfer_table(found, lambda result: _change(result, results.strongest_heuristic(result.setting.test)))
+    yield _grid(["trained on"], rows, lambda result: _change(result, results.strongest_heuristic(result.setting.test)))
     yield f"Failed: {sum(result.failures for result in found)} of {sum(result.tasks for result in found)} tasks."
 
 
-def _transfer_table(found: Sequence[Result], cell: Callable[[Result], str]) -> str:
-    """A table with a row for each suite trained on and a column for each suite placed."""
-    cells = {(result.setting.trained_on, result.setting.test): cell(result) for result in found}
-    sources, suites = (_unique(names) for names in zip(*cells, strict=True))
-    rows = [[source, *(cells.get((source, suite), "") for suite in suites)] for source in sources]
-    return table(("trained on", *suites), rows)
-
-
 def _budget(results: Results, found: Sequence[Result]) -> Iterable[str]:
-    varied = [result for result in found if result.setting.measurements]
-    for suite in _unique(result.setting.test for result in varied):
+    header = (*HEADER[:2], "per iteration", *(f"error, {kind}" for kind in ERROR_KINDS), *COSTS, HEADER[-1])
+    for suite, varied in _by("test", (result for result in found if result.setting.measurements)).items():
         yield f"### {suite}"
         yield (
             "The surrogate's error, as a mean over placements of the test tasks: random ones, those of "
             f"`{GREEDY}`, and the agent's own; and the cost of the agent's own."
         )
-        rows = []
-        for result in (each for each in varied if each.setting.test == suite):
-            method, evaluations, *costs = _row(results, result)
-            errors = [_share(result.surrogate_error(kind)) for kind in ERROR_KINDS]
-            rows.append([method, evaluations, str(result.setting.measurements), *errors, *costs[:4], costs[-1]])
-        yield table(
-            (*HEADER[:2], "per iteration", *(f"error, {kind}" for kind in ERROR_KINDS), *HEADER[2:6], HEADER[-1]), rows
-        )
+        rows = [
+            [
+                result.setting.method,
+                _evaluations([result]),
+                str(result.setting.measurements),
+                *(_surrogate_error(result, kind) for kind in ERROR_KINDS),
+                *_cost_cells(results, result),
+                str(len(result.records)),
+            ]
+            for result in varied
+        ]
+        yield table(header, rows)
 
 
 TABLES: dict[str, Callable[[Results, Sequence[Result]], Iterable[str]]] = {
@@ -229,3 +234,57 @@ TABLES: dict[str, Callable[[Results, Sequence[Result]], Iterable[str]]] = {
     "ablations": _table_of_each_suite,
 }
 """The tables of each section."""
+
+
+# Figure
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def draw_suites(results: Results, found: Sequence[Result]) -> Figure | None:
+    """Cost against local search: a row for each suite, a mark for each method; grey for those that do not learn.
+
+    None where local search has no record.
+    """
+    changes: dict[str, dict[str, FloatArray]] = {}
+    learning = set()
+    for result in found:
+        method, suite, reference = result.setting.method, result.setting.test, results.local_search(result.setting.test)
+        if reference is not None and method not in (LOCAL_SEARCH, "random"):
+            changes.setdefault(method, {})[suite] = 100 * result.change(reference)
+            learning |= {method} if result.trained else set()
+    if not changes:
+        return None
+    from matplotlib.figure import Figure
+
+    suites = list(dict.fromkeys(suite for by_suite in changes.values() for suite in by_suite))
+    figure = Figure(figsize=(12.0, 1.6 + 0.5 * len(suites)), facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xscale("symlog", linthresh=1.0)
+    for number, (method, by_suite) in enumerate(changes.items()):
+        means, half_widths = zip(*map(mean_interval, by_suite.values()), strict=True)
+        axes.errorbar(
+            means,
+            [suites.index(suite) for suite in by_suite],
+            xerr=[half_width or 0.0 for half_width in half_widths],
+            linestyle="none",
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=9,
+            color=COLORS[number % len(COLORS)] if method in learning else GREY,
+            label=method,
+        )
+    axes.axvline(0.0, color=INK, linewidth=1.2)
+    steps = (1, 3, 10, 30, 100, 300, 1000)  # equal distances on this axis
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in (*(-step for step in steps), 0, *steps) if low <= tick <= high])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%" if value else "0")
+    axes.minorticks_off()
+    axes.set_yticks(range(len(suites)), suites)
+    axes.set_ylim(len(suites) - 0.5, -0.5)
+    axes.tick_params(labelsize=SIZE, colors=INK)
+    axes.grid(color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("cost against local search under the cost model (left is better)", fontsize=SIZE, color=INK)
+    figure.legend(loc="outside right upper", fontsize=SIZE - 1, frameon=False)
+    return figure

@@ -1,52 +1,44 @@
-"""The numbers of the tables and figures, computed from records alone."""
+"""The numbers of the tables and the figure, computed from records alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from shard_gym.agents import PAPER_HEURISTICS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import missing_extra
-from shard_gym.experiments.methods import LOCAL_SEARCH
-from shard_gym.experiments.runs import Record, Run, read_record
-from shard_gym.experiments.study import Setting
+from shard_gym.experiments.runs import Record, read_record
+from shard_gym.experiments.study import LOCAL_SEARCH, Setting
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class MeanInterval:
-    """A mean over seeds and its confidence interval.
-
-    Attributes:
-        mean: of the values.
-        half_width: half of Student's 95% interval of the mean; None for a single value.
-    """
+class MeanInterval(NamedTuple):
+    """A mean over seeds, and half the width of Student's 95% interval of it; None for a single seed."""
 
     mean: float
     half_width: float | None
 
-    @staticmethod
-    def of(values: Sequence[float] | FloatArray) -> MeanInterval:
-        """From one value for each seed.
 
-        Raises:
-            MissingExtraError: scipy is not installed.
-        """
-        numbers = np.asarray(values, np.float64)
-        if len(numbers) < 2:
-            return MeanInterval(float(numbers.mean()), None)
-        try:
-            from scipy.stats import sem, t
-        except ImportError as error:
-            raise missing_extra("scipy", "torch", "A confidence interval over seeds") from error
-        standard_errors = t.ppf((1.0 + CONFIDENCE) / 2.0, len(numbers) - 1)
-        return MeanInterval(float(numbers.mean()), float(standard_errors * sem(numbers)))
+def mean_interval(values: Sequence[float] | FloatArray) -> MeanInterval:
+    """From one value for each seed.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    if len(values) < 2:
+        return MeanInterval(float(np.mean(values)), None)
+    try:
+        from scipy.stats import sem, t
+    except ImportError as error:
+        raise missing_extra("scipy", "torch", "A confidence interval over seeds") from error
+    standard_errors = t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1)
+    return MeanInterval(float(np.mean(values)), float(standard_errors * sem(values)))
 
 
 @dataclass(frozen=True)
@@ -61,19 +53,14 @@ class Result:
     setting: Setting
     records: tuple[Record, ...]
 
-    @cached_property
+    @property
     def costs_ms(self) -> FloatArray:
         """(seeds,) float64, ms: mean over the tasks; a failed task is charged its penalty."""
         return np.array([record["test"]["mean_cost_ms"] for record in self.records])
 
-    @property
-    def mean_ms(self) -> float:
-        """Mean cost over seeds and tasks."""
-        return float(self.costs_ms.mean())
-
-    def change(self, reference: Result) -> MeanInterval:
-        """Cost / mean cost of `reference` - 1."""
-        return MeanInterval.of(self.costs_ms / reference.mean_ms - 1.0)
+    def change(self, reference: Result) -> FloatArray:
+        """(seeds,) float64, cost / mean cost of `reference` - 1."""
+        return self.costs_ms / float(reference.costs_ms.mean()) - 1.0
 
     @property
     def failures(self) -> int:
@@ -96,25 +83,20 @@ class Result:
         return min(float(record["training"]["seconds"]) for record in self.records)
 
     @property
-    def training_evaluations(self) -> float:
-        """Cost-model evaluations in training, mean over seeds; 0 without training."""
-        return float(np.mean([record["training"]["queries"] if self.trained else 0 for record in self.records]))
-
-    @property
     def placing_seconds(self) -> float:
         """Median over the tasks of the time to place one, of the fastest seed."""
         return min(float(record["test"]["placing_seconds"]) for record in self.records)
 
     @property
-    def placing_evaluations(self) -> float:
-        """Cost-model evaluations to place a task, mean over tasks and seeds."""
-        return float(np.mean([record["test"]["queries"] for record in self.records]))
+    def evaluations(self) -> tuple[float, float]:
+        """Cost-model evaluations in training and to place a task, means over seeds; 0 without training."""
+        training = [record["training"]["queries"] if self.trained else 0 for record in self.records]
+        return float(np.mean(training)), float(np.mean([record["test"]["queries"] for record in self.records]))
 
-    def surrogate_error(self, kind: str) -> MeanInterval | None:
-        """The surrogate's relative error on placements of `kind` (see `ERROR_KINDS`); None without a surrogate."""
+    def surrogate_errors(self, kind: str) -> list[float]:
+        """The surrogate's relative error, by seed, on placements of `kind` (see `ERROR_KINDS`); empty without one."""
         errors = [record["estimate_errors"] or {} for record in self.records]
-        values = [each[kind] for each in errors if kind in each]
-        return MeanInterval.of(values) if values else None
+        return [each[kind] for each in errors if kind in each]
 
 
 class Results:
@@ -135,15 +117,12 @@ class Results:
 
     def __init__(self, settings: Mapping[str, Sequence[Setting]], folder: Path) -> None:
         runs = dict.fromkeys(run for section in settings.values() for setting in section for run in setting.runs)
-        read: dict[Run, Record | None] = {run: read_record(run, folder) for run in runs}
-        found = {run: record for run, record in read.items() if record is not None}
+        found = {run: record for run in runs if (record := read_record(run, folder)) is not None}
         self.missing = [run for run in runs if run not in found]
         self.records = list(found.values())
         self.sections: dict[str, list[Result]] = {}
         for name, section in settings.items():
-            results = [
-                Result(setting, tuple(found[run] for run in setting.runs if run in found)) for setting in section
-            ]
+            results = (Result(each, tuple(found[run] for run in each.runs if run in found)) for each in section)
             self.sections[name] = [result for result in results if result.records]
         self._untrained = {
             (result.setting.method, result.setting.test): result
@@ -155,7 +134,9 @@ class Results:
     def strongest_heuristic(self, suite: str) -> Result | None:
         """The cheapest of the paper's four on that suite; None unless all four have a record."""
         found = [self._untrained[name, suite] for name in PAPER_HEURISTICS if (name, suite) in self._untrained]
-        return min(found, key=lambda result: result.mean_ms) if len(found) == len(PAPER_HEURISTICS) else None
+        if len(found) < len(PAPER_HEURISTICS):
+            return None
+        return min(found, key=lambda result: float(result.costs_ms.mean()))
 
     def local_search(self, suite: str) -> Result | None:
         """Local search under the cost model itself on that suite."""

@@ -1,4 +1,4 @@
-"""A run: an agent, trained or not, places the test tasks of a suite. Its record is a JSON file and is made once.
+"""Runs: an agent, trained or not, places the test tasks of a suite. Its record is a JSON file and is made once.
 
 A folder of runs holds
 
@@ -11,11 +11,19 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,13 +33,13 @@ from shard_gym.agents.dreamshard.agent import DreamShardAgent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import TRAINING as STATE
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.errors import DamagedFileError, NoPlacementFoundError
+from shard_gym.errors import DamagedFileError, RunsFailedError, ShardGymError
 from shard_gym.evaluation import Evaluation, evaluate, score
 from shard_gym.io.files import read_json, sha256_of, write_json
-from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.system import cpu_model
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import TaskSuite
+from shard_gym.text import counted
 
 Option = bool | int | float | str
 Options = tuple[tuple[str, Option], ...]
@@ -49,6 +57,7 @@ GREEDY = "size-lookup-greedy"
 ERROR_KINDS = ("random", "greedy", "own")
 """Placements that a surrogate's error is computed on: random ones, those of `GREEDY`, and the agent's own."""
 
+_THREADS = "OMP_NUM_THREADS"
 _KEYS = {"run", "training", "test", "estimate_errors", "made_with"}
 
 
@@ -178,22 +187,19 @@ def perform(run: Run, folder: Path) -> Record:
 
 def _trained_agent(run: Run, folder: Path) -> tuple[dict[str, float] | None, Agent]:
     """Seconds, evaluations and iterations of training (None without training), and the agent ready to place."""
+    options = dict(run.options)
     if not run.trained_on:
-        return None, make_agent(run.agent, cost_model=_cost_model(), seed=run.seed, **dict(run.options))
+        return None, make_agent(run.agent, cost_model=_cost_model(), seed=run.seed, **options)
     path = training_path(run, folder)
     if not (path / TRAINED).exists():
-        write_json(path / TRAINED, _train(run, path))
+        learner = make_learner(run.agent, run.trained_on, cost_model=_cost_model(), seed=run.seed, **options)
+        trained = TrainingRun(learner, path, options, resume=True)
+        trained.run()
+        facts = {"seconds": trained.seconds, "queries": learner.true_cost_queries, "iterations": learner.iterations}
+        write_json(path / TRAINED, facts)
     (path / STATE).unlink(missing_ok=True)  # a replay memory is large, and training is complete
     training: dict[str, float] = read_json(path / TRAINED)
     return training, load_agent(path, cost_model=_cost_model(), seed=run.seed, **dict(run.placing))
-
-
-def _train(run: Run, path: Path) -> dict[str, float]:
-    options = dict(run.options)
-    learner = make_learner(run.agent, run.trained_on, cost_model=_cost_model(), seed=run.seed, **options)
-    training = TrainingRun(learner, path, options, resume=True)
-    training.run()
-    return {"seconds": training.seconds, "queries": learner.true_cost_queries, "iterations": learner.iterations}
 
 
 def surrogate_errors(
@@ -211,24 +217,17 @@ def surrogate_errors(
     """
     if not isinstance(agent, DreamShardAgent):
         return None
-    own = [(suite.task(each.task), np.array(each.placement)) for each in evaluation.tasks if each.placement is not None]
-    placed = (_placements("random", suite), _placements(GREEDY, suite), own)
+    others = [evaluate(make_agent(name), suite, model) for name in ("random", GREEDY)]
     errors = {}
-    for kind, placements in zip(ERROR_KINDS, placed, strict=True):
-        shares = [abs(score(task, p, agent.cost_model) / score(task, p, model) - 1.0) for task, p in placements]
+    for kind, placed in zip(ERROR_KINDS, (*others, evaluation), strict=True):
+        shares = [
+            abs(score(suite.task(result.task), np.array(result.placement), agent.cost_model) / result.cost_ms - 1.0)
+            for result in placed.tasks
+            if result.valid
+        ]
         if shares:
             errors[kind] = float(np.mean(shares))
     return errors
-
-
-def _placements(name: str, suite: TaskSuite) -> Iterator[tuple[Task, Placement]]:
-    """The tasks that the agent of that name can place, with its placements."""
-    agent = make_agent(name)
-    for task in suite:
-        try:
-            yield task, agent.place(task)
-        except NoPlacementFoundError:
-            continue
 
 
 def _made_with() -> dict[str, str]:
@@ -240,3 +239,96 @@ def _made_with() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return made_with
+
+
+# Many runs
+
+
+def perform_all(
+    runs: Iterable[Run], folder: Path, jobs: int = 1, on_done: Callable[[Run], None] = lambda run: None
+) -> None:
+    """Make the records of `runs` that are missing, in at most `jobs` processes of one thread at a time.
+
+    Runs that share a training are made one after the other by one process. When this function ends, by an exception
+    too, so do its processes.
+
+    Args:
+        runs: may have duplicates.
+        folder: of the runs.
+        jobs: processes at a time.
+        on_done: called for each run that has ended, with a record or without.
+
+    Raises:
+        RunsFailedError: some runs failed; the message names each and says why.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in dict.fromkeys(runs):
+        if not record_path(run, folder).exists():
+            groups.setdefault(run.training_key, []).append(run)
+    waiting, failures, others = deque(groups.values()), list[str](), active_children()
+    # Each group has a pool of its own: if a process dies (out of memory, say), all calls of its pool fail.
+    working: dict[Future[list[str]], tuple[list[Run], ProcessPoolExecutor]] = {}
+    try:
+        while waiting or working:
+            while waiting and len(working) < jobs:
+                group, pool = waiting.popleft(), ProcessPoolExecutor(1, get_context("spawn"), _begin_process)
+                with _one_thread():
+                    working[pool.submit(_perform_group, group, folder)] = (group, pool)
+            for future in wait(working, return_when=FIRST_COMPLETED).done:
+                group, pool = working.pop(future)
+                pool.shutdown()
+                try:
+                    failures += future.result()
+                except BrokenProcessPool:
+                    lost = [run for run in group if not record_path(run, folder).exists()]
+                    failures += [f"{run}: its process was killed, for want of memory perhaps." for run in lost]
+                for run in group:
+                    on_done(run)
+    finally:
+        for process in set(active_children()).difference(others):
+            process.terminate()
+        for _, pool in working.values():
+            pool.shutdown()
+    if failures:
+        raise RunsFailedError(
+            "\n".join([f"{counted(len(failures), 'run')} failed; the records of the others are written.", *failures])
+        )
+
+
+def _perform_group(runs: list[Run], folder: Path) -> list[str]:
+    """Perform `runs` in order; the messages of those that fail."""
+    failures = []
+    for run in runs:
+        try:
+            perform(run, folder)
+        except ShardGymError as error:
+            failures.append(f"{run}: {error}")
+        except Exception:
+            failures.append(f"{run}: a bug:\n{traceback.format_exc()}")
+    return failures
+
+
+def _begin_process() -> None:
+    """Prepare a new process: Ctrl-C goes to all, but is for the parent; when that ends, even killed, so does this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes started inside compute on one thread."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before

@@ -29,7 +29,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One suite of three tasks instead of three suites of fifty."""
     monkeypatch.setattr(demo, "SUITES", (NAME,))
     monkeypatch.setattr(demo, "PICTURED", (NAME, 0))
-    monkeypatch.setattr(demo, "evaluate", lambda agent, suite, model: evaluate(agent, SMALL, model))
+    monkeypatch.setattr(demo, "load_suite", lambda suite: SMALL)
 
 
 def rows(out: str) -> dict[str, list[str]]:
@@ -78,7 +78,7 @@ def test_training_for_no_step_is_refused(run) -> None:
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
-    monkeypatch.setattr(demo, "evaluate", None)  # calling it would be a TypeError
+    monkeypatch.setattr(demo, "evaluate_all", None)  # calling it would be a TypeError
     (tmp_path / "file.json").write_text("old")
     code, text, err = run("demo", "--out", tmp_path / out, columns=500)
     assert (code, text) == (2, "")

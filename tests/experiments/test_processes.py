@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from shard_gym.errors import RunsFailedError
-from shard_gym.experiments import processes
-from shard_gym.experiments.processes import perform_all
-from shard_gym.experiments.runs import Run, as_options, perform, read_record, training_path
+from shard_gym.experiments import runs as module
+from shard_gym.experiments.runs import Run, as_options, perform, perform_all, read_record, training_path
 
 SUITE = "dlrm-20x4"
 GOOD = Run("size-greedy", SUITE)
@@ -53,7 +52,7 @@ def test_a_killed_process_is_named_with_its_runs_and_loses_no_other(tmp_path: Pa
         perform_all([LONG, also_lost, GOOD], tmp_path, 2, kill_the_other)
     first, *lines = str(error.value).splitlines()
     assert first.startswith("2 runs failed")
-    assert lines == [f"{run}: its process ended with exit code -9." for run in (LONG, also_lost)]
+    assert lines == [f"{run}: its process was killed, for want of memory perhaps." for run in (LONG, also_lost)]
     assert done == [GOOD, LONG, also_lost]
     assert read_record(GOOD, tmp_path)
 
@@ -70,7 +69,7 @@ def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
 
 def test_runs_with_a_record_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     perform(GOOD, tmp_path)
-    monkeypatch.setattr(processes, "_Worker", None)  # calling it would be a TypeError
+    monkeypatch.setattr(module, "ProcessPoolExecutor", None)  # calling it would be a TypeError
     perform_all([GOOD], tmp_path)
 
 
@@ -78,8 +77,7 @@ def test_runs_with_a_record_start_no_process(tmp_path: Path, monkeypatch: pytest
 def test_workers_end_with_a_killed_command(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from shard_gym.experiments.processes import perform_all
-from shard_gym.experiments.runs import Run
+from shard_gym.experiments.runs import Run, perform_all
 if __name__ == "__main__":
     perform_all([{LONG!r}], Path({str(tmp_path)!r}))
 """

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.experiments.methods import ABLATIONS, LEARNED, METHODS, STABLE_BASELINES, dreamshard
 from shard_gym.experiments.report import TABLES
-from shard_gym.experiments.study import SECTIONS, Study
+from shard_gym.experiments.study import ABLATIONS, LEARNED, METHODS, SECTIONS, STABLE_BASELINES, Study, dreamshard
 from shard_gym.suites import suite_info
 
 
@@ -50,7 +49,7 @@ def test_a_study_has_only_the_runs_that_were_chosen() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"seeds": 0}, InvalidOptionError, "seeds must be at least 1, not 0"),
+        ({"seeds": 0}, InvalidOptionError, "seeds must be an integer of at least 1, not 0"),
         ({"sections": ("suite",)}, UnknownNameError, "no section named 'suite'. Did you mean 'suites'"),
         ({"methods": ("papers",)}, UnknownNameError, "no method named 'papers'"),
         ({"suites": ("dlrm",)}, UnknownNameError, "dlrm"),
