@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.rnn.network import PlacementNetwork, TableSequence, decode, load_network
+from shard_gym.agents.rnn.network import PlacementNetwork, decode
+from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
@@ -52,9 +53,10 @@ class RnnAgent(Agent):
                 f"{self.name} was trained for at most {most} devices, and its output layer has one unit for each; "
                 f"task {task.name!r} has {task.num_devices}. Train it on a suite with as many."
             )
-        noise = gumbel_noise(self._rng(task), task.num_tables, 1, most) if self.sample else None
+        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        noise = gumbel_noise(rng, task.num_tables, 1, most) if self.sample else None
         with torch.no_grad(), one_thread():
-            decoded = decode(self.network, TableSequence.of(task, most), noise)
+            decoded = decode(self.network, task, noise)
         stuck = int(decoded.stuck[0])
         if stuck >= 0:
             raise NoPlacementFoundError(
@@ -65,9 +67,6 @@ class RnnAgent(Agent):
         placement: Placement = decoded.placements[0]
         return placement
 
-    def _rng(self, task: Task) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-
 
 def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devices: int) -> torch.Tensor:
     """(T, B, D) float32 noise with which `decode` draws `count` placements."""
@@ -77,24 +76,14 @@ def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devi
 def load_rnn(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, sample: bool = False
 ) -> RnnAgent:
-    """The agent of a training run.
-
-    Args:
-        arrays: the network's weights.
-        about: holds the sizes of the network.
-        cost_model: not evaluated.
-        seed: of the drawn devices.
-        sample: see `RnnAgent`.
+    """The agent of a training run, from the network's weights; `seed` and `sample` are those of `RnnAgent`.
 
     Raises:
         InvalidCheckpointError: these are not the weights of such a network.
     """
-    network = load_network(arrays, _size(about, "max_devices"), _size(about, "hidden"))
+    with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
+        network = PlacementNetwork(
+            network_size(about, "max_devices", MAX_SIZE), network_size(about, "hidden", MAX_SIZE)
+        )
+    load_module_arrays(network, arrays, "The network")
     return RnnAgent(about["agent"], network, sample=sample, seed=seed)
-
-
-def _size(about: Mapping[str, Any], name: str) -> int:
-    size = about.get(name)
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_SIZE:
-        raise InvalidCheckpointError(f"{name} of the network must be an integer from 1 to {MAX_SIZE}, not {size!r}.")
-    return size

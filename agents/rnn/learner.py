@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import torch
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
-from shard_gym.agents.rnn.network import Decoded, TableSequence, decode, load_network, new_network
+from shard_gym.agents.rnn.network import Decoded, decode, new_network
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.torch_arrays import (
-    load_module_arrays,
-    load_optimizer_arrays,
-    module_arrays,
-    optimizer_arrays,
-)
+from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
@@ -78,12 +74,12 @@ class RnnLearner(Learner):
     def iterate(self) -> Report:
         """See `Learner`."""
         task = self.suite.sample(self.rng(TASKS))
-        most = self.network.max_devices
-        noise = gumbel_noise(self.rng(CHOICES), task.num_tables, self.episodes, most)
+        noise = gumbel_noise(self.rng(CHOICES), task.num_tables, self.episodes, self.network.max_devices)
         with one_thread():
-            decoded = decode(self.network, TableSequence.of(task, most), noise)
+            decoded = decode(self.network, task, noise)
             costs = self._true_costs(task, decoded)
-            loss = (_excess(costs) * decoded.log_probability).mean()
+            excess = (costs - costs.mean()) / (costs.std() or 1.0)  # in standard deviations; 0 if all are equal
+            loss = (torch.from_numpy(excess.astype(np.float32)) * decoded.log_probability).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
@@ -104,13 +100,11 @@ class RnnLearner(Learner):
 
     def state(self) -> Arrays:
         """See `Learner`."""
-        return {**self.weights(), **optimizer_arrays(self._optimizer)}
+        return training_arrays(self.network, self._optimizer)
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
-        own = {name: array for name, array in arrays.items() if not name.startswith("optimizer.")}
-        load_module_arrays(self.network, own, "The network")
-        load_optimizer_arrays(self._optimizer, arrays)
+        load_training_arrays(self.network, self._optimizer, arrays, "The network")
 
     def weights(self) -> Arrays:
         """See `Learner`."""
@@ -122,11 +116,4 @@ class RnnLearner(Learner):
 
     def agent(self) -> RnnAgent:
         """See `Learner`."""
-        network = load_network(self.weights(), self.network.max_devices, self.network.hidden)
-        return RnnAgent(self.name, network)
-
-
-def _excess(costs: FloatArray) -> torch.Tensor:
-    """(B,) float32, the difference of each cost to their mean, in standard deviations; 0 if all are equal."""
-    spread = float(costs.std()) or 1.0
-    return torch.from_numpy(((costs - costs.mean()) / spread).astype(np.float32))
+        return RnnAgent(self.name, copy.deepcopy(self.network))

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shard_gym.agents.heuristics import lookup_score
-from shard_gym.agents.training.torch_arrays import load_module_arrays
-from shard_gym.io.arrays import Arrays
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 
@@ -90,50 +88,6 @@ def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> Plac
         return PlacementNetwork(max_devices, hidden)
 
 
-def load_network(weights: Arrays, max_devices: int, hidden: int) -> PlacementNetwork:
-    """A network with the weights that `module_arrays` returned.
-
-    Raises:
-        InvalidCheckpointError: they are not those of a network of this size.
-    """
-    with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
-        network = PlacementNetwork(max_devices, hidden)
-    load_module_arrays(network, weights, "The network")
-    return network
-
-
-@dataclass(frozen=True)
-class TableSequence:
-    """A task as input of the network, tables by descending embedding_dim * pooling_factor.
-
-    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
-
-    Attributes:
-        order: (T,) int64, the tables in the order they are placed.
-        features: (T, 21) float32, in that order.
-        memory: (T,) int64 bytes, in that order.
-        caps: (D,) int64 bytes; 0 where the task has no device.
-    """
-
-    order: NDArray[np.int64]
-    features: Tensor
-    memory: Tensor
-    caps: Tensor
-
-    @staticmethod
-    def of(task: Task, max_devices: int) -> TableSequence:
-        """The sequence of `task`, which has at most `max_devices` devices, for a network with that many outputs."""
-        order = np.argsort(-lookup_score(task.tables), kind="stable")
-        caps = np.zeros(max_devices, np.int64)
-        caps[: task.num_devices] = task.topology.memory_cap_bytes
-        return TableSequence(
-            order=order,
-            features=torch.from_numpy(task.tables.features()[order]),
-            memory=torch.from_numpy(task.tables.memory_bytes[order]),
-            caps=torch.from_numpy(caps),
-        )
-
-
 @dataclass(frozen=True)
 class Decoded:
     """B placements of one task.
@@ -151,23 +105,27 @@ class Decoded:
     stuck: NDArray[np.int64]
 
 
-def decode(network: PlacementNetwork, tables: TableSequence, noise: Tensor | None = None) -> Decoded:
-    """Place the tables one after the other, each on a device where it fits.
+def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -> Decoded:
+    """Place the tables by descending embedding_dim * pooling_factor, each on a device where it fits.
+
+    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
 
     Args:
-        network: returns the logits.
-        tables: the task.
+        network: returns the logits, for at least as many devices as the task has.
+        task: its tables and devices.
         noise: (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax.
             Without it B is 1, and the most likely devices are taken.
     """
     count = 1 if noise is None else noise.shape[1]
     rows = torch.arange(count)
-    encoded, memory = network.encode(tables.features, count)
+    order = np.argsort(-lookup_score(task.tables), kind="stable")
+    encoded, memory = network.encode(torch.from_numpy(task.tables.features()[order]), count)
     device = torch.full((count,), network.max_devices)
-    free = tables.caps.repeat(count, 1)
+    free = torch.zeros((count, network.max_devices), dtype=torch.int64)  # none where the task has no device
+    free[:, : task.num_devices] = torch.tensor(task.topology.memory_cap_bytes)
     stuck = torch.full((count,), -1)
     chosen, log_probabilities, entropies = [], [], []
-    for table, needed in enumerate(tables.memory):
+    for table, needed in enumerate(task.tables.memory_bytes[order].tolist()):
         logits, memory = network.step(encoded, table, device, memory)
         fits = free >= needed
         stuck = torch.where((stuck < 0) & ~fits.any(dim=-1), table, stuck)
@@ -179,10 +137,10 @@ def decode(network: PlacementNetwork, tables: TableSequence, noise: Tensor | Non
         log_probabilities.append(legal[rows, device] * active)
         entropies.append(-(legal.exp() * legal).sum(dim=-1) * active)
     placements = np.empty((count, len(chosen)), np.int64)
-    placements[:, tables.order] = torch.stack(chosen, dim=-1).numpy()
+    placements[:, order] = torch.stack(chosen, dim=-1).numpy()
     return Decoded(
         placements=placements,
         log_probability=torch.stack(log_probabilities).sum(dim=0),
         entropy=torch.stack(entropies).mean(dim=0),
-        stuck=np.where(stuck.numpy() < 0, -1, tables.order[stuck.numpy()]),
+        stuck=np.where(stuck.numpy() < 0, -1, order[stuck.numpy()]),
     )

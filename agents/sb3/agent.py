@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.sb3.network import DeviceScorer, device_set
-from shard_gym.agents.training.torch_arrays import load_module_arrays
+from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import ObservationDict
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
@@ -91,21 +91,11 @@ class SetPolicyAgent(CostGuidedAgent):
 def load_policy(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, retries: int = 20
 ) -> SetPolicyAgent:
-    """The agent of a training run.
-
-    Args:
-        arrays: the scorer's weights.
-        about: holds the width of the network.
-        cost_model: the model behind the observations.
-        seed: of the random devices when a task is tried again.
-        retries: see `SetPolicyAgent`.
+    """The agent of a training run, from the scorer's weights; the other arguments are those of `SetPolicyAgent`.
 
     Raises:
         InvalidCheckpointError: these are not the weights of such a network.
     """
-    width = about.get("width")
-    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= MAX_WIDTH:
-        raise InvalidCheckpointError(f"width of the network must be an integer from 1 to {MAX_WIDTH}, not {width!r}.")
-    scorer = DeviceScorer(width)
+    scorer = DeviceScorer(network_size(about, "width", MAX_WIDTH))
     load_module_arrays(scorer, arrays, "The policy")
     return SetPolicyAgent(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)

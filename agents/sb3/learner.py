@@ -8,10 +8,9 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.policies import BasePolicy
 
 from shard_gym.agents.sb3.agent import SetPolicyAgent
 from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_arrays
@@ -27,23 +27,18 @@ from shard_gym.agents.sb3.network import DeviceScorer
 from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, SetDQNPolicy, SetPolicy
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.torch_arrays import (
-    load_module_arrays,
-    load_optimizer_arrays,
-    module_arrays,
-    optimizer_arrays,
-)
+from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.core.reward import Transition
+from shard_gym.envs.core.reward import DenseReward, Transition
 from shard_gym.errors import unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
-OPTIMIZER, REPLAY = "optimizer.", "replay."
-"""Prefixes of the arrays of a state that are not weights."""
+REPLAY = "replay."
+"""Prefix of the arrays of the replay buffer in a state."""
 
 WEIGHTS, ROLLOUT = range(2)
 """Purposes of random generators."""
@@ -55,125 +50,44 @@ EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""
 
 
-@dataclass(frozen=True)
-class AlgorithmSettings:
-    """The settings that an algorithm is made with.
+class Algorithm(NamedTuple):
+    """A class of Stable-Baselines3, its policy and arguments, and our defaults, which suit suites of small tasks."""
 
-    Attributes:
-        env: the environments; a rollout is one longest episode of each.
-        width: of the network.
-        learning_rate: at the start; it falls to zero, linearly.
-        replay: steps in DQN's replay buffer, of all environments together.
-        seed: of the first weights.
-        progress: returns the share of the iterations that are done.
-    """
-
-    env: PlacementVecEnv
-    width: int
-    learning_rate: float
-    replay: int
-    seed: int
-    progress: Callable[[], float]
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of each environment in a rollout."""
-        return self.env.envs.episodes.max_tables
-
-    @property
-    def rollout(self) -> int:
-        """Steps of all environments in a rollout."""
-        return self.n_steps * self.env.num_envs
-
-    def common(self) -> dict[str, Any]:
-        """Arguments of all algorithms. Episodes are short, so nothing is discounted."""
-        return {
-            "env": self.env,
-            "learning_rate": lambda _: self.learning_rate * (1.0 - self.progress()),
-            "gamma": 1.0,
-            "policy_kwargs": {"net_arch": [self.width], "features_extractor_class": DeviceFeatures},
-            "seed": self.seed,
-            "device": "cpu",
-        }
-
-    def ppo(self) -> dict[str, Any]:
-        """Arguments of PPO. The batch divides the rollout; advantages are normalised, so it has at least two steps."""
-        batch = max(2, self.rollout // math.gcd(self.env.num_envs, MINIBATCHES))
-        return {**self.common(), "n_steps": self.n_steps, "batch_size": batch, "n_epochs": 5, "ent_coef": 0.01}
-
-
-def _ppo(settings: AlgorithmSettings) -> BaseAlgorithm:
-    return PPO(SetPolicy, **settings.ppo())
-
-
-def _maskable_ppo(settings: AlgorithmSettings) -> BaseAlgorithm:
-    return MaskablePPO(MaskableSetPolicy, **settings.ppo())
-
-
-def _a2c(settings: AlgorithmSettings) -> BaseAlgorithm:
-    """With Adam, because the saved state of a run holds Adam's averages."""
-    return A2C(
-        SetPolicy,
-        n_steps=settings.n_steps,
-        gae_lambda=0.95,
-        ent_coef=0.02,
-        normalize_advantage=True,
-        use_rms_prop=False,
-        **settings.common(),
-    )
-
-
-def _dqn(settings: AlgorithmSettings) -> BaseAlgorithm:
-    """With two gradient steps after every step of the environments, and a target network that follows in each."""
-
-    def exploration() -> float:
-        return max(FINAL_EXPLORATION, 1.0 - settings.progress() / EXPLORATION_FRACTION * (1.0 - FINAL_EXPLORATION))
-
-    return MaskedDQN(
-        SetDQNPolicy,
-        buffer_size=settings.replay,
-        learning_starts=0,
-        batch_size=256,
-        train_freq=1,
-        gradient_steps=2,
-        tau=0.03,
-        target_update_interval=settings.env.num_envs,
-        exploration=exploration,
-        **settings.common(),
-    )
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """An algorithm and its defaults, which suit suites of small tasks.
-
-    Attributes:
-        make: called with the settings.
-        iterations, num_envs, learning_rate: the defaults.
-    """
-
-    make: Callable[[AlgorithmSettings], BaseAlgorithm]
+    kind: Callable[..., BaseAlgorithm]
+    policy: type[BasePolicy]
     iterations: int
     num_envs: int
     learning_rate: float
+    arguments: dict[str, Any]
 
+
+PPO_ARGUMENTS = {"n_epochs": 5, "ent_coef": 0.01}
+A2C_ARGUMENTS = {
+    "gae_lambda": 0.95,
+    "ent_coef": 0.02,
+    "normalize_advantage": True,
+    "use_rms_prop": False,  # the saved state of a run holds Adam's averages
+}
+DQN_ARGUMENTS = {
+    "learning_starts": 0,
+    "batch_size": 256,
+    "train_freq": 1,
+    "gradient_steps": 2,  # after every step of the environments
+    "tau": 0.03,  # the target network follows in each
+}
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "ppo": Algorithm(_ppo, 50, 256, 3e-3),
-    "maskable-ppo": Algorithm(_maskable_ppo, 50, 256, 3e-3),
-    "a2c": Algorithm(_a2c, 600, 32, 3e-3),
-    "dqn": Algorithm(_dqn, 120, 32, 2e-3),
+    "ppo": Algorithm(PPO, SetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
+    "maskable-ppo": Algorithm(MaskablePPO, MaskableSetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
+    "a2c": Algorithm(A2C, SetPolicy, 600, 32, 3e-3, A2C_ARGUMENTS),
+    "dqn": Algorithm(MaskedDQN, SetDQNPolicy, 120, 32, 2e-3, DQN_ARGUMENTS),
 }
 """By the names of the agents."""
 
 
-class RelativeReward:
-    """Minus the increase of the cost in each step, in units of the task's lower bound; sums to at most -1."""
-
-    def __call__(self, transition: Transition) -> FloatArray:
-        """(N,) float64, without unit."""
-        after = np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
-        return np.asarray((transition.cost_before_ms - after) / transition.lower_bound_ms)
+def relative_reward(transition: Transition) -> FloatArray:
+    """(N,) `DenseReward` in units of the task's lower bound; the sum over an episode is at most -1."""
+    return np.asarray(DenseReward()(transition) / transition.lower_bound_ms)
 
 
 class Sb3Learner(Learner):
@@ -181,7 +95,7 @@ class Sb3Learner(Learner):
 
     An iteration resets all environments and plays as many steps in each as the largest task has tables. PPO,
     MaskablePPO and A2C then learn from this rollout; DQN learns from its replay buffer during it. The reward is
-    `RelativeReward`.
+    `relative_reward`; episodes are short, so nothing is discounted.
 
     The network scores every device with the same weights (`DeviceScorer`), so the agent places tasks of any size. No
     algorithm chooses an illegal device: MaskablePPO gets the masks from the environments, the policy of PPO and A2C
@@ -227,21 +141,38 @@ class Sb3Learner(Learner):
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
         rate = checked_positive("learning_rate", defaults.learning_rate if learning_rate is None else learning_rate)
         self._env = PlacementVecEnv(
-            count, suite=suite, cost_model=self.cost_model, reward=RelativeReward(), observation="compact"
+            count, suite=suite, cost_model=self.cost_model, reward=relative_reward, observation="compact"
         )
-        settings = AlgorithmSettings(
-            env=self._env,
-            width=self.width,
-            learning_rate=rate,
-            replay=checked_count("replay", replay),
-            seed=self._seed(WEIGHTS),
-            progress=lambda: self.iteration / self.iterations,
-        )
+        self._steps = suite.max_tables * count
         with _global_generators_kept():
-            self._model: Any = defaults.make(settings)
+            self._model: Any = defaults.kind(
+                defaults.policy,
+                self._env,
+                learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
+                gamma=1.0,
+                policy_kwargs={"net_arch": [self.width], "features_extractor_class": DeviceFeatures},
+                seed=self._seed(WEIGHTS),
+                device="cpu",
+                **defaults.arguments,
+                **self._sizes(checked_count("replay", replay)),
+            )
         self._model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
-        self._steps = settings.rollout
         self._prepare_tasks()
+
+    def _sizes(self, replay: int) -> dict[str, Any]:
+        """The arguments of the algorithm that depend on the suite and on options."""
+        count = self._env.num_envs
+        if self.name == "dqn":
+            return {"buffer_size": replay, "target_update_interval": count, "exploration": self._exploration}
+        sizes = {"n_steps": self.suite.max_tables}
+        if self.name != "a2c":  # the batch divides the rollout; advantages are normalised, so it has at least two steps
+            sizes["batch_size"] = max(2, self._steps // math.gcd(count, MINIBATCHES))
+        return sizes
+
+    def _exploration(self) -> float:
+        """DQN's share of random actions."""
+        share = self.iteration / self.iterations / EXPLORATION_FRACTION
+        return max(FINAL_EXPLORATION, 1.0 - share * (1.0 - FINAL_EXPLORATION))
 
     def _seed(self, purpose: int) -> int:
         return int(self.rng(purpose).integers(2**31))
@@ -275,7 +206,8 @@ class Sb3Learner(Learner):
             self._model.set_random_seed(self._seed(ROLLOUT))
             self._model.learn(self._steps, callback=keep, log_interval=None)
         failures = sum("failure" in info for info in ended)
-        return Report(self._mean_cost(ended), {**self._logged(), "failures": failures})
+        costs = [info["cost_ms"] if "cost_ms" in info else self._penalty_ms(info["task"]) for info in ended]
+        return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
 
     def _logged(self) -> dict[str, float]:
         """What SB3 logged of its last update, without the number of updates, which restarts when a run is resumed."""
@@ -284,11 +216,6 @@ class Sb3Learner(Learner):
         logger.dump()
         return {name: float(value) for name, value in logged.items() if name != "n_updates"}
 
-    def _mean_cost(self, infos: Sequence[Mapping[str, Any]]) -> float:
-        """Mean true cost in ms of the episodes that ended with `infos`; the penalty for those that failed."""
-        costs = [info["cost_ms"] if "cost_ms" in info else self._penalty_ms(info["task"]) for info in infos]
-        return float(np.mean(costs))
-
     def _penalty_ms(self, name: str) -> float:
         task = self.suite.task(name)
         return self.cost_model.penalty_ms(task.tables, task.topology)
@@ -296,20 +223,19 @@ class Sb3Learner(Learner):
     def state(self) -> Arrays:
         """See `Learner`."""
         replay = {} if self._buffer is None else replay_arrays(self._buffer)
+        policy = self._model.policy
         return {
-            **module_arrays(self._model.policy),
-            **optimizer_arrays(self._model.policy.optimizer, OPTIMIZER),
+            **training_arrays(policy, policy.optimizer),
             **{REPLAY + name: array for name, array in replay.items()},
         }
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
-        others = (OPTIMIZER,) if self._buffer is None else (OPTIMIZER, REPLAY)
-        weights = {name: array for name, array in arrays.items() if not name.startswith(others)}
-        load_module_arrays(self._model.policy, weights, "The state of training")
-        load_optimizer_arrays(self._model.policy.optimizer, arrays, OPTIMIZER)
         if self._buffer is not None:
             load_replay_arrays(self._buffer, under(REPLAY, arrays))
+            arrays = {name: array for name, array in arrays.items() if not name.startswith(REPLAY)}
+        policy = self._model.policy
+        load_training_arrays(policy, policy.optimizer, arrays, "The state of training")
 
     def weights(self) -> Arrays:
         """See `Learner`."""

@@ -58,26 +58,24 @@ class ActorAndCritic(nn.Module):
         return values
 
 
-class SetPolicy(ActorCriticPolicy):
-    """For PPO and A2C. The mask in the observation masks the logits, so illegal devices have probability 0."""
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        _build_heads(self, lr_schedule)
-
-
-class MaskableSetPolicy(MaskableActorCriticPolicy):
-    """For MaskablePPO."""
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        _build_heads(self, lr_schedule)
-
-
-def _build_heads(policy: Any, lr_schedule: Schedule) -> None:
+def _build(policy: Any, lr_schedule: Schedule) -> None:
     """Set the network and the optimizer of an actor-critic policy."""
     policy.mlp_extractor = ActorAndCritic(policy.net_arch[0])
     policy.action_net = nn.Identity()  # the extractor returns logits and values
     policy.value_net = nn.Identity()
     policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
+
+
+class SetPolicy(ActorCriticPolicy):
+    """For PPO and A2C. The mask in the observation masks the logits, so illegal devices have probability 0."""
+
+    _build = _build
+
+
+class MaskableSetPolicy(MaskableActorCriticPolicy):
+    """For MaskablePPO."""
+
+    _build = _build
 
 
 class _Dueling(ActorAndCritic):

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 
+from shard_gym.errors import InvalidCheckpointError
 from shard_gym.io.arrays import Arrays, require_arrays, under
+
+OPTIMIZER = "optimizer."
+"""Prefix of the arrays of an optimizer, where a learner has one."""
+
+
+def network_size(about: Mapping[str, Any], name: str, most: int) -> int:
+    """The size `name` of the network that a file tells about.
+
+    Raises:
+        InvalidCheckpointError: it is not an integer from 1 to `most`.
+    """
+    size = about.get(name)
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most:
+        raise InvalidCheckpointError(f"{name} of the network must be an integer from 1 to {most}, not {size!r}.")
+    return size
 
 
 def module_arrays(module: torch.nn.Module) -> Arrays:
@@ -25,7 +44,7 @@ def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> 
     module.load_state_dict(weights, assign=next(module.parameters()).is_meta)
 
 
-def optimizer_arrays(optimizer: torch.optim.Optimizer, prefix: str = "optimizer.") -> Arrays:
+def optimizer_arrays(optimizer: torch.optim.Optimizer, prefix: str = OPTIMIZER) -> Arrays:
     """Copies of Adam's averages and step counts, by the position of the parameter; none for one without a step."""
     return {
         f"{prefix}{position}.{name}": value.detach().cpu().numpy().copy()
@@ -34,7 +53,7 @@ def optimizer_arrays(optimizer: torch.optim.Optimizer, prefix: str = "optimizer.
     }
 
 
-def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, prefix: str = "optimizer.") -> None:
+def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, prefix: str = OPTIMIZER) -> None:
     """Set the averages and step counts to what `optimizer_arrays` returned; options such as the learning rate stay.
 
     Raises:
@@ -55,3 +74,21 @@ def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, pref
         for position in sorted(stepped)
     }
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def training_arrays(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
+    """Copies of the weights of `module`, and of the state of its optimizer."""
+    return {**module_arrays(module), **optimizer_arrays(optimizer)}
+
+
+def load_training_arrays(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, called: str
+) -> None:
+    """Set both to what `training_arrays` returned.
+
+    Raises:
+        InvalidCheckpointError: see `load_module_arrays` and `load_optimizer_arrays`.
+    """
+    weights = {name: array for name, array in arrays.items() if not name.startswith(OPTIMIZER)}
+    load_module_arrays(module, weights, called)
+    load_optimizer_arrays(optimizer, arrays)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shard_gym.agents import make_agent
 from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
 from shard_gym.agents.rnn.agent import gumbel_noise
-from shard_gym.agents.rnn.network import PlacementNetwork, TableSequence, decode, new_network
+from shard_gym.agents.rnn.network import PlacementNetwork, decode, new_network
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
@@ -46,7 +46,7 @@ def small_network(max_devices: int = 4, seed: int = 0) -> PlacementNetwork:
 def drawn(network: PlacementNetwork, task: Task, count: int, seed: int = 0) -> Any:
     noise = gumbel_noise(np.random.default_rng(seed), task.num_tables, count, network.max_devices)
     with torch.no_grad():
-        return decode(network, TableSequence.of(task, network.max_devices), noise)
+        return decode(network, task, noise)
 
 
 def narrow_task() -> Task:
@@ -70,7 +70,7 @@ def test_placements_are_legal_or_stuck_and_penalised_devices_are_never_taken(ran
     assert decoded.placements.shape == (5, task.num_tables)
     assert torch.isfinite(decoded.log_probability).all()
     assert torch.isfinite(decoded.entropy).all()
-    order = TableSequence.of(task, 6).order.tolist()
+    order = np.argsort(-task.tables.embedding_dim * task.tables.pooling_factor, kind="stable").tolist()
     for placement, stuck in zip(decoded.placements, decoded.stuck, strict=True):
         free = task.topology.memory_cap_bytes.copy()
         for table in order if stuck < 0 else order[: order.index(stuck)]:
@@ -81,14 +81,6 @@ def test_placements_are_legal_or_stuck_and_penalised_devices_are_never_taken(ran
             assert task.tables.memory_bytes[stuck] > free.max()
         else:
             check_placement(placement, task.tables, task.topology)
-
-
-def test_tables_come_by_descending_lookups_times_width(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 20, 2)
-    order = TableSequence.of(task, 4).order
-    products = (task.tables.embedding_dim * task.tables.pooling_factor)[order]
-    assert (np.diff(products) <= 0).all()
-    assert sorted(order) == list(range(20))
 
 
 def test_devices_are_drawn_as_often_as_the_probabilities_say(random_task: Any) -> None:
@@ -108,7 +100,7 @@ def test_a_placement_does_not_depend_on_those_drawn_beside_it(random_task: Any) 
     noise = gumbel_noise(np.random.default_rng(0), 9, 6, 4)
     for each in range(6):
         with torch.no_grad():
-            alone = decode(network, TableSequence.of(task, 4), noise[:, each : each + 1])
+            alone = decode(network, task, noise[:, each : each + 1])
         assert np.array_equal(alone.placements[0], together.placements[each])
         assert alone.log_probability[0] == pytest.approx(float(together.log_probability[each]), abs=1e-4)
 
@@ -119,7 +111,7 @@ def test_the_gradient_raises_the_probability_of_what_was_drawn(random_task: Any)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     said = []
     for _ in range(2):
-        decoded = decode(network, TableSequence.of(task, 4), noise)
+        decoded = decode(network, task, noise)
         said.append((decoded.placements.tolist(), float(decoded.log_probability.detach())))
         optimizer.zero_grad()
         (-decoded.log_probability.sum()).backward()
@@ -138,7 +130,7 @@ def test_the_likeliest_devices_are_taken_and_drawing_depends_on_the_seed(random_
     assert np.array_equal(greedy.place(task), RnnAgent("rnn", network, seed=1).place(task))
     chances = drawn(network, task, 500).log_probability.max()
     with torch.no_grad():
-        likeliest = decode(network, TableSequence.of(task, 4))
+        likeliest = decode(network, task)
     assert np.array_equal(likeliest.placements[0], greedy.place(task))
     assert float(likeliest.log_probability[0]) >= float(chances)
     sampled = [RnnAgent("rnn", network, sample=True, seed=seed).place(task).tolist() for seed in (0, 0, 1)]

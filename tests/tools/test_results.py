@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -17,19 +15,12 @@ from shard_gym.io.markdown import with_block
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known
 
-ROOT = Path(__file__).parents[2]
 NO_SEARCH = ("random", *PAPER_HEURISTICS, "cost-greedy")
 
 
 @pytest.fixture(scope="module")
-def results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tools_results", ROOT / "tools" / "results.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def results(tool: Callable[[str], ModuleType]) -> ModuleType:
+    return tool("results")
 
 
 def test_the_readme_and_the_page_show_the_results(results: ModuleType) -> None:

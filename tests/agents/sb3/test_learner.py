@@ -11,7 +11,7 @@ import pytest
 
 from shard_gym import evaluate
 from shard_gym.agents import RandomAgent
-from shard_gym.agents.sb3.learner import RelativeReward, Sb3Learner
+from shard_gym.agents.sb3.learner import Sb3Learner, relative_reward
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
@@ -60,7 +60,7 @@ def test_failed_episodes_count_with_their_penalty(packing_task: Callable[..., Ta
 
 
 def test_the_reward_sums_to_the_cost_in_units_of_the_lower_bound(small_suite: TaskSuite) -> None:
-    env = EmbeddingPlacementEnv(small_suite, reward=RelativeReward())
+    env = EmbeddingPlacementEnv(small_suite, reward=relative_reward)
     env.reset(seed=0)
     total, over, info = 0.0, False, {}
     while not over:

@@ -1,6 +1,6 @@
-"""The card of the analytical cost model: its predictions beside all published measurements, from measurements.json.
+"""Writes the card of the analytical cost model into docs/cost-model.md: its predictions beside published measurements.
 
-`python -m shard_gym.cost_models.card` writes the card into docs/cost-model.md.
+The measurements are those of docs/published_measurements.json. `compare` takes any other additive cost model, too.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.agents import GreedyAgent
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import BACKWARD, FORWARD, AdditiveCostModel
-from shard_gym.errors import NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import read_json, write_atomically
 from shard_gym.io.markdown import table, with_block
-from shard_gym.placement import Placement
 from shard_gym.pools import RowPopularity, load_pool
 from shard_gym.pools.reuse import expected_tables
 from shard_gym.tables import Tables, Workload, split_columns
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
-MEASUREMENTS = Path(__file__).with_name("measurements.json")
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cost-model.md"
+DOCS = Path(__file__).parent.parent / "docs"
+MEASUREMENTS = DOCS / "published_measurements.json"
+PAGE = DOCS / "cost-model.md"
 BLOCK = "card"
 
 CRITEO_ROWS = (
@@ -64,24 +64,26 @@ class Comparison:
         return math.nan if self.predicted is None else self.predicted / float(self.measured)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Comparisons with the same source and setting; `quantity` is "iteration" if whole iterations were measured."""
+class Group(NamedTuple):
+    """Comparisons with the same source and setting."""
 
     title: str
     source: str
     setting: str
-    quantity: str
-    rows: tuple[Comparison, ...]
+    is_share: bool  # whole iterations were measured, and the embedding part is a share of them
+    rows: list[Comparison]
 
 
-def compare(model: AdditiveCostModel) -> tuple[Group, ...]:
-    """Every measurement with the prediction of `model`, in the order of measurements.json."""
-    groups = []
-    for group in read_json(MEASUREMENTS)["groups"]:
-        rows = tuple(_compare(group, row, model) for row in group["rows"])
-        groups.append(Group(group["title"], group["source"], group["setting"], group.get("quantity", ""), rows))
-    return tuple(groups)
+def compare(model: AdditiveCostModel) -> list[Group]:
+    """Every measurement with the prediction of `model`, in the order of the file."""
+    return [
+        Group(
+            *(group[key] for key in ("title", "source", "setting")),
+            group.get("quantity") == "iteration",
+            [_compare(group, row, model) for row in group["rows"]],
+        )
+        for group in read_json(MEASUREMENTS)["groups"]
+    ]
 
 
 def _compare(group: Mapping[str, Any], own: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
@@ -112,7 +114,9 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
         return float(all_to_all_ms(sent, topology.cluster()).max())
     tables = tables_of(row["tables"], topology)
     if quantity == "iteration":
-        return model.estimate(longest_first(tables, topology, model), tables, topology).total_ms
+        costs = model.single_table_costs(model.table_loads(tables, topology), topology)
+        placement = GreedyAgent("longest first", lambda _: costs).place(Task(quantity, tables, topology))
+        return model.estimate(placement, tables, topology).total_ms
     fused = model.estimate(np.zeros(len(tables), np.int64), tables, topology).phases_ms[0]
     if quantity == "unfused/fused":
         alone = model.single_table_phases(model.table_loads(tables, topology), topology)
@@ -153,31 +157,6 @@ def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
     )
 
 
-def longest_first(tables: Tables, topology: Topology, model: AdditiveCostModel) -> Placement:
-    """(T,) int64: the costliest table first, each to the device with the least cost so far that has memory for it.
-
-    The costs are single-table costs, so this is a simple placement and not the best one.
-
-    Raises:
-        NoPlacementFoundError: no device has memory for a table.
-    """
-    costs = model.single_table_costs(model.table_loads(tables, topology), topology)
-    busy = np.zeros(topology.num_devices)
-    free = topology.memory_cap_bytes.copy()
-    placement = np.empty(len(tables), np.int64)
-    for position in np.argsort(-costs, kind="stable"):
-        needed = tables.memory_bytes[position]
-        if needed > free.max():
-            raise NoPlacementFoundError(
-                f"Table {position} ({tables.names[position]}) needs {needed} bytes, and no device has them left."
-            )
-        device = int(np.where(free >= needed, busy, np.inf).argmin())
-        placement[position] = device
-        busy[device] += costs[position]
-        free[device] -= needed
-    return placement
-
-
 def render(groups: Sequence[Group], model: AdditiveCostModel) -> str:
     """The card as Markdown: a summary, then a table for each group."""
     rows = [row for group in groups for row in group.rows]
@@ -195,17 +174,19 @@ def render(groups: Sequence[Group], model: AdditiveCostModel) -> str:
 def _summary(groups: Sequence[Group]) -> str:
     """A row for each group with predictions, one for the rows that set a constant, and one for the others."""
     header = ("group", "rows", "within 10 %", "within a factor of 2", "predicted / measured: geometric mean", "range")
-    kernels = [row for group in groups if group.quantity != "iteration" for row in group.rows]
-    rows = [_summary_row(group.title, group.rows, is_share=group.quantity == "iteration") for group in groups]
+    kernels = [row for group in groups if not group.is_share for row in group.rows]
     others = [row for row in kernels if not row.sets]
-    rows.append(_summary_row("**all but whole iterations, rows that set no constant**", others))
-    rows.append(_summary_row("**rows that set a constant**", [row for row in kernels if row.sets]))
+    rows = [
+        *(_summary_row(group.title, group.rows, is_share=group.is_share) for group in groups),
+        _summary_row("**all but whole iterations, rows that set no constant**", others),
+        _summary_row("**rows that set a constant**", [row for row in kernels if row.sets]),
+    ]
     return table(header, filter(None, rows))
 
 
 def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = False) -> list[str]:
     """The cells of a row of the summary; none if no row has a prediction."""
-    ratios: NDArray[np.float64] = np.array([row.ratio for row in rows if row.predicted is not None])
+    ratios = np.array([row.ratio for row in rows if row.predicted is not None])
     if not ratios.size:
         return []
     factors = np.exp(np.abs(np.log(ratios)))
@@ -216,7 +197,7 @@ def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = Fal
 
 def _group_texts(group: Group) -> tuple[str, str, str]:
     """Heading, setting and table of a group."""
-    ratio = "share of the iteration" if group.quantity == "iteration" else "predicted / measured"
+    ratio = "share of the iteration" if group.is_share else "predicted / measured"
     header = ("setting", "measured", "predicted", ratio, "note")
     setting = f"{group.setting} Source: {group.source}."
     return f"### {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
@@ -229,11 +210,6 @@ def _cells(row: Comparison) -> tuple[str, ...]:
     return row.label, measured, predicted, f"{row.ratio:.2f}", f"sets `{row.sets}`" if row.sets else ""
 
 
-def main() -> None:
-    """Write the card into docs/cost-model.md."""
-    model = AnalyticalCostModel()
-    write_atomically(PAGE, with_block(PAGE, BLOCK, render(compare(model), model)).encode())
-
-
 if __name__ == "__main__":
-    main()
+    MODEL = AnalyticalCostModel()
+    write_atomically(PAGE, with_block(PAGE, BLOCK, render(compare(MODEL), MODEL)).encode())
