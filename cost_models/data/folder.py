@@ -190,19 +190,17 @@ def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) ->
     """Add measurements to a `folder` that `begin_folder` made, as one more part.
 
     Raises:
-        InvalidOptionError: the costs have another source or workload than the folder.
         DamagedFileError: the folder's index is damaged.
         UnwritablePathError: the disk refuses.
         MissingExtraError: pyarrow is not installed.
     """
-    folder, data = Path(folder), costs.data
+    folder = Path(folder)
     index = read_index(folder)
-    _require_same_origin(folder, index, replace(index, source=data.source, workload=data.tables.workload))
     files = to_parquet(costs, info)
     for kind, content in files.items():
         write_atomically(_path(folder, kind, len(index.parts)), content)
     part = {
-        "topologies": [topology_to_json(topology) for topology in data.topologies],
+        "topologies": [topology_to_json(topology) for topology in costs.data.topologies],
         "sha256": {kind: sha256_of(content) for kind, content in files.items()},
     }
     _write_index(folder, replace(index, parts=(*index.parts, part)))

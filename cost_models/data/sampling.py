@@ -15,7 +15,7 @@ import numpy as np
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
-from shard_gym.cost_models.data.splits import SPLITS, Groups, check_groups, split_tables
+from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
@@ -123,20 +123,14 @@ class PlacementSampler:
             before += len(pool.tables)
         return {split: np.concatenate(rows) for split, rows in groups.items()}
 
-    def prepare(self) -> None:
-        """Load the tables now instead of with the first placement, whose time would include it.
-
-        Raises:
-            InvalidOptionError: a pool has no popularity law, or two pools share tables.
-            UnknownNameError: there is no such pool.
-        """
-        check_groups(self.tables, self.groups)
-
     def sample(self, number: int) -> SampledPlacement:
         """The placement of that number, from 0 up; equal settings and numbers give equal placements.
 
+        The first call loads the tables.
+
         Raises:
-            InvalidOptionError: nearly no table fits `max_bytes`.
+            InvalidOptionError: nearly no table fits `max_bytes`, or a pool has no popularity law.
+            UnknownNameError: there is no such pool.
         """
         split = split_of(number)
         rng = np.random.default_rng([self.seed, number])

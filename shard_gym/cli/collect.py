@@ -1,12 +1,11 @@
-"""`shard-gym collect`: measurements of random placements, on this machine or on a Ray cluster."""
+"""`shard-gym collect`: measurements of random placements on this machine."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -21,7 +20,6 @@ from shard_gym.cost_models.base import CostModel
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.measurers import LocalMeasurer, Measurer
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.errors import InvalidOptionError, MissingExtraError
@@ -70,9 +68,6 @@ def collect(
     layout: str = "auto",
     iterations: int = 10,
     seed: int = 0,
-    ray: bool = False,
-    workers: OptionalInt = None,
-    gpus_per_worker: int = 1,
 ) -> int:
     """Measure random placements until the time is up; needs FBGEMM.
 
@@ -94,14 +89,11 @@ def collect(
         layout: parallel (a process for each device), sequential (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the placements.
-        ray: measure on all machines of the Ray cluster whose address is in RAY_ADDRESS; needs the extra `ray`.
-        workers: Ray workers; as many as there is room for if not given.
-        gpus_per_worker: as many as --devices to have all-to-alls measured too.
     """
     sizes = list(dict.fromkeys(batch_size)) or [DEFAULT_BATCH_SIZE]
     budget_s = parse_duration("--budget", budget)
-    for option, value in (("--devices", devices), ("--iterations", iterations), ("--gpus-per-worker", gpus_per_worker)):
-        checked_count(option, value)
+    checked_count("--devices", devices)
+    checked_count("--iterations", iterations)
     checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
@@ -111,33 +103,24 @@ def collect(
             f"{out} is a data set of one batch size. Name another folder for several, or give one size at a time."
         )
     several = len(sizes) > 1 or any(out.glob(f"*/{INDEX}"))
-    gpus = gpus_per_worker if ray else None
-    found = find_hardware(hardware, layout, devices, gpus, iterations, weight_dtype, optimizer)
+    found = find_hardware(hardware, layout, devices, iterations, weight_dtype, optimizer)
     default_dtype, default_optimizer = DEFAULT_TRAINING[found.kind]
     profile = profile or profile_of(found.name) or DEFAULT_PROFILE
     max_bytes = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
-    samplers = {
-        out / f"batch-{size}" if several else out: PlacementSampler(
-            Workload(size, weight_dtype or default_dtype, optimizer or default_optimizer),
-            profile,
-            devices,
-            max_bytes,
-            seed,
-        )
-        for size in sizes
-    }
-    make_measurer = (
-        partial(_ray_workers, found, workers, gpus_per_worker) if ray else partial(LocalMeasurer, found.make_model)
-    )
+    samplers = {}
+    for size in sizes:
+        workload = Workload(size, weight_dtype or default_dtype, optimizer or default_optimizer)
+        folder = out / f"batch-{size}" if several else out
+        samplers[folder] = PlacementSampler(workload, profile, devices, max_bytes, seed)
     progress: dict[Path, CollectionProgress] = {}
     # Schedulers and containers end programs by SIGTERM; it is handled like Ctrl-C, so measurements are written.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for number, (folder, sampler) in enumerate(samplers.items()):
             left = max(budget_s - sum(each.seconds for each in progress.values()), 0.0) / (len(samplers) - number)
-            with closing(make_measurer(sampler)) as measurer, _shown(folder, left, count, progress) as on_progress:
+            with _shown(folder, left, count, progress) as on_progress:
                 progress[folder] = collecting.collect(
-                    measurer,
+                    found.make_model,
                     folder,
                     sampler,
                     budget_s=max(left, 1e-9),
@@ -170,24 +153,9 @@ def parse_duration(option: str, text: str) -> float:
 
 
 def find_hardware(
-    hardware: str,
-    layout: str,
-    devices: int,
-    gpus: int | None,
-    iterations: int,
-    weight_dtype: str | None,
-    optimizer: str | None,
+    hardware: str, layout: str, devices: int, iterations: int, weight_dtype: str | None, optimizer: str | None
 ) -> Hardware:
-    """The hardware of this machine that the option `--hardware` names.
-
-    Args:
-        hardware: "auto", "cpu" or "cuda".
-        layout: of the measuring cost model.
-        devices: of a placement.
-        gpus: of a worker; None for all of this machine.
-        iterations: timed ones of a measurement.
-        weight_dtype: of the tables; None for the default.
-        optimizer: of the tables; None for the default.
+    """The hardware of this machine that the option `--hardware` names; the other arguments are options of `collect`.
 
     Raises:
         InvalidOptionError: there is no such device here, or an option is out of range.
@@ -200,7 +168,7 @@ def find_hardware(
     machine = this_machine(kind)
     if layout == "auto" and kind == "cuda":
         # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
-        layout = PARALLEL if (machine.num_devices if gpus is None else gpus) >= devices else SEQUENTIAL
+        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
     make_model = partial(
         MeasuredCostModel,
         kind,
@@ -220,15 +188,6 @@ def _default_kind() -> str:
     except (InvalidOptionError, MissingExtraError):
         return "cpu"
     return "cuda"
-
-
-def _ray_workers(found: Hardware, workers: int | None, gpus: int, sampler: PlacementSampler) -> Measurer:
-    """Workers of a Ray cluster, each with its own GPUs, or with all CPUs of a machine like this one."""
-    from shard_gym.cost_models.data.measurers import RayWorkerPool
-
-    if found.kind == "cuda":
-        return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=1, gpus=gpus)
-    return RayWorkerPool(found.make_model, sampler, workers=workers, cpus=os.cpu_count() or 1, gpus=0)
 
 
 def _default_memory(found: Hardware) -> int:
