@@ -87,13 +87,7 @@ class Measurements:
 
 
 def load_measurements(folder: str | Path) -> Measurements:
-    """The measurements in `folder`.
-
-    Raises:
-        DamagedFileError: the folder holds none, or a file is missing or is not the one that was written.
-        InvalidOptionError: nothing was measured yet.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """The measurements in `folder`; for errors see `folder`, and `read_parts` there."""
     index = read_index(folder)
     return Measurements(Path(folder), index, *read_parts(folder, index))
 
@@ -107,7 +101,6 @@ def load_workloads(folder: str | Path) -> dict[str, Measurements]:
         DamagedFileError: there are none, or a file is damaged.
         InvalidOptionError: a folder holds no measurement yet, or two have different hardware; or two of one workload
             have different sources or the same placements.
-        MissingExtraError: pyarrow is not installed.
     """
     folder = Path(folder)
     groups: dict[Workload, list[Measurements]] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -60,11 +59,7 @@ _INFO = tuple(field.name for field in fields(MeasurementInfo))
 
 
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
-    """The bytes of both files, "tables" and "placements".
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
+    """The bytes of both files, "tables" and "placements"."""
     data = costs.data
     tables = {name: list(getattr(data.tables, name)) for name in TABLE_ARRAYS}
     tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
@@ -87,7 +82,6 @@ def from_parquet(
         DamagedFileError: a file is no Parquet file, or has other columns.
         InvalidTablesError: the tables are impossible.
         InvalidOptionError: the placements are impossible, or mix splits.
-        MissingExtraError: pyarrow is not installed.
     """
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
     placements = _read("placements", files["placements"])
@@ -95,7 +89,7 @@ def from_parquet(
     return costs, MeasurementInfo(*(_values(placements[name]) for name in _INFO))
 
 
-def require_arrow() -> ModuleType:
+def require_arrow() -> Any:
     """The module pyarrow.
 
     Raises:
@@ -106,8 +100,7 @@ def require_arrow() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise missing_extra("pyarrow", "torch", "Reading and writing measured costs") from error
-    module: ModuleType = pyarrow
-    return module
+    return pyarrow
 
 
 def _schema(kind: str) -> Any:
@@ -137,11 +130,7 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
-    """The columns of a file, each as one array.
-
-    Raises:
-        DamagedFileError: it is no such file.
-    """
+    """The columns of a file, each as one array."""
     arrow = require_arrow()
     try:
         table = arrow.parquet.read_table(arrow.BufferReader(content))

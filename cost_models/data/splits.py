@@ -5,7 +5,7 @@ A placement belongs to the split of its tables. None mixes two splits, so models
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,20 +98,21 @@ class SplitCosts:
         return SplitCosts(data, table_split)
 
     @staticmethod
-    def joined(parts: Iterable[SplitCosts]) -> SplitCosts:
+    def joined(parts: Sequence[SplitCosts]) -> SplitCosts:
         """The placements of all `parts` in one data set; equal tables are kept once.
 
         Raises:
             InvalidOptionError: the parts come from different sources or workloads, or put a table into two splits.
         """
-        every = list(parts)
-        sources = sorted({part.data.source for part in every})
+        sources = sorted({part.data.source for part in parts})
         if len(sources) != 1:
             raise InvalidOptionError(f"A data set has one source, but these have {sources}. Keep them apart.")
+        if len(parts) == 1:
+            return parts[0]
         recorder = CostRecorder(sources[0])
-        for part in every:
+        for part in parts:
             recorder.extend(part.data)
-        return SplitCosts.recorded(recorder, np.concatenate([part.placement_split for part in every]).tolist())
+        return SplitCosts.recorded(recorder, np.concatenate([part.placement_split for part in parts]).tolist())
 
 
 def split_tables(tables: Tables, seed: int) -> dict[str, IntArray]:

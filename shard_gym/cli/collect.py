@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-import tyro
+from typing import Literal, NamedTuple
 
 from shard_gym.checks import checked_count
 from shard_gym.cli import INTERRUPTED_EXIT_CODE
@@ -27,7 +24,6 @@ from shard_gym.io.files import require_writable
 from shard_gym.tables import Workload
 from shard_gym.text import format_seconds
 
-DEFAULT_BATCH_SIZE = 65_536
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 """Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""
 
@@ -45,7 +41,7 @@ _GIB = 2**30
 
 
 class Hardware(NamedTuple):
-    """What measures: its kind, its name, the bytes of memory of one device, and what makes the cost model."""
+    """What measures: its kind and name, the memory of one device, and what makes the cost model."""
 
     kind: str
     name: str
@@ -55,7 +51,7 @@ class Hardware(NamedTuple):
 
 def collect(
     out: Path,
-    batch_size: Annotated[list[int], tyro.conf.UseAppendAction, tyro.conf.arg(help_behavior_hint="(default: 65536)")],
+    batch_size: int = 65_536,
     hardware: Literal["auto", "cpu", "cuda"] = "auto",
     devices: int = 4,
     budget: str = "30m",
@@ -74,12 +70,12 @@ def collect(
     Measurements are written in small parts; the same command continues a run.
 
     Args:
-        out: folder for the data set, or for one sub-folder for each batch size.
-        batch_size: samples of an iteration, over all devices; repeat the option for several batch sizes.
+        out: folder for the data set.
+        batch_size: samples of an iteration, over all devices.
         hardware: what to measure on; auto takes CUDA GPUs if there are any.
         devices: devices of a placement.
         budget: time after which no measurement begins, such as 90s, 30m or 2h.
-        count: placements that each data set shall have, if the time suffices.
+        count: placements that the data set shall have, if the time suffices.
         repeat_every: every so many placements, one is measured again later, to show the noise; 0 for never.
         memory_gib: memory for the tables of a placement; a share of what one device has if not given.
         weight_dtype: fp16 or fp32; if not given, fp16 on GPUs and fp32 on CPUs.
@@ -90,7 +86,6 @@ def collect(
         iterations: timed ones of a measurement.
         seed: of the placements.
     """
-    sizes = list(dict.fromkeys(batch_size)) or [DEFAULT_BATCH_SIZE]
     budget_s = parse_duration("--budget", budget)
     checked_count("--devices", devices)
     checked_count("--iterations", iterations)
@@ -98,53 +93,55 @@ def collect(
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    if (out / INDEX).exists() and len(sizes) > 1:
-        raise InvalidOptionError(
-            f"{out} is a data set of one batch size. Name another folder for several, or give one size at a time."
-        )
-    several = len(sizes) > 1 or any(out.glob(f"*/{INDEX}"))
     found = find_hardware(hardware, layout, devices, iterations, weight_dtype, optimizer)
     default_dtype, default_optimizer = DEFAULT_TRAINING[found.kind]
-    profile = profile or profile_of(found.name) or DEFAULT_PROFILE
-    max_bytes = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
-    samplers = {}
-    for size in sizes:
-        workload = Workload(size, weight_dtype or default_dtype, optimizer or default_optimizer)
-        folder = out / f"batch-{size}" if several else out
-        samplers[folder] = PlacementSampler(workload, profile, devices, max_bytes, seed)
-    progress: dict[Path, CollectionProgress] = {}
+    sampler = PlacementSampler(
+        Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer),
+        profile or profile_of(found.name) or DEFAULT_PROFILE,
+        devices,
+        _default_memory(found) if memory_gib is None else round(memory_gib * _GIB),
+        seed,
+    )
+    console, bars = errors(), new_progress()
+    bar = bars.add_task(str(out), total=1.0)
+    latest: CollectionProgress | None = None
+
+    def show(state: CollectionProgress) -> None:
+        nonlocal latest
+        latest = state
+        counts = f"{state.measured:,} measured, {state.failed:,} failed"
+        done = (state.measured - state.repeats + state.failed) / count if count else 0.0
+        bars.update(bar, description=counts, completed=max(done, state.seconds / budget_s))
+        if not console.is_terminal and state.new % PART_SIZE == 0:
+            console.print(sentence(f"{out}: {counts}"), soft_wrap=True)
+
     # Schedulers and containers end programs by SIGTERM; it is handled like Ctrl-C, so measurements are written.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number, (folder, sampler) in enumerate(samplers.items()):
-            left = max(budget_s - sum(each.seconds for each in progress.values()), 0.0) / (len(samplers) - number)
-            with _shown(folder, left, count, progress) as on_progress:
-                progress[folder] = collecting.collect(
-                    found.make_model,
-                    folder,
-                    sampler,
-                    budget_s=max(left, 1e-9),
-                    count=count,
-                    repeat_every=repeat_every or None,
-                    on_progress=on_progress,
-                )
+        with bars:
+            latest = collecting.collect(
+                found.make_model,
+                out,
+                sampler,
+                budget_s=budget_s,
+                count=count,
+                repeat_every=repeat_every or None,
+                on_progress=show,
+            )
     except KeyboardInterrupt:
-        errors().print(
+        console.print(
             sentence("Interrupted. All measurements are written; repeat the command to continue.", "bold red")
         )
         return INTERRUPTED_EXIT_CODE
     finally:
         signal.signal(signal.SIGTERM, before)
-        _print_progress(found.name, progress)
+        if latest:
+            _print_progress(found.name, out, latest)
     return 0
 
 
 def parse_duration(option: str, text: str) -> float:
-    """Seconds of a text such as 90s, 30m, 1.5h or 2d.
-
-    Raises:
-        InvalidOptionError: it is no such text, or a duration of 0.
-    """
+    """Seconds of a text such as 90s, 30m, 1.5h or 2d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
@@ -198,42 +195,18 @@ def _default_memory(found: Hardware) -> int:
     return share
 
 
-@contextmanager
-def _shown(
-    folder: Path, budget_s: float, count: int | None, progress: dict[Path, CollectionProgress]
-) -> Iterator[Callable[[CollectionProgress], None]]:
-    """Keep the state of a collection in `progress`, and show it on standard error: as a bar, or as lines in a log."""
-    console, bars = errors(), new_progress()
-    with bars:
-        bar = bars.add_task(str(folder), total=1.0)
-
-        def show(state: CollectionProgress) -> None:
-            progress[folder] = state
-            counts = f"{state.measured:,} measured, {state.failed:,} failed"
-            done = (state.measured - state.repeats + state.failed) / count if count else 0.0
-            bars.update(bar, description=counts, completed=max(done, state.seconds / max(budget_s, 1e-9)))
-            if not console.is_terminal and state.new % PART_SIZE == 0:
-                console.print(sentence(f"{folder}: {counts}"), soft_wrap=True)
-
-        yield show
-
-
-def _print_progress(hardware: str, progress: dict[Path, CollectionProgress]) -> None:
-    if not progress:
-        return
+def _print_progress(hardware: str, folder: Path, state: CollectionProgress) -> None:
     table = new_table()
     table.add_column("data set")
     for header in ("measured", "of them again", "new", "failed", "time"):
         table.add_column(header, justify="right")
-    for folder, state in progress.items():
-        numbers = (state.measured, state.repeats, state.new, state.failed)
-        table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
+    numbers = (state.measured, state.repeats, state.new, state.failed)
+    table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
     console = output()
     heading(console, f"Measured on {hardware}")
     print_table(console, table)
-    for folder, state in progress.items():
-        reasons = list(state.reasons.items())
-        for reason, times in reasons[:MAX_REASONS]:
-            console.print(sentence(f"Failed in {folder}, {times} x: {reason}", "dim"), soft_wrap=True)
-        if len(reasons) > MAX_REASONS:
-            console.print(sentence(f"... and for {len(reasons) - MAX_REASONS} other reasons; see {INDEX}.", "dim"))
+    reasons = list(state.reasons.items())
+    for reason, times in reasons[:MAX_REASONS]:
+        console.print(sentence(f"Failed, {times} x: {reason}", "dim"), soft_wrap=True)
+    if len(reasons) > MAX_REASONS:
+        console.print(sentence(f"... and for {len(reasons) - MAX_REASONS} other reasons; see {INDEX}.", "dim"))

@@ -15,7 +15,7 @@ from shard_gym.cli import collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data.folder import read_index
-from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
+from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -81,25 +81,11 @@ def test_it_measures_continues_and_shows_the_counts(run, fake, tmp_path: Path) -
     assert {topology.num_devices for topology in found.costs.data.topologies} == {2}
 
 
-def test_every_batch_size_is_a_data_set(run, fake, tmp_path: Path) -> None:
+def test_cpus_have_other_defaults(run, fake, tmp_path: Path) -> None:
     fake("cpu", 12.5)
-    sizes = ("--batch-size", 1024, "--batch-size", 256, "--batch-size", 1024)
-    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--count", 6)
-    assert outcome.code == 0, outcome.err
-    found = load_workloads(tmp_path)
-    assert list(found) == ["batch-256", "batch-1024"]
-    assert [each.index.workload for each in found.values()] == [
-        Workload(size, "fp32", "rowwise_adagrad") for size in (256, 1024)
-    ]
-    assert {each.index.sampling["max_bytes"] for each in found.values()} == {3 * 2**30}
-
-
-def test_the_time_is_shared_by_the_data_sets(run, fake, tmp_path: Path) -> None:
-    fake()
-    sizes = ("--batch-size", 1024, "--batch-size", 256)
-    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--budget", "2s")
-    assert outcome.code == 0, outcome.err
-    assert all(len(each.costs.data) > 0 for each in load_workloads(tmp_path).values())
+    assert run("collect", "--out", tmp_path, *SMALL, "--count", 3).code == 0
+    index = load_measurements(tmp_path).index
+    assert (index.workload, index.sampling["max_bytes"]) == (Workload(512, "fp32", "rowwise_adagrad"), 3 * 2**30)
 
 
 def test_options_reach_the_sampler(run, fake, tmp_path: Path) -> None:
@@ -145,18 +131,6 @@ def test_an_interrupted_run_writes_its_measurements(run, fake, tmp_path: Path, b
     assert len(load_measurements(tmp_path).costs.data) == 5
     assert "5" in outcome.out
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_further_sizes_go_beside_the_others_and_never_into_one(run, fake, tmp_path: Path) -> None:
-    fake()
-    given = ("--devices", 2, "--count", 3)
-    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 512, "--batch-size", 1024).code == 0
-    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 256).code == 0
-    assert [each.index.workload.batch_size for each in load_workloads(tmp_path / "two").values()] == [256, 512, 1024]
-    assert run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512).code == 0
-    outcome = run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512, "--batch-size", 1024)
-    assert outcome.code == 2
-    assert "is a data set of one batch size" in outcome.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
