@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from shard_gym.checks import checked_count, checked_positive
+from shard_gym.cost_models.base import CostEstimate, CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
 from shard_gym.cost_models.data.folder import (
     FailedMeasurement,
@@ -21,11 +23,10 @@ from shard_gym.cost_models.data.folder import (
     exclusive_access,
     read_parts,
 )
-from shard_gym.cost_models.data.measurers import MeasurementId, MeasurementResult, Measurer
 from shard_gym.cost_models.data.parquet import MeasurementInfo
-from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.data.sampling import PlacementSampler, SampledPlacement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
-from shard_gym.errors import InvalidOptionError, RunsFailedError
+from shard_gym.errors import InvalidOptionError, RunsFailedError, ShardGymError
 from shard_gym.text import counted
 
 PART_SIZE = 24
@@ -36,6 +37,13 @@ REPEAT_DELAY = 30
 
 MAX_FAILURES = 20
 """Failures in a row after which a collection stops, because the cause is not the placements."""
+
+
+class MeasurementId(NamedTuple):
+    """What to measure: the number of a sampled placement, and how often it was measured before (0 or 1)."""
+
+    number: int
+    repeat: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class CollectionProgress:
 
 
 def collect(
-    measurer: Measurer,
+    make_model: Callable[[], CostModel],
     folder: str | Path,
     sampler: PlacementSampler,
     *,
@@ -77,7 +85,7 @@ def collect(
     measurement fails with an error of this project is noted with the reason and not tried again.
 
     Args:
-        measurer: what measures.
+        make_model: makes the cost model. A model may cache what it measured, so repeated measurements use another one.
         folder: see `data.folder`; made if it is missing.
         sampler: gives the placements.
         budget_s: seconds after which no further measurement begins; None for no limit.
@@ -102,26 +110,28 @@ def collect(
     for name, value in (("count", count), ("repeat_every", repeat_every), ("part_size", part_size)):
         if value is not None:
             checked_count(name, value)
-    sampler.prepare()
+    sampler.sample(0)  # loads the tables, which is not part of the time
+    models = [make_model()]
     begin = clock()
-    with exclusive_access(folder):
-        writer = _Writer(Path(folder), sampler, measurer, part_size)
-
-        def missing() -> Iterator[MeasurementId]:
-            for id in measurement_schedule(count, repeat_every):
-                if writer.has(id):
-                    continue
-                if budget_s is not None and clock() - begin >= budget_s:
-                    return
-                yield id
-
-        try:
-            for result in measurer.measure(missing()):
-                writer.add(result)
-                if on_progress:
-                    on_progress(writer.progress(clock() - begin))
-        finally:
-            writer.write()
+    try:
+        with exclusive_access(folder):
+            writer = _Writer(Path(folder), sampler, models[0], part_size)
+            try:
+                for id in measurement_schedule(count, repeat_every):
+                    if writer.has(id):
+                        continue
+                    if budget_s is not None and clock() - begin >= budget_s:
+                        break
+                    if id.repeat == len(models):
+                        models.append(make_model())
+                    writer.measure(id, models[id.repeat])
+                    if on_progress:
+                        on_progress(writer.progress(clock() - begin))
+            finally:
+                writer.write()
+    finally:
+        for model in models:
+            getattr(model, "close", lambda: None)()
     return writer.progress(clock() - begin)
 
 
@@ -146,51 +156,53 @@ def measurement_schedule(count: int | None, repeat_every: int | None) -> Iterato
 
 
 class _Writer:
-    """Adds results to a folder, part by part, and knows what the folder has."""
+    """Measures, adds the results to a folder part by part, and knows what the folder has."""
 
-    def __init__(self, folder: Path, sampler: PlacementSampler, measurer: Measurer, part_size: int) -> None:
-        self._folder, self._sampler, self._source, self._part_size = folder, sampler, measurer.fingerprint, part_size
-        index = begin_folder(
-            folder, MeasurementIndex(measurer.fingerprint, measurer.hardware, sampler.workload, sampler.to_json())
-        )
+    def __init__(self, folder: Path, sampler: PlacementSampler, model: CostModel, part_size: int) -> None:
+        self._folder, self._sampler, self._source, self._part_size = folder, sampler, model.fingerprint, part_size
+        hardware = str(getattr(model, "hardware", model.name))
+        index = begin_folder(folder, MeasurementIndex(self._source, hardware, sampler.workload, sampler.to_json()))
         self._measured: set[MeasurementId] = set()
         if index.parts:
             info = read_parts(folder, index)[1]  # fails if a part is damaged, so nothing is added to it
             self._measured = {MeasurementId(*id) for id in zip(info.number.tolist(), info.repeat.tolist(), strict=True)}
         self._count_before = len(self._measured)
         self._reasons = {MeasurementId(each.number, each.repeat): each.reason for each in index.failed}
-        self._unwritten: list[MeasurementResult] = []
-        self._failed: list[MeasurementResult] = []
+        self._unwritten: list[tuple[MeasurementId, SampledPlacement, CostEstimate]] = []
+        self._failed: list[FailedMeasurement] = []
         self._failures_in_a_row = 0
 
     def has(self, id: MeasurementId) -> bool:
         """Whether `id` is done; a placement whose first measurement failed is not measured again either."""
         return id in self._measured or id in self._reasons or MeasurementId(id.number, 0) in self._reasons
 
-    def add(self, result: MeasurementResult) -> None:
-        """Take a result; a full part is written.
+    def measure(self, id: MeasurementId, model: CostModel) -> None:
+        """Measure a placement; a full part is written.
 
         Raises:
             RunsFailedError: this was the last of `MAX_FAILURES` failures in a row; they are not noted.
             UnwritablePathError: the disk refuses.
         """
-        if result.estimate is None:
-            self._failed.append(result)
-            self._reasons[result.id] = result.reason
-            self._failures_in_a_row += 1
-            if self._failures_in_a_row >= MAX_FAILURES:
-                self._stop()
+        sampled = self._sampler.sample(id.number)
+        try:
+            estimate = model.estimate(sampled.placement, sampled.tables, sampled.topology)
+        except ShardGymError as error:
+            self._fail(id, str(error))
             return
         self._failures_in_a_row = 0
-        self._measured.add(result.id)
-        self._unwritten.append(result)
+        self._measured.add(id)
+        self._unwritten.append((id, sampled, estimate))
         if len(self._unwritten) >= self._part_size:
             self.write()
 
-    def _stop(self) -> None:
-        for result in self._failed[-MAX_FAILURES:]:
-            del self._reasons[result.id]
-        reason = self._failed[-1].reason
+    def _fail(self, id: MeasurementId, reason: str) -> None:
+        self._failed.append(FailedMeasurement(*id, reason))
+        self._reasons[id] = reason
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row < MAX_FAILURES:
+            return
+        for failed in self._failed[-MAX_FAILURES:]:
+            del self._reasons[MeasurementId(failed.number, failed.repeat)]
         del self._failed[-MAX_FAILURES:]
         raise RunsFailedError(
             f"{counted(MAX_FAILURES, 'measurement')} in a row failed, so the collection stops and these are not noted. "
@@ -203,23 +215,18 @@ class _Writer:
         results, self._unwritten = self._unwritten, []
         failed, self._failed = self._failed, []
         if results:
-            append_part(self._folder, *self._part(results))
+            recorder = CostRecorder(self._source)
+            for _, sampled, estimate in results:
+                recorder.add(sampled.tables, sampled.topology, sampled.placement, estimate)
+            splits = [SPLITS.index(sampled.split) for _, sampled, _ in results]
+            info = MeasurementInfo(
+                number=np.array([id.number for id, _, _ in results], np.int64),
+                repeat=np.array([id.repeat for id, _, _ in results], np.int64),
+                spread=np.array([getattr(estimate, "spread", np.nan) for _, _, estimate in results], np.float64),
+            )
+            append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
         if failed:
-            append_failed(self._folder, [FailedMeasurement(*result.id, result.reason) for result in failed])
-
-    def _part(self, results: Sequence[MeasurementResult]) -> tuple[SplitCosts, MeasurementInfo]:
-        recorder, splits = CostRecorder(self._source), []
-        for result in results:
-            sampled = self._sampler.sample(result.id.number)
-            assert result.estimate is not None
-            recorder.add(sampled.tables, sampled.topology, sampled.placement, result.estimate)
-            splits.append(SPLITS.index(sampled.split))
-        info = MeasurementInfo(
-            number=np.array([result.id.number for result in results], np.int64),
-            repeat=np.array([result.id.repeat for result in results], np.int64),
-            spread=np.array([result.spread for result in results], np.float64),
-        )
-        return SplitCosts.recorded(recorder, splits), info
+            append_failed(self._folder, failed)
 
     def progress(self, seconds: float) -> CollectionProgress:
         """State of the collection after so many seconds."""

@@ -6,7 +6,10 @@
     placements-0000.parquet  its measurements
 
 A part counts once the index names it; files that a killed program left behind are overwritten. One program at a time
-may add to a folder (`exclusive_access`). Needs pyarrow (extra `torch`).
+may add to a folder (`exclusive_access`).
+
+Needs pyarrow and filelock (extra `torch`); a MissingExtraError says so. What reads raises DamagedFileError where a file
+is missing or is not the one that was written, and what writes UnwritablePathError where the disk refuses.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 
 _KEYS = {"schema", "source", "hardware", "workload", "drawn", "parts", "skipped"}
 _SOURCE_MEANING = (
-    "A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
+    " A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
 )
 
 
@@ -69,11 +72,7 @@ class MeasurementIndex:
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
-    """The index of `folder`.
-
-    Raises:
-        DamagedFileError: it is missing, damaged or of another form.
-    """
+    """The index of `folder`."""
     path = Path(folder) / INDEX
     index = read_json(path)
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
@@ -118,15 +117,17 @@ def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementInde
     Raises:
         InvalidOptionError: the folder holds measurements of another source, machine, workload or sampler; or parts
             whose index is gone.
-        DamagedFileError: the folder's index is damaged.
-        UnwritablePathError: the disk refuses.
-        MissingExtraError: pyarrow is not installed.
     """
-    require_arrow()
     folder = Path(folder)
     if (folder / INDEX).exists():
         existing = read_index(folder)
-        _require_same_origin(folder, existing, index)
+        there, given = _origin(existing), _origin(index)
+        for name in (*given, *there):
+            if there.get(name) != given.get(name):
+                raise InvalidOptionError(
+                    f"{folder} holds measurements whose {name} is {there.get(name)!r}, not {given.get(name)!r}."
+                    f"{_SOURCE_MEANING if name == 'source' else ''} Name another folder for these."
+                )
         return existing
     lost = sorted(path.name for path in folder.glob("*.parquet"))
     if lost:
@@ -136,17 +137,6 @@ def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementInde
         )
     _write_index(folder, index)
     return index
-
-
-def _require_same_origin(folder: Path, existing: MeasurementIndex, index: MeasurementIndex) -> None:
-    there, given = _origin(existing), _origin(index)
-    for name in (*given, *there):
-        if there.get(name) != given.get(name):
-            meaning = f" {_SOURCE_MEANING}" if name == "source" else ""
-            raise InvalidOptionError(
-                f"{folder} holds measurements whose {name} is {there.get(name)!r}, not {given.get(name)!r}.{meaning} "
-                "Name another folder for these."
-            )
 
 
 def _origin(index: MeasurementIndex) -> dict[str, Any]:
@@ -161,8 +151,6 @@ def exclusive_access(folder: str | Path) -> Iterator[None]:
 
     Raises:
         InvalidOptionError: another program adds to it now.
-        UnwritablePathError: the disk refuses.
-        MissingExtraError: pyarrow or filelock is not installed.
     """
     require_arrow()
     try:
@@ -187,34 +175,21 @@ def exclusive_access(folder: str | Path) -> Iterator[None]:
 
 
 def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) -> None:
-    """Add measurements to a `folder` that `begin_folder` made, as one more part.
-
-    Raises:
-        InvalidOptionError: the costs have another source or workload than the folder.
-        DamagedFileError: the folder's index is damaged.
-        UnwritablePathError: the disk refuses.
-        MissingExtraError: pyarrow is not installed.
-    """
-    folder, data = Path(folder), costs.data
+    """Add measurements to a `folder` that `begin_folder` made, as one more part."""
+    folder = Path(folder)
     index = read_index(folder)
-    _require_same_origin(folder, index, replace(index, source=data.source, workload=data.tables.workload))
     files = to_parquet(costs, info)
     for kind, content in files.items():
         write_atomically(_path(folder, kind, len(index.parts)), content)
     part = {
-        "topologies": [topology_to_json(topology) for topology in data.topologies],
+        "topologies": [topology_to_json(topology) for topology in costs.data.topologies],
         "sha256": {kind: sha256_of(content) for kind, content in files.items()},
     }
     _write_index(folder, replace(index, parts=(*index.parts, part)))
 
 
 def append_failed(folder: str | Path, failed: Sequence[FailedMeasurement]) -> None:
-    """Note measurements that failed in the index of `folder`.
-
-    Raises:
-        DamagedFileError: the index is damaged.
-        UnwritablePathError: the disk refuses.
-    """
+    """Note measurements that failed in the index of `folder`."""
     index = read_index(folder)
     _write_index(Path(folder), replace(index, failed=(*index.failed, *failed)))
 
@@ -223,15 +198,12 @@ def read_parts(folder: str | Path, index: MeasurementIndex) -> tuple[SplitCosts,
     """All measurements in `folder`, in the order in which they were added; equal tables are kept once.
 
     Raises:
-        DamagedFileError: a file is missing or is not the one that was written.
         InvalidOptionError: two parts put a table into different splits, or there is no part yet.
-        MissingExtraError: pyarrow is not installed.
     """
     if not index.parts:
         raise InvalidOptionError(f"{folder} holds no measurement yet; measure something first.")
     parts = [_read_part(Path(folder), number, index) for number in range(len(index.parts))]
-    costs = parts[0][0] if len(parts) == 1 else SplitCosts.joined([costs for costs, _ in parts])
-    return costs, MeasurementInfo.joined([info for _, info in parts])
+    return SplitCosts.joined([costs for costs, _ in parts]), MeasurementInfo.joined([info for _, info in parts])
 
 
 def _path(folder: Path, kind: str, number: int) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import CYCLE
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.tables import Workload
 
 MIN_TASK_PLACEMENTS = 3
 """Placements of the same tables that a test task has at least; the ranking of fewer says nothing."""
@@ -23,11 +24,11 @@ MIN_TASK_PLACEMENTS = 3
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """All measurements in a folder.
+    """All measurements in a folder, or in several whose measurements belong together.
 
     Attributes:
         folder: where they are.
-        index: its index.
+        index: its index; of several folders, that of the first with what failed in all.
         costs: all P measurements, repeated ones among them.
         info: of each of them.
     """
@@ -86,38 +87,54 @@ class Measurements:
 
 
 def load_measurements(folder: str | Path) -> Measurements:
-    """The measurements in `folder`.
-
-    Raises:
-        DamagedFileError: the folder holds none, or a file is missing or is not the one that was written.
-        InvalidOptionError: nothing was measured yet.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """The measurements in `folder`; for errors see `folder`, and `read_parts` there."""
     index = read_index(folder)
     return Measurements(Path(folder), index, *read_parts(folder, index))
 
 
 def load_workloads(folder: str | Path) -> dict[str, Measurements]:
-    """The measurements in `folder`, under the name "", or those in its sub-folders by name, by rising batch size.
+    """The measurements in `folder` and its sub-folders, those of one workload joined, by rising batch size.
+
+    Each has the name of its first sub-folder, or "" where there is one workload only.
 
     Raises:
         DamagedFileError: there are none, or a file is damaged.
-        InvalidOptionError: one folder holds no measurement yet; or two have the same workload or different hardware.
-        MissingExtraError: pyarrow is not installed.
+        InvalidOptionError: a folder holds no measurement yet, or two have different hardware; or two of one workload
+            have different sources or the same placements.
     """
     folder = Path(folder)
-    if (folder / INDEX).exists():
-        return {"": load_measurements(folder)}
-    found = {path.parent.name: load_measurements(path.parent) for path in sorted(folder.glob(f"*/{INDEX}"))}
-    if not found:
+    groups: dict[Workload, list[Measurements]] = {}
+    for path in sorted(folder.rglob(INDEX)):
+        found = load_measurements(path.parent)
+        groups.setdefault(found.index.workload, []).append(found)
+    if not groups:
         raise DamagedFileError(f"{folder} holds no measurements; `shard-gym collect` makes such a folder.")
-    _check_folders(folder, found)
-    return dict(sorted(found.items(), key=lambda item: item[1].index.workload.batch_size))
-
-
-def _check_folders(folder: Path, found: Mapping[str, Measurements]) -> None:
-    hardware = sorted({each.index.hardware for each in found.values()})
+    hardware = sorted({each.index.hardware for parts in groups.values() for each in parts})
     if len(hardware) > 1:
         raise InvalidOptionError(f"{folder} holds measurements of different hardware: {', '.join(hardware)}.")
-    if len({each.index.workload for each in found.values()}) < len(found):
-        raise InvalidOptionError(f"Two folders in {folder} hold measurements of one workload; name one of them.")
+    joined = [_joined(groups[workload]) for workload in sorted(groups, key=lambda each: each.batch_size)]
+    return {"" if len(joined) == 1 else each.folder.relative_to(folder).as_posix(): each for each in joined}
+
+
+def _joined(parts: Sequence[Measurements]) -> Measurements:
+    """All measurements of one workload; placements get other numbers where two folders use the same."""
+    if len(parts) == 1:
+        return parts[0]
+    for number, part in enumerate(parts):
+        for other in parts[:number]:
+            if part.index.sampling == other.index.sampling:
+                raise InvalidOptionError(
+                    f"{other.folder} and {part.folder} hold measurements of the same placements. Take one of them, or "
+                    "collect with another --seed into each."
+                )
+    info, first = [], 0
+    for part in parts:
+        info.append(replace(part.info, number=part.info.number + first))
+        first = (int(info[-1].number.max()) // CYCLE + 1) * CYCLE  # no test task spans two folders
+    failed = tuple(failed for part in parts for failed in part.index.failed)
+    return Measurements(
+        folder=parts[0].folder,
+        index=replace(parts[0].index, failed=failed),
+        costs=SplitCosts.joined([part.costs for part in parts]),
+        info=MeasurementInfo.joined(info),
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ class MeasurementInfo:
         spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown.
 
     Raises:
-        InvalidOptionError: the arrays have different lengths or wrong types, or a number is negative.
+        InvalidOptionError: a number is negative.
     """
 
     number: IntArray
@@ -45,10 +44,6 @@ class MeasurementInfo:
     spread: FloatArray
 
     def __post_init__(self) -> None:
-        if {self.number.dtype, self.repeat.dtype} != {np.dtype(np.int64)} or self.spread.dtype != np.float64:
-            raise InvalidOptionError("Numbers and repeats of measurements must be int64, spreads float64.")
-        if self.number.ndim != 1 or {self.repeat.shape, self.spread.shape} != {self.number.shape}:
-            raise InvalidOptionError("There must be one number, one repeat and one spread for each measurement.")
         if (self.number < 0).any() or (self.repeat < 0).any() or (self.spread < 0).any():
             raise InvalidOptionError("No number, repeat or spread of a measurement may be negative.")
 
@@ -65,16 +60,18 @@ _INFO = tuple(field.name for field in fields(MeasurementInfo))
 
 
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
-    """The bytes of both files, "tables" and "placements".
-
-    Raises:
-        InvalidOptionError: costs and info have different lengths.
-        MissingExtraError: pyarrow is not installed.
-    """
-    if len(info) != len(costs.data):
-        raise InvalidOptionError(f"There are {len(costs.data)} measurements, but info on {len(info)}.")
-    placements = _placement_columns(costs.data) | {name: getattr(info, name) for name in _INFO}
-    return {"tables": _write("tables", _table_columns(costs)), "placements": _write("placements", placements)}
+    """The bytes of both files, "tables" and "placements"."""
+    data = costs.data
+    tables = {name: list(getattr(data.tables, name)) for name in TABLE_ARRAYS}
+    tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
+    placements = {
+        **{name: getattr(data, name) for name in ("topology", "num_devices", "cost_ms")},
+        "tables": np.split(data.members, data.start[1:-1]),
+        "devices": np.split(data.devices, data.start[1:-1]),
+        "phases_ms": [ms[:count].ravel() for ms, count in zip(data.phases_ms, data.num_devices, strict=True)],
+        **{name: getattr(info, name) for name in _INFO},
+    }
+    return {"tables": _write("tables", tables), "placements": _write("placements", placements)}
 
 
 def from_parquet(
@@ -86,7 +83,6 @@ def from_parquet(
         DamagedFileError: a file is no Parquet file, or has other columns.
         InvalidTablesError: the tables are impossible.
         InvalidOptionError: the placements are impossible, or mix splits.
-        MissingExtraError: pyarrow is not installed.
     """
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
     placements = _read("placements", files["placements"])
@@ -94,7 +90,7 @@ def from_parquet(
     return costs, MeasurementInfo(*(_values(placements[name]) for name in _INFO))
 
 
-def require_arrow() -> ModuleType:
+def require_arrow() -> Any:
     """The module pyarrow.
 
     Raises:
@@ -105,8 +101,7 @@ def require_arrow() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise missing_extra("pyarrow", "torch", "Reading and writing measured costs") from error
-    module: ModuleType = pyarrow
-    return module
+    return pyarrow
 
 
 def _schema(kind: str) -> Any:
@@ -136,11 +131,7 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
-    """The columns of a file, each as one array.
-
-    Raises:
-        DamagedFileError: it is no such file.
-    """
+    """The columns of a file, each as one array."""
     arrow = require_arrow()
     try:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
@@ -157,15 +148,6 @@ def _values(column: Any) -> NDArray[Any]:
     return np.array(flat.to_numpy(zero_copy_only=False))
 
 
-def _table_columns(costs: SplitCosts) -> dict[str, Any]:
-    arrow, tables = require_arrow(), costs.data.tables
-    columns = {"name": list(tables.names), "split": [SPLITS[split] for split in costs.table_split]}
-    for name in TABLE_ARRAYS:
-        flat = arrow.array(getattr(tables, name).reshape(-1))
-        columns[name] = arrow.FixedSizeListArray.from_arrays(flat, NUM_BINS) if name in HISTOGRAMS else flat
-    return columns
-
-
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
     """The tables, and the number of the split of each."""
     arrays = {name: _values(columns[name]) for name in TABLE_ARRAYS}
@@ -176,24 +158,6 @@ def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables
         raise DamagedFileError(f"The file of tables names a split {unknown[0]!r}; known are {', '.join(SPLITS)}.")
     tables = Tables(**arrays, workload=workload, names=tuple(columns["name"].to_pylist()))
     return tables, np.array([SPLITS.index(split) for split in splits], np.int64)
-
-
-def _placement_columns(data: CostDataset) -> dict[str, Any]:
-    real = np.arange(data.phases_ms.shape[1]) < data.num_devices[:, None]
-    phase_start = np.concatenate([[0], np.cumsum(4 * data.num_devices)])
-    return {
-        "topology": data.topology,
-        "num_devices": data.num_devices,
-        "tables": _lists(data.start, data.members),
-        "devices": _lists(data.start, data.devices),
-        "phases_ms": _lists(phase_start, data.phases_ms[real].reshape(-1)),
-        "cost_ms": data.cost_ms,
-    }
-
-
-def _lists(start: IntArray, values: NDArray[Any]) -> Any:
-    arrow = require_arrow()
-    return arrow.ListArray.from_arrays(arrow.array(start, arrow.int32()), arrow.array(values))
 
 
 def _read_placements(

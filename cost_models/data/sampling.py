@@ -7,15 +7,15 @@ that models can be compared by how they rank placements of one task. All other p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
-from shard_gym.cost_models.data.splits import SPLITS, Groups, check_groups, split_tables
+from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import rounded_statistics
@@ -107,37 +107,24 @@ class PlacementSampler:
         """Everything but the workload, as JSON values."""
         return {name: value for name, value in asdict(self).items() if name != "workload"}
 
-    @cached_property
+    @property
     def tables(self) -> Tables:
         """The tables of all pools, with the dims that they have there."""
-        return concatenate_tables([_pool_tables(name, self.workload).tables for name in self.pools])
+        return _pool_tables(self.pools, self.workload)[0]
 
-    @cached_property
+    @property
     def groups(self) -> Groups:
         """For each of `SPLITS`, its rows of `tables`; they do not depend on the workload or the seed."""
-        groups: dict[str, list[IntArray]] = {split: [] for split in SPLITS}
-        before = 0
-        for name in self.pools:
-            pool = _pool_tables(name, self.workload)
-            for split, rows in pool.groups.items():
-                groups[split].append(rows + before)
-            before += len(pool.tables)
-        return {split: np.concatenate(rows) for split, rows in groups.items()}
-
-    def prepare(self) -> None:
-        """Load the tables now instead of with the first placement, whose time would include it.
-
-        Raises:
-            InvalidOptionError: a pool has no popularity law, or two pools share tables.
-            UnknownNameError: there is no such pool.
-        """
-        check_groups(self.tables, self.groups)
+        return _pool_tables(self.pools, self.workload)[1]
 
     def sample(self, number: int) -> SampledPlacement:
         """The placement of that number, from 0 up; equal settings and numbers give equal placements.
 
+        The first call loads the tables.
+
         Raises:
-            InvalidOptionError: nearly no table fits `max_bytes`.
+            InvalidOptionError: nearly no table fits `max_bytes`, or a pool has no popularity law.
+            UnknownNameError: there is no such pool.
         """
         split = split_of(number)
         rng = np.random.default_rng([self.seed, number])
@@ -216,34 +203,26 @@ def _fitting_tables(table_bytes: IntArray, max_bytes: int) -> Sequence[int]:
     return chosen
 
 
-class _PoolTables(NamedTuple):
-    tables: Tables
-    groups: Groups
-
-
 @lru_cache(maxsize=16)
-def _pool_tables(name: str, workload: Workload) -> _PoolTables:
-    """A pool's tables with another workload, and their splits; row statistics follow from the pool's popularity law.
+def _pool_tables(names: tuple[str, ...], workload: Workload) -> tuple[Tables, Groups]:
+    """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws.
 
     Raises:
         UnknownNameError: there is no such pool.
-        InvalidOptionError: the pool has no such law.
+        InvalidOptionError: a pool has no such law.
     """
-    pool = load_pool(name)
-    tables, popularity = pool.tables, pool.popularity
-    if popularity is None:
-        raise InvalidOptionError(
-            f"The pool {pool.name!r} has no popularity law, so row statistics of other batch sizes are unknown."
-        )
-    rows, lookups = tables.num_embeddings.astype(np.float64), tables.pooling_factor * workload.batch_size
-    statistics = rounded_statistics(reuse_statistics(rows, lookups, popularity.q, popularity.s), rows, lookups)
-    resized = Tables(
-        num_embeddings=tables.num_embeddings,
-        embedding_dim=tables.embedding_dim,
-        pooling_factor=tables.pooling_factor,
-        **statistics._asdict(),
-        workload=workload,
-        num_features=tables.num_features,
-        names=tuple(f"{pool.name}/{name}" for name in tables.names),
-    )
-    return _PoolTables(resized, split_tables(tables, _SPLIT_SEED))
+    parts: list[Tables] = []
+    groups: dict[str, list[IntArray]] = {split: [] for split in SPLITS}
+    for pool in map(load_pool, names):
+        tables, popularity = pool.tables, pool.popularity
+        if popularity is None:
+            raise InvalidOptionError(
+                f"The pool {pool.name!r} has no popularity law, so row statistics of other batch sizes are unknown."
+            )
+        for split, chosen in split_tables(tables, _SPLIT_SEED).items():
+            groups[split].append(chosen + sum(map(len, parts)))
+        rows, lookups = tables.num_embeddings.astype(np.float64), tables.pooling_factor * workload.batch_size
+        statistics = rounded_statistics(reuse_statistics(rows, lookups, popularity.q, popularity.s), rows, lookups)
+        names_in_pool = tuple(f"{pool.name}/{name}" for name in tables.names)
+        parts.append(replace(tables, **statistics._asdict(), workload=workload, names=names_in_pool))
+    return concatenate_tables(parts), {split: np.concatenate(rows) for split, rows in groups.items()}

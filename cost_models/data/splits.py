@@ -5,7 +5,7 @@ A placement belongs to the split of its tables. None mixes two splits, so models
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.tables import Tables
 
 SPLITS = ("train", "validation", "test")
+
+SHARES = (0.7, 0.1, 0.2)
+"""Of the different tables, the share that each split gets; it gets one at least."""
 
 Groups = Mapping[str, IntArray]
 """By name of split, its rows of a set of tables."""
@@ -95,71 +98,45 @@ class SplitCosts:
         return SplitCosts(data, table_split)
 
     @staticmethod
-    def joined(parts: Iterable[SplitCosts]) -> SplitCosts:
+    def joined(parts: Sequence[SplitCosts]) -> SplitCosts:
         """The placements of all `parts` in one data set; equal tables are kept once.
 
         Raises:
             InvalidOptionError: the parts come from different sources or workloads, or put a table into two splits.
         """
-        every = list(parts)
-        sources = sorted({part.data.source for part in every})
+        sources = sorted({part.data.source for part in parts})
         if len(sources) != 1:
             raise InvalidOptionError(f"A data set has one source, but these have {sources}. Keep them apart.")
+        if len(parts) == 1:
+            return parts[0]
         recorder = CostRecorder(sources[0])
-        for part in every:
+        for part in parts:
             recorder.extend(part.data)
-        return SplitCosts.recorded(recorder, np.concatenate([part.placement_split for part in every]).tolist())
+        return SplitCosts.recorded(recorder, np.concatenate([part.placement_split for part in parts]).tolist())
 
 
-def split_tables(tables: Tables, seed: int, shares: Sequence[float] = (0.7, 0.1, 0.2)) -> dict[str, IntArray]:
+def split_tables(tables: Tables, seed: int) -> dict[str, IntArray]:
     """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or dim stay together.
 
     Args:
         tables: T tables.
         seed: equal seeds, equal groups.
-        shares: of the different tables that each split gets; it gets one at least.
 
     Raises:
-        InvalidOptionError: `shares` are not three positive numbers, or there are fewer than three different tables.
+        InvalidOptionError: there are fewer than three different tables.
     """
-    wanted = np.asarray(shares, np.float64)
-    if wanted.shape != (len(SPLITS),) or not (wanted > 0).all() or not np.isfinite(wanted).all():
-        raise InvalidOptionError(f"shares must be {len(SPLITS)} positive numbers, one for each split, not {shares!r}.")
     kinds = table_kinds(tables)
     count = int(kinds.max()) + 1
     if count < len(SPLITS):
         raise InvalidOptionError(
             f"There are {count} different tables, too few to give each of {', '.join(SPLITS)} its own."
         )
-    ends = np.rint(np.cumsum(wanted / wanted.sum()) * count).astype(np.int64)
+    ends = np.rint(np.cumsum(SHARES) / sum(SHARES) * count).astype(np.int64)
     ends[0] = np.clip(ends[0], 1, count - 2)
     ends[1] = np.clip(ends[1], ends[0] + 1, count - 1)
     split_of_kind = np.empty(count, np.int64)
     split_of_kind[np.random.default_rng(seed).permutation(count)] = np.searchsorted(ends, np.arange(count), "right")
     return {name: np.flatnonzero(split_of_kind[kinds] == number) for number, name in enumerate(SPLITS)}
-
-
-def check_groups(tables: Tables, groups: Groups) -> None:
-    """Refuse groups that overlap.
-
-    Raises:
-        UnknownNameError: a group is not named after one of `SPLITS`.
-        InvalidOptionError: a group is empty or names a table that is not there, or two groups have tables that differ
-            at most in name and dim.
-    """
-    kinds = table_kinds(tables)
-    group_of_kind: dict[int, str] = {}
-    for name, rows in groups.items():
-        if name not in SPLITS:
-            raise unknown_name("split", name, SPLITS)
-        if not len(rows) or min(rows) < 0 or max(rows) >= len(tables):
-            raise InvalidOptionError(f"Group {name!r} must name at least one of the tables 0 to {len(tables) - 1}.")
-        for row, kind in zip(rows, kinds[rows].tolist(), strict=True):
-            if group_of_kind.setdefault(kind, name) != name:
-                raise InvalidOptionError(
-                    f"Table {row} ({tables.names[row]}) of group {name!r} is in group {group_of_kind[kind]!r} too, "
-                    "or a table that differs in name or dim alone. Groups must not overlap; see `split_tables`."
-                )
 
 
 def table_kinds(tables: Tables) -> IntArray:

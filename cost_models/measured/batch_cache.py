@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 
-from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, Lookups, stream_key
+from shard_gym.cost_models.measured.streams import HistogramStream, Lookups, stream_key
 from shard_gym.tables import Tables
 
 LIMIT_BYTES = 512 * 2**20
 
 
 class BatchCache:
-    """A `LookupSource` of histogram streams that draws each batch once, as long as it is kept.
-
-    Args:
-        limit_bytes: what was not used for the longest time is removed first.
-    """
+    """Lookups by stream, first sample and count; what was not used for the longest time is removed first."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit = limit_bytes
         self._kept: OrderedDict[tuple[int, int, int], Lookups] = OrderedDict()
         self.kept_bytes = 0
 
-    def stream(self, tables: Tables, table: int, seed: int) -> IndexStream:
-        """The `HistogramStream` of these arguments; it is made only if a batch is not kept."""
-        return _CachedStream(self, tables, table, seed)
+    def stream(self, tables: Tables, table: int, seed: int) -> CachedStream:
+        """The `HistogramStream` of these arguments, with this cache."""
+        return CachedStream(self, tables, table, seed)
 
-    def lookups(self, key: tuple[int, int, int], draw: Callable[[], Lookups]) -> Lookups:
-        """What is kept under `key`, else what `draw` returns; it is kept unless it exceeds the limit by itself."""
+    def get(self, key: tuple[int, int, int]) -> Lookups | None:
+        """What is kept under `key`."""
         if key in self._kept:
             self._kept.move_to_end(key)
-            return self._kept[key]
-        drawn = draw()
-        if _bytes(drawn) <= self._limit:
-            self._kept[key] = drawn
-            self.kept_bytes += _bytes(drawn)
+        return self._kept.get(key)
+
+    def put(self, key: tuple[int, int, int], lookups: Lookups) -> None:
+        """Keep `lookups`, unless they exceed the limit by themselves."""
+        if _bytes(lookups) > self._limit:
+            return
+        self._kept[key] = lookups
+        self.kept_bytes += _bytes(lookups)
         while self.kept_bytes > self._limit:
             self.kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
-        return drawn
 
 
-class _CachedStream:
-    """See `BatchCache.stream`."""
+class CachedStream:
+    """A `HistogramStream` that is made only if lookups are asked for that its cache does not have."""
 
     def __init__(self, cache: BatchCache, tables: Tables, table: int, seed: int) -> None:
-        self._cache = cache
-        self._source = tables, table, seed
-        self._key = stream_key(tables, table, seed)
+        self._cache, self._source, self._key = cache, (tables, table, seed), stream_key(tables, table, seed)
         self._stream: HistogramStream | None = None
 
     def lookups(self, start: int, count: int) -> Lookups:
         """See `IndexStream`."""
-        return self._cache.lookups((self._key, start, count), partial(self._draw, start, count))
-
-    def _draw(self, start: int, count: int) -> Lookups:
-        self._stream = self._stream or HistogramStream(*self._source)
-        return self._stream.lookups(start, count)
+        found = self._cache.get((self._key, start, count))
+        if found is None:
+            self._stream = self._stream or HistogramStream(*self._source)
+            found = self._stream.lookups(start, count)
+            self._cache.put((self._key, start, count), found)
+        return found
 
 
 def _bytes(lookups: Lookups) -> int:

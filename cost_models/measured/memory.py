@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.measured.worker import Job
+from shard_gym.cost_models.measured.job import Job
 from shard_gym.errors import DeviceMemoryError
 from shard_gym.text import format_bytes
 

@@ -17,10 +17,10 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
+from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_width
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.cost_models.measured.worker import Job, Repeats, output_width, tables_to_json
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
@@ -175,7 +175,7 @@ class MeasuredCostModel(CostModel):
         rows = [np.flatnonzero(placement == device) for device in range(num_devices)]
         parts = [trained.select(own) if len(own) else None for own in rows]
         layout = self.layout_of(num_devices)
-        keys = [self._key(layout, "compute", part and tables_to_json(part)) for part in parts]
+        keys = [self._key(layout, "compute", part and asdict(part)) for part in parts]
         widths = tuple(output_width(part) for part in parts)
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
         order = np.argsort(widths, kind="stable")
@@ -269,9 +269,9 @@ class MeasuredCostModel(CostModel):
             except DeviceMemoryError:
                 session.close()  # frees the tables of the last measurement
                 require_memory(jobs, subjects, new_workers=session.size)
-        commands = [{"do": "measure", **job.to_json()} for job in jobs]
-        answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
-        return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
+        commands: list[Command] = [("measure", {"job": job}) for job in jobs]
+        ms = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
+        return np.array(ms).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
         """A session of at least `count` workers."""
@@ -299,4 +299,5 @@ def _subject(device: int, part: Tables | None) -> str:
 
 
 def _digest(what: Any) -> str:
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    text = json.dumps(what, sort_keys=True, default=np.ndarray.tolist)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -31,8 +31,8 @@ class RecordedLookups:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._recorded = meta_file.load_unpacked(self._path)
+        self.path = Path(path)
+        self.recorded = meta_file.load_unpacked(self.path)
 
     def stream(self, tables: Tables, table: int, seed: int) -> RecordedStream:
         """The lookups of one of `tables`; nothing is drawn, so `seed` is ignored.
@@ -41,50 +41,41 @@ class RecordedLookups:
             InvalidTablesError: its name says no table of the file, or it has several features.
         """
         name, features = tables.names[table], int(tables.num_features[table])
-        found, num_tables = TABLE_NAME.fullmatch(name), len(self._recorded.lengths)
+        found, num_tables = TABLE_NAME.fullmatch(name), len(self.recorded.lengths)
         if found is None or int(found[1]) >= num_tables:
             raise InvalidTablesError(
-                f"Table {name!r} is none of the {num_tables} tables of {self._path}, which are called table_0, "
+                f"Table {name!r} is none of the {num_tables} tables of {self.path}, which are called table_0, "
                 "table_1, and so on."
             )
         if features != 1:
             raise InvalidTablesError(
-                f"Table {name!r} has {features} features, but {self._path} holds one for each table."
+                f"Table {name!r} has {features} features, but {self.path} holds one for each table."
             )
-        number = int(found[1])
-        subject, rows = f"Table {number} of {self._path}", int(tables.num_embeddings[table])
-        return RecordedStream(subject, self._recorded, number, rows)
+        return RecordedStream(self, int(found[1]), int(tables.num_embeddings[table]))
 
 
 class RecordedStream:
-    """The lookups of one table of a file, as an `IndexStream` of one feature.
+    """The lookups of table number `table` of a file, as an `IndexStream` of one feature.
 
     After the file's last sample comes its first again. The lookups of the table are checked at the first read, because
     opening a file must not read gigabytes.
-
-    Args:
-        subject: the file and the table, for messages.
-        recorded: what the file holds.
-        table: which of its tables.
-        num_embeddings: rows of the table.
     """
 
-    def __init__(self, subject: str, recorded: meta_file.Lookups, table: int, num_embeddings: int) -> None:
-        self._subject, self._num_embeddings = subject, num_embeddings
-        self._indices, (self._offsets, self._lengths) = recorded.indices, recorded.bags(table)
+    def __init__(self, file: RecordedLookups, table: int, num_embeddings: int) -> None:
+        self._subject, self._num_embeddings = f"Table {table} of {file.path}", num_embeddings
+        self._indices, (self._offsets, self._lengths) = file.recorded.indices, file.recorded.bags(table)
         self._checked = False
 
     def lookups(self, start: int, count: int) -> Lookups:
-        """The lookups of the samples start .. start + count - 1; see `IndexStream`.
+        """See `IndexStream`.
 
         Raises:
-            InvalidOptionError: `start` or `count` is not an integer of at least 0.
             DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.
             InvalidTablesError: an index is not below `num_embeddings`.
         """
-        parts = split_by_period(start, count, len(self._lengths))
         if not self._checked:
             self._check()
+        parts = split_by_period(start, count, len(self._lengths))
         bags = [np.empty(0, np.int64), *(self._lengths[first:last] for _, first, last in parts)]
         ends = [(self._offsets[first], self._offsets[last]) for _, first, last in parts]
         reads = [np.empty(0, np.int64), *(self._indices[begin:end] for begin, end in ends)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import select
 import shutil
 import signal
@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Command
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
 WORKER = "shard_gym.cost_models.measured.worker"
@@ -32,8 +33,6 @@ GRACE_S = 0.5
 
 DOCTOR = "`shard-gym doctor` says whether torch and FBGEMM work on this machine."
 
-Command = Mapping[str, Any]
-
 
 @dataclass
 class _Process:
@@ -42,7 +41,6 @@ class _Process:
     process: subprocess.Popen[bytes]
     link: socket.socket
     log: Path
-    unread: bytes = b""
 
 
 class Session:
@@ -75,8 +73,8 @@ class Session:
         """Process numbers of the running workers; empty before the first `ask` and after a failure."""
         return [worker.process.pid for worker in self._workers] if self._owner == os.getpid() else []
 
-    def ask(self, commands: Sequence[Command], subjects: Sequence[str], *, join: int = 0) -> list[dict[str, Any]]:
-        """Give each of the first workers its command, all at once, and return their answers.
+    def ask(self, commands: Sequence[Command], subjects: Sequence[str], *, join: int = 0) -> list[Any]:
+        """Give each of the first workers its command, all at once; what they return.
 
         Args:
             commands: at most one for each worker.
@@ -92,7 +90,7 @@ class Session:
         try:
             self._start()
             if join and join not in self._joined:
-                self._ask_all([{"do": "join", "devices": join}] * self.size, self._timeout_s)
+                self._ask_all([("join", {"devices": join})] * self.size, self._timeout_s)
                 self._joined.add(join)
             return self._send_and_receive(commands, subjects, self._timeout_s)
         except BaseException:  # Ctrl-C too: workers are terminated, so stale answers are never read
@@ -122,14 +120,14 @@ class Session:
         for rank in range(self.size):
             self._workers.append(self._new_worker(rank))
         common = {
-            "do": "start",
             "device": self.device,
             "size": self.size,
             "threads": self._threads,
             "timeout_s": 2 * self._timeout_s,  # of a collective; this process notices earlier
             "recorded": self._recorded,
         }
-        self._ask_all([{**common, "rank": rank} for rank in range(self.size)], max(self._timeout_s, START_TIMEOUT_S))
+        commands: list[Command] = [("start", {**common, "rank": rank}) for rank in range(self.size)]
+        self._ask_all(commands, max(self._timeout_s, START_TIMEOUT_S))
 
     def _new_worker(self, rank: int) -> _Process:
         ours, theirs = socket.socketpair()
@@ -149,68 +147,58 @@ class Session:
     def _ask_all(self, commands: Sequence[Command], limit_s: float) -> None:
         self._send_and_receive(commands, [f"device {rank}" for rank in range(self.size)], limit_s)
 
-    def _send_and_receive(
-        self, commands: Sequence[Command], subjects: Sequence[str], limit_s: float
-    ) -> list[dict[str, Any]]:
+    def _send_and_receive(self, commands: Sequence[Command], subjects: Sequence[str], limit_s: float) -> list[Any]:
         deadline = time.monotonic() + limit_s
         asked = self._workers[: len(commands)]
         for rank, (worker, command) in enumerate(zip(asked, commands, strict=True)):
             worker.link.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
-                worker.link.sendall(json.dumps(dict(command)).encode() + b"\n")
+                worker.link.sendall(pickle.dumps(command))
             except TimeoutError:
-                raise _timeout_error([rank], subjects, limit_s) from None
+                raise _timeout_error([subjects[rank]], limit_s) from None
             except OSError:
                 raise _death_error(worker, subjects[rank]) from None
-        answers: dict[int, dict[str, Any]] = {}
-        failed: tuple[int, dict[str, Any]] | None = None
+        answers: dict[int, Answer] = {}
+        failed: MeasurementError | None = None
         while len(answers) < len(asked):
             waiting = [rank for rank in range(len(asked)) if rank not in answers]
             links = [asked[rank].link for rank in waiting]
             ready = select.select(links, [], [], max(deadline - time.monotonic(), 0))[0]
             if not ready:
-                if failed:
-                    break
-                raise _timeout_error(waiting, subjects, limit_s)
+                raise failed or _timeout_error([subjects[rank] for rank in waiting], limit_s)
             for rank in waiting:
-                answer = _received(asked[rank]) if asked[rank].link in ready else None
-                if answer is None:
+                if asked[rank].link not in ready:
                     continue
-                if not answer:
-                    raise _death_error(asked[rank], subjects[rank])
-                answers[rank] = answer
-                if "error" in answer and (failed is None or answer["error"] == "memory"):
+                answers[rank] = _received(asked[rank], subjects[rank], limit_s)
+                if answers[rank][0] == OUT_OF_MEMORY or (answers[rank][0] == FAILED and failed is None):
                     # The others may wait for this one forever. A worker that died may be the cause; it shows soon.
-                    failed = rank, answer
+                    failed = _reported_error(answers[rank], subjects[rank])
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         if failed:
-            raise _reported_error(failed[1], subjects[failed[0]])
-        return [answers[rank]["ok"] for rank in range(len(asked))]
+            raise failed
+        return [answers[rank][1] for rank in range(len(asked))]
 
 
-def _received(worker: _Process) -> dict[str, Any] | None:
-    """The worker's answer; None while it is not complete, empty if the worker closed its socket."""
+def _received(worker: _Process, subject: str, limit_s: float) -> Answer:
+    """The answer of a worker that began to send it."""
     try:
-        received = worker.link.recv(1 << 20)
-    except OSError:
-        received = b""
-    if not received:
-        return {}
-    worker.unread += received
-    if not worker.unread.endswith(b"\n"):
-        return None
-    line, worker.unread = worker.unread, b""
-    answer: dict[str, Any] = json.loads(line)
+        with worker.link.makefile("rb") as answers:
+            answer: Answer = pickle.load(answers)
+    except TimeoutError:
+        raise _timeout_error([subject], limit_s) from None
+    except (EOFError, OSError, pickle.UnpicklingError):
+        raise _death_error(worker, subject) from None
     return answer
 
 
-def _reported_error(answer: Mapping[str, Any], subject: str) -> MeasurementError:
-    if answer["error"] == "memory":
+def _reported_error(answer: Answer, subject: str) -> MeasurementError:
+    kind, message = answer
+    if kind == OUT_OF_MEMORY:
         return DeviceMemoryError(
-            f"There is not enough memory for {subject}: {answer['message']}. "
+            f"There is not enough memory for {subject}: {message}. "
             "Place fewer or smaller tables on it, or measure with a smaller batch_size."
         )
-    return MeasurementError(f"Measuring {subject} failed: {answer['message']}. {DOCTOR}")
+    return MeasurementError(f"Measuring {subject} failed: {message}. {DOCTOR}")
 
 
 def _death_error(worker: _Process, subject: str) -> WorkerDiedError:
@@ -230,11 +218,10 @@ def _death_error(worker: _Process, subject: str) -> WorkerDiedError:
     )
 
 
-def _timeout_error(waiting: Sequence[int], subjects: Sequence[str], limit_s: float) -> MeasurementTimeoutError:
-    named = ", ".join(subjects[rank] for rank in waiting)
+def _timeout_error(subjects: Sequence[str], limit_s: float) -> MeasurementTimeoutError:
     return MeasurementTimeoutError(
-        f"No answer within {limit_s:g} s from {named}. Either a collective is stuck, or there is too much to "
-        "measure: raise timeout_s, or lower batch_size or iterations."
+        f"No answer within {limit_s:g} s from {', '.join(subjects)}. Either a collective is stuck, or there is too "
+        "much to measure: raise timeout_s, or lower batch_size or iterations."
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import InvalidOptionError, InvalidTablesError, short_repr
-from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
+from shard_gym.errors import InvalidTablesError
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables import Tables
 
 Ints = NDArray[np.int64]
@@ -39,20 +39,12 @@ class IndexStream(Protocol):
     """An endless sequence of samples, each with its lookups in one table."""
 
     def lookups(self, start: int, count: int) -> Lookups:
-        """The lookups of the samples start .. start + count - 1; both are at least 0.
-
-        Raises:
-            InvalidOptionError: `start` or `count` is not such a number.
-        """
+        """The lookups of the samples start .. start + count - 1; both are at least 0."""
         ...
 
 
-class LookupSource(Protocol):
-    """Where the lookups of tables come from."""
-
-    def stream(self, tables: Tables, table: int, seed: int) -> IndexStream:
-        """Those of one of `tables`."""
-        ...
+LookupSource = Callable[[Tables, int, int], IndexStream]
+"""Gives the stream of one of some tables: tables, its number, and a seed."""
 
 
 def fused_batch(streams: Sequence[IndexStream], number: int, batch_size: int) -> tuple[Ints, Ints]:
@@ -63,9 +55,6 @@ def fused_batch(streams: Sequence[IndexStream], number: int, batch_size: int) ->
         offsets: (num_features of all tables * batch_size + 1,) int64, where each bag starts in `indices`; the last is
             n. This is the input of FBGEMM's table-batched embeddings (pytorch/FBGEMM, fbgemm_gpu,
             split_table_batched_embeddings_ops_training.py, `forward`).
-
-    Raises:
-        InvalidOptionError: `number` is negative or `batch_size` is.
     """
     parts = [stream.lookups(number * batch_size, batch_size) for stream in streams]
     indices = np.concatenate([np.empty(0, np.int64), *(part.indices for part in parts)])
@@ -78,14 +67,8 @@ def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int,
 
     Returns:
         For each part the number of its period, its first sample within it, and the one after its last.
-
-    Raises:
-        InvalidOptionError: `start` or `count` is not an integer of at least 0.
     """
-    for name, value in (("start", start), ("count", count)):
-        if not _is_integer(value) or value < 0:
-            raise InvalidOptionError(f"{name} of lookups must be an integer of at least 0, not {short_repr(value)}.")
-    start, end = int(start), int(start) + int(count)
+    end = start + count
     numbers = range(start // period, -(-end // period)) if count else range(0)
     return [(k, max(start - k * period, 0), min(end - k * period, period)) for k in numbers]
 
@@ -120,15 +103,10 @@ class HistogramStream:
         seed: any integer; another one gives other rows and another order.
 
     Raises:
-        InvalidOptionError: `table` names no table, or `seed` is not an integer.
         InvalidTablesError: the table has more than `MAX_LOOKUPS` lookups in a batch.
     """
 
     def __init__(self, tables: Tables, table: int, seed: int) -> None:
-        if not _is_integer(table) or not 0 <= table < len(tables):
-            raise InvalidOptionError(f"There is no table {short_repr(table)}; the tables are 0 to {len(tables) - 1}.")
-        if not _is_integer(seed):
-            raise InvalidOptionError(f"seed must be an integer, not {short_repr(seed)}.")
         self._batch_size = int(tables.workload.batch_size)
         self._rows = int(tables.num_embeddings[table])
         lookups = round(float(tables.lookups_per_batch[table]))
@@ -149,7 +127,7 @@ class HistogramStream:
         self._kept: tuple[int, NDArray[np.integer[Any]]] | None = None
 
     def lookups(self, start: int, count: int) -> Lookups:
-        """The lookups of the samples start .. start + count - 1; see `IndexStream`."""
+        """See `IndexStream`."""
         starts = self._feature_starts[:, None]
         reads: list[list[NDArray[Any]]] = [[] for _ in starts[1:]]
         lengths = [np.empty((len(reads), 0), np.int64)]
@@ -194,10 +172,6 @@ class HistogramStream:
     def _bits(self, *purpose: int) -> np.random.PCG64:
         """Random bits for an epoch, or for what all epochs share."""
         return np.random.PCG64(np.random.SeedSequence(self._key, spawn_key=purpose))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def stream_key(tables: Tables, table: int, seed: int) -> int:
@@ -257,7 +231,7 @@ def _hash(numbers: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     return mixed >> np.uint64(40)
 
 
-_LOW = BIN_LEAST  # least and most accesses of a row of each bin
+_LOW = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # least and most accesses of a row of each bin
 _HIGH = BIN_UPPER_EDGES
 
 

@@ -1,17 +1,13 @@
-"""`shard-gym collect`: measurements of random placements, on this machine or on a Ray cluster."""
+"""`shard-gym collect`: measurements of random placements on this machine."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-import tyro
+from typing import Literal, NamedTuple
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
@@ -20,7 +16,6 @@ from shard_gym.cost_models.base import CostModel
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.measurers import LocalMeasurer, Measurer
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.errors import InvalidOptionError, MissingExtraError
@@ -28,7 +23,6 @@ from shard_gym.io.files import require_writable
 from shard_gym.tables import Workload
 from shard_gym.text import format_seconds
 
-DEFAULT_BATCH_SIZE = 65_536
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 """Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""
 
@@ -46,7 +40,7 @@ _GIB = 2**30
 
 
 class Hardware(NamedTuple):
-    """What measures: its kind, its name, the bytes of memory of one device, and what makes the cost model."""
+    """What measures: its kind and name, the memory of one device, and what makes the cost model."""
 
     kind: str
     name: str
@@ -56,7 +50,7 @@ class Hardware(NamedTuple):
 
 def collect(
     out: Path,
-    batch_size: Annotated[list[int], tyro.conf.UseAppendAction, tyro.conf.arg(help_behavior_hint="(default: 65536)")],
+    batch_size: int = 65_536,
     hardware: Literal["auto", "cpu", "cuda"] = "auto",
     devices: int = 4,
     budget: str = "30m",
@@ -69,21 +63,18 @@ def collect(
     layout: str = "auto",
     iterations: int = 10,
     seed: int = 0,
-    ray: bool = False,
-    workers: OptionalInt = None,
-    gpus_per_worker: int = 1,
 ) -> None:
     """Measure random placements until the time is up; needs FBGEMM.
 
     Measurements are written in small parts; the same command continues a run.
 
     Args:
-        out: folder for the data set, or for one sub-folder for each batch size.
-        batch_size: samples of an iteration, over all devices; repeat the option for several batch sizes.
+        out: folder for the data set.
+        batch_size: samples of an iteration, over all devices.
         hardware: what to measure on; auto takes CUDA GPUs if there are any.
         devices: devices of a placement.
         budget: time after which no measurement begins, such as 90s, 30m or 2h.
-        count: placements that each data set shall have, if the time suffices.
+        count: placements that the data set shall have, if the time suffices.
         repeat_every: every so many placements, one is measured again later, to show the noise; 0 for never.
         memory_gib: memory for the tables of a placement; a share of what one device has if not given.
         weight_dtype: fp16 or fp32; if not given, fp16 on GPUs and fp32 on CPUs.
@@ -93,71 +84,60 @@ def collect(
         layout: parallel (a process for each device), sequential (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the placements.
-        ray: measure on all machines of the Ray cluster whose address is in RAY_ADDRESS; needs the extra `ray`.
-        workers: Ray workers; as many as there is room for if not given.
-        gpus_per_worker: as many as --devices to have all-to-alls measured too.
     """
-    sizes = list(dict.fromkeys(batch_size)) or [DEFAULT_BATCH_SIZE]
     budget_s = parse_duration("--budget", budget)
-    for option, value in (("--devices", devices), ("--iterations", iterations), ("--gpus-per-worker", gpus_per_worker)):
-        checked_count(option, value)
+    checked_count("--devices", devices)
+    checked_count("--iterations", iterations)
     checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    if (out / INDEX).exists() and len(sizes) > 1:
-        raise InvalidOptionError(
-            f"{out} is a data set of one batch size. Name another folder for several, or give one size at a time."
-        )
-    several = len(sizes) > 1 or any(out.glob(f"*/{INDEX}"))
-    gpus = gpus_per_worker if ray else None
-    found = find_hardware(hardware, layout, devices, gpus, iterations, weight_dtype, optimizer)
+    found = find_hardware(hardware, layout, devices, iterations, weight_dtype, optimizer)
     default_dtype, default_optimizer = DEFAULT_TRAINING[found.kind]
-    profile = profile or profile_of(found.name) or DEFAULT_PROFILE
-    max_bytes = _default_memory(found) if memory_gib is None else round(memory_gib * _GIB)
-    samplers = {
-        out / f"batch-{size}" if several else out: PlacementSampler(
-            Workload(size, weight_dtype or default_dtype, optimizer or default_optimizer),
-            profile,
-            devices,
-            max_bytes,
-            seed,
-        )
-        for size in sizes
-    }
-    make_measurer = (
-        partial(_ray_workers, found, workers, gpus_per_worker) if ray else partial(LocalMeasurer, found.make_model)
+    sampler = PlacementSampler(
+        Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer),
+        profile or profile_of(found.name) or DEFAULT_PROFILE,
+        devices,
+        _default_memory(found) if memory_gib is None else round(memory_gib * _GIB),
+        seed,
     )
-    progress: dict[Path, CollectionProgress] = {}
+    console, bars = errors(), new_progress()
+    bar = bars.add_task(str(out), total=1.0)
+    latest: CollectionProgress | None = None
+
+    def show(state: CollectionProgress) -> None:
+        nonlocal latest
+        latest = state
+        counts = f"{state.measured:,} measured, {state.failed:,} failed"
+        done = (state.measured - state.repeats + state.failed) / count if count else 0.0
+        bars.update(bar, description=counts, completed=max(done, state.seconds / budget_s))
+        if not console.is_terminal and state.new % PART_SIZE == 0:
+            console.print(sentence(f"{out}: {counts}"), soft_wrap=True)
+
     # Schedulers and containers end programs by SIGTERM; it is handled like Ctrl-C, so measurements are written.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number, (folder, sampler) in enumerate(samplers.items()):
-            left = max(budget_s - sum(each.seconds for each in progress.values()), 0.0) / (len(samplers) - number)
-            with closing(make_measurer(sampler)) as measurer, _shown(folder, left, count, progress) as on_progress:
-                progress[folder] = collecting.collect(
-                    measurer,
-                    folder,
-                    sampler,
-                    budget_s=max(left, 1e-9),
-                    count=count,
-                    repeat_every=repeat_every or None,
-                    on_progress=on_progress,
-                )
+        with bars:
+            latest = collecting.collect(
+                found.make_model,
+                out,
+                sampler,
+                budget_s=budget_s,
+                count=count,
+                repeat_every=repeat_every or None,
+                on_progress=show,
+            )
     except KeyboardInterrupt:
         message = "Interrupted. All measurements are written; repeat the command to continue."
         raise KeyboardInterrupt(message) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-        _print_progress(found.name, progress)
+        if latest:
+            _print_progress(found.name, out, latest)
 
 
 def parse_duration(option: str, text: str) -> float:
-    """Seconds of a text such as 90s, 30m, 1.5h or 2d.
-
-    Raises:
-        InvalidOptionError: it is no such text, or a duration of 0.
-    """
+    """Seconds of a text such as 90s, 30m, 1.5h or 2d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
@@ -166,15 +146,9 @@ def parse_duration(option: str, text: str) -> float:
 
 
 def find_hardware(
-    hardware: str,
-    layout: str,
-    devices: int,
-    gpus: int | None,
-    iterations: int,
-    weight_dtype: str | None,
-    optimizer: str | None,
+    hardware: str, layout: str, devices: int, iterations: int, weight_dtype: str | None, optimizer: str | None
 ) -> Hardware:
-    """The hardware of this machine that `--hardware` names; `gpus` are those of a Ray worker, None without Ray.
+    """The hardware of this machine that the option `--hardware` names; the other arguments are options of `collect`.
 
     Raises:
         InvalidOptionError: there is no such device here, or an option is out of range.
@@ -187,7 +161,7 @@ def find_hardware(
     machine = this_machine(kind)
     if layout == "auto" and kind == "cuda":
         # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
-        layout = PARALLEL if (machine.num_devices if gpus is None else gpus) >= devices else SEQUENTIAL
+        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
     make_model = partial(
         MeasuredCostModel,
         kind,
@@ -209,14 +183,6 @@ def _default_kind() -> str:
     return "cuda"
 
 
-def _ray_workers(found: Hardware, workers: int | None, gpus: int, sampler: PlacementSampler) -> Measurer:
-    """Workers of a Ray cluster, each with its own GPUs, or with all CPUs of a machine like this one."""
-    from shard_gym.cost_models.data.measurers import RayWorkerPool
-
-    room = {"cpus": 1, "gpus": gpus} if found.kind == "cuda" else {"cpus": os.cpu_count() or 1, "gpus": 0}
-    return RayWorkerPool(found.make_model, sampler, workers=workers, **room)
-
-
 def _default_memory(found: Hardware) -> int:
     """Bytes in whole GiB, so that it is equal when the command is repeated."""
     share = int(found.memory_bytes * MEMORY_SHARE[found.kind]) // _GIB * _GIB
@@ -225,42 +191,18 @@ def _default_memory(found: Hardware) -> int:
     return share
 
 
-@contextmanager
-def _shown(
-    folder: Path, budget_s: float, count: int | None, progress: dict[Path, CollectionProgress]
-) -> Iterator[Callable[[CollectionProgress], None]]:
-    """Keep the state of a collection in `progress`, and show it on standard error: as a bar, or as lines in a log."""
-    console, bars = errors(), new_progress()
-    with bars:
-        bar = bars.add_task(str(folder), total=1.0)
-
-        def show(state: CollectionProgress) -> None:
-            progress[folder] = state
-            counts = f"{state.measured:,} measured, {state.failed:,} failed"
-            done = (state.measured - state.repeats + state.failed) / count if count else 0.0
-            bars.update(bar, description=counts, completed=max(done, state.seconds / max(budget_s, 1e-9)))
-            if not console.is_terminal and state.new % PART_SIZE == 0:
-                console.print(sentence(f"{folder}: {counts}"), soft_wrap=True)
-
-        yield show
-
-
-def _print_progress(hardware: str, progress: dict[Path, CollectionProgress]) -> None:
-    if not progress:
-        return
+def _print_progress(hardware: str, folder: Path, state: CollectionProgress) -> None:
     table = new_table()
     table.add_column("data set")
     for header in ("measured", "of them again", "new", "failed", "time"):
         table.add_column(header, justify="right")
-    for folder, state in progress.items():
-        numbers = (state.measured, state.repeats, state.new, state.failed)
-        table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
+    numbers = (state.measured, state.repeats, state.new, state.failed)
+    table.add_row(str(folder), *(f"{number:,}" for number in numbers), format_seconds(state.seconds))
     console = output()
     heading(console, f"Measured on {hardware}")
     print_table(console, table)
-    for folder, state in progress.items():
-        reasons = list(state.reasons.items())
-        for reason, times in reasons[:MAX_REASONS]:
-            console.print(sentence(f"Failed in {folder}, {times} x: {reason}", "dim"), soft_wrap=True)
-        if len(reasons) > MAX_REASONS:
-            console.print(sentence(f"... and for {len(reasons) - MAX_REASONS} other reasons; see {INDEX}.", "dim"))
+    reasons = list(state.reasons.items())
+    for reason, times in reasons[:MAX_REASONS]:
+        console.print(sentence(f"Failed, {times} x: {reason}", "dim"), soft_wrap=True)
+    if len(reasons) > MAX_REASONS:
+        console.print(sentence(f"... and for {len(reasons) - MAX_REASONS} other reasons; see {INDEX}.", "dim"))

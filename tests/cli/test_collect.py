@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from shard_gym.cli import collect
 from shard_gym.cli.collect import Hardware, parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data import measurers
 from shard_gym.cost_models.data.folder import read_index
-from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
-from shard_gym.cost_models.data.measurers import LocalMeasurer, MeasurementId, MeasurementResult, WorkerPool
+from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -69,7 +67,7 @@ def test_it_measures_continues_and_shows_the_counts(run, fake, tmp_path: Path) -
     calls = fake()
     first = run("collect", "--out", tmp_path, *SMALL, "--count", 30, "--repeat-every", 5)
     assert first.code == 0, first.err
-    assert calls == [("auto", "auto", 2, None, 10, None, None)]
+    assert calls == [("auto", "auto", 2, 10, None, None)]
     assert "Measured on nvidia-h200" in first.out
     assert first.out.split("\n")[-2].split()[1:5] == ["35", "5", "35", "0"]
     assert "24 measured, 0 failed" in first.err.replace("\n", " ")
@@ -83,25 +81,11 @@ def test_it_measures_continues_and_shows_the_counts(run, fake, tmp_path: Path) -
     assert {topology.num_devices for topology in found.costs.data.topologies} == {2}
 
 
-def test_every_batch_size_is_a_data_set(run, fake, tmp_path: Path) -> None:
+def test_cpus_have_other_defaults(run, fake, tmp_path: Path) -> None:
     fake("cpu", 12.5)
-    sizes = ("--batch-size", 1024, "--batch-size", 256, "--batch-size", 1024)
-    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--count", 6)
-    assert outcome.code == 0, outcome.err
-    found = load_workloads(tmp_path)
-    assert list(found) == ["batch-256", "batch-1024"]
-    assert [each.index.workload for each in found.values()] == [
-        Workload(size, "fp32", "rowwise_adagrad") for size in (256, 1024)
-    ]
-    assert {each.index.sampling["max_bytes"] for each in found.values()} == {3 * 2**30}
-
-
-def test_the_time_is_shared_by_the_data_sets(run, fake, tmp_path: Path) -> None:
-    fake()
-    sizes = ("--batch-size", 1024, "--batch-size", 256)
-    outcome = run("collect", "--out", tmp_path, "--devices", 2, *sizes, "--budget", "2s")
-    assert outcome.code == 0, outcome.err
-    assert all(len(each.costs.data) > 0 for each in load_workloads(tmp_path).values())
+    assert run("collect", "--out", tmp_path, *SMALL, "--count", 3).code == 0
+    index = load_measurements(tmp_path).index
+    assert (index.workload, index.sampling["max_bytes"]) == (Workload(512, "fp32", "rowwise_adagrad"), 3 * 2**30)
 
 
 def test_options_reach_the_sampler(run, fake, tmp_path: Path) -> None:
@@ -109,7 +93,7 @@ def test_options_reach_the_sampler(run, fake, tmp_path: Path) -> None:
     given = ("--weight-dtype", "fp32", "--optimizer", "rowwise_adagrad", "--layout", "sequential", "--iterations", 3)
     rest = ("--memory-gib", 1.5, "--profile", "v100-nvlink", "--seed", 7, "--hardware", "cuda", "--repeat-every", 0)
     assert run("collect", "--out", tmp_path, *SMALL, "--count", 12, *given, *rest).code == 0
-    assert calls == [("cuda", "sequential", 2, None, 3, "fp32", "rowwise_adagrad")]
+    assert calls == [("cuda", "sequential", 2, 3, "fp32", "rowwise_adagrad")]
     found = load_measurements(tmp_path)
     assert found.index.workload == Workload(512, "fp32", "rowwise_adagrad")
     sampling = found.index.sampling
@@ -149,64 +133,16 @@ def test_an_interrupted_run_writes_its_measurements(run, fake, tmp_path: Path, b
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_further_sizes_go_beside_the_others_and_never_into_one(run, fake, tmp_path: Path) -> None:
-    fake()
-    given = ("--devices", 2, "--count", 3)
-    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 512, "--batch-size", 1024).code == 0
-    assert run("collect", "--out", tmp_path / "two", *given, "--batch-size", 256).code == 0
-    assert [each.index.workload.batch_size for each in load_workloads(tmp_path / "two").values()] == [256, 512, 1024]
-    assert run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512).code == 0
-    outcome = run("collect", "--out", tmp_path / "one", *given, "--batch-size", 512, "--batch-size", 1024)
-    assert outcome.code == 2
-    assert "is a data set of one batch size" in outcome.err.replace("\n", " ")
-
-
 @pytest.mark.parametrize(
     ("layout", "gpus", "expected"),
-    [
-        ("auto", None, "parallel"),
-        ("auto", 1, "sequential"),
-        ("auto", 4, "parallel"),
-        ("sequential", None, "sequential"),
-    ],
+    [("auto", 1, "sequential"), ("auto", 4, "parallel"), ("sequential", 4, "sequential")],
 )
-def test_a_data_set_has_one_layout(
-    monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int | None, expected: str
-) -> None:
-    machine = Machine("cuda", "NVIDIA H200", 4, 2**37, "2.13.0", "1.8.0", "13.0", "2.28")
+def test_a_data_set_has_one_layout(monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int, expected: str) -> None:
+    machine = Machine("cuda", "NVIDIA H200", gpus, 2**37, "2.13.0", "1.8.0", "13.0", "2.28")
     for module in ("machine", "model"):
         monkeypatch.setattr(f"shard_gym.cost_models.measured.{module}.this_machine", lambda kind: machine)
-    found = collect.find_hardware("cuda", layout, 4, gpus, 10, None, None)
+    found = collect.find_hardware("cuda", layout, 4, 10, None, None)
     assert found.make_model().fingerprint.startswith(f"measured-v1-{expected}-")
-
-
-def test_ray_workers_measure(run, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms: list[dict[str, Any]] = []
-
-    class Pool(WorkerPool):
-        def __init__(self, make_model: Any, sampler: Any, **room: Any) -> None:
-            rooms.append(room)
-            self._local = LocalMeasurer(make_model, sampler)
-            super().__init__([(self._local.fingerprint, "a-cluster")])
-
-        def start(self, worker: int, id: MeasurementId) -> Any:
-            return id
-
-        def first_done(self, tasks: Any) -> Any:
-            return tasks[0]
-
-        def result(self, task: Any, id: MeasurementId) -> MeasurementResult:
-            return self._local.measure_one(id)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(measurers, "RayWorkerPool", Pool)
-    fake()
-    outcome = run("collect", "--out", tmp_path, *SMALL, "--count", 5, "--ray", "--workers", 2, "--gpus-per-worker", 4)
-    assert outcome.code == 0, outcome.err
-    assert rooms == [{"workers": 2, "cpus": 1, "gpus": 4}]
-    assert read_index(tmp_path).hardware == "a-cluster"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +153,6 @@ def test_ray_workers_measure(run, fake, tmp_path: Path, monkeypatch: pytest.Monk
         (("--devices", 0), "--devices must be an integer of at least 1"),
         (("--iterations", 0), "--iterations must be an integer of at least 1"),
         (("--repeat-every", -1), "--repeat-every must be an integer of at least 0"),
-        (("--gpus-per-worker", 0), "--gpus-per-worker must be an integer of at least 1"),
         (("--memory-gib", -2), "--memory-gib must be a positive number"),
         (("--count", 0), "count must be an integer of at least 1"),
         (("--batch-size", 0), "batch_size must be an integer from 1 to"),

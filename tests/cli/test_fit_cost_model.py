@@ -8,7 +8,6 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
@@ -19,7 +18,7 @@ STEPS = ("--steps", 200)
 
 def measured_into(folder: Path, count: int = 300, size: int = 2048) -> Path:
     sampler = PlacementSampler(Workload(size), "a100-dgx", 2, 2**30, tables_per_device=8)
-    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=count)
+    collect(AnalyticalCostModel, folder, sampler, count=count)
     return folder
 
 

@@ -9,7 +9,6 @@ from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 from shard_gym.cost_models.report import REPEATED, compare
@@ -21,7 +20,7 @@ PAGE = "cost-model-analytical.md"
 
 def measured_into(folder: Path, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
     sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=40, repeat_every=repeat_every)
+    collect(AnalyticalCostModel, folder, sampler, count=40, repeat_every=repeat_every)
     return folder
 
 

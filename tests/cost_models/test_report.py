@@ -14,7 +14,6 @@ from shard_gym.cost_models.calibration import DEVICE, LINKS
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
-from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
 from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
@@ -52,7 +51,7 @@ def measure(
             phases = super().estimate(*args).phases_ms * self._factors
             return CostEstimate(phases, float(phases.max(axis=0).sum()))
 
-    collect(LocalMeasurer(Scaled, sampler), folder, sampler, count=count, repeat_every=repeat_every)
+    collect(Scaled, folder, sampler, count=count, repeat_every=repeat_every)
     return load_measurements(folder)
 
 

@@ -25,10 +25,11 @@ from shard_gym.cost_models.measured.diagnostics.versions import (
     minor,
     no_wheel,
 )
+from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.machine import Machine, TorchBuild, this_machine, torch_build
 from shard_gym.cost_models.measured.session import DOCTOR, Session
 from shard_gym.cost_models.measured.streams import HistogramStream
-from shard_gym.cost_models.measured.worker import LEARNING_RATE, Job, Repeats
+from shard_gym.cost_models.measured.worker import LEARNING_RATE
 from shard_gym.errors import MeasurementError, ShardGymError
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables, Workload
@@ -151,16 +152,16 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
     weights = 1.0 + np.arange(40.0).reshape(10, 4) / 10
     job = Job(tables, 4, (4,), Repeats(iterations=1, warmup=0, batches=1, seed=0), exchange=False)
     session = Session(device, 1, threads=1, timeout_s=timeout_s)
-    command = {"do": "run_iteration", "weights": [weights.tolist()], **job.to_json()}
+    command = ("run_iteration", {"job": job, "weights": [weights]})
     try:
-        (answer,) = session.ask([command], [f"FBGEMM's operator on a {_DEVICE[device]}"])
+        ((outputs, (updated,)),) = session.ask([command], [f"FBGEMM's operator on a {_DEVICE[device]}"])
     except MeasurementError as error:
         return str(error).removesuffix(f" {DOCTOR}")
     finally:
         session.close()
     for name, found, expected in zip(
         ("outputs", "updated weights"),
-        (np.reshape(answer["outputs"], (4, 4)), np.array(answer["weights"][0])),
+        (outputs.reshape(4, 4), updated),
         expected_iteration(tables, weights),
         strict=True,
     ):

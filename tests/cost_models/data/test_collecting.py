@@ -19,10 +19,15 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data import collecting
-from shard_gym.cost_models.data.collecting import MAX_FAILURES, REPEAT_DELAY, CollectionProgress, measurement_schedule
+from shard_gym.cost_models.data.collecting import (
+    MAX_FAILURES,
+    REPEAT_DELAY,
+    CollectionProgress,
+    MeasurementId,
+    measurement_schedule,
+)
 from shard_gym.cost_models.data.folder import INDEX, read_index
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.measurers import LocalMeasurer, MeasurementId
 from shard_gym.cost_models.data.sampling import PlacementSampler, split_of
 from shard_gym.cost_models.data.splits import SPLITS
 from shard_gym.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError, MissingExtraError, RunsFailedError
@@ -71,7 +76,7 @@ def fake(**attributes: Any) -> type[Fake]:
 def collect(
     folder: Path, make_model: Any = Fake, sampler: PlacementSampler = SAMPLER, **options: Any
 ) -> CollectionProgress:
-    return collecting.collect(LocalMeasurer(make_model, sampler), folder, sampler, **options)
+    return collecting.collect(make_model, folder, sampler, **options)
 
 
 def measured_ids(folder: Path) -> list[MeasurementId]:
@@ -163,11 +168,8 @@ def test_repeats_are_measured_by_another_model(tmp_path: Path) -> None:
         made.append(Fake())
         return made[-1]
 
-    measurer = LocalMeasurer(make, SAMPLER)
-    assert len(made) == 1
-    collecting.collect(measurer, tmp_path, SAMPLER, count=10, repeat_every=3)
+    collect(tmp_path, make, count=10, repeat_every=3)
     assert [next(each.count) for each in made] == [10, 3]
-    measurer.close()
     assert all(each.closed for each in made)
 
 
@@ -222,13 +224,11 @@ def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
         "import sys, time\n"
         "from shard_gym.cost_models import AnalyticalCostModel\n"
         "from shard_gym.cost_models.data.collecting import collect\n"
-        "from shard_gym.cost_models.data.measurers import LocalMeasurer\n"
         "from shard_gym.cost_models.data.sampling import PlacementSampler\n"
         "from shard_gym.tables import Workload\n"
         "sampler = PlacementSampler(Workload(2048), 'a100-dgx', 2, 2**30, tables_per_device=8)\n"
         "show = lambda progress: (print(progress.measured, flush=True), time.sleep(0.005))\n"
-        "measurer = LocalMeasurer(AnalyticalCostModel, sampler)\n"
-        "collect(measurer, sys.argv[1], sampler, count=10_000, part_size=8, on_progress=show)\n"
+        "collect(AnalyticalCostModel, sys.argv[1], sampler, count=10_000, part_size=8, on_progress=show)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

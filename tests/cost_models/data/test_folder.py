@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,35 +112,6 @@ def test_parts_without_their_index_are_not_overwritten(folder: Path, costs: Spli
     with pytest.raises(InvalidOptionError, match=r"holds placements-0000.parquet and no index.json"):
         begin_folder(folder, index_of(costs))
     assert not (folder / INDEX).exists()
-
-
-def test_other_costs_are_not_added(folder: Path, costs: SplitCosts) -> None:
-    data = costs.data
-    for other in (
-        replace(data, source="another-v1"),
-        replace(data, tables=data.tables.with_training(optimizer="rowwise_adagrad")),
-    ):
-        with pytest.raises(InvalidOptionError, match="Name another folder"):
-            append_part(folder, SplitCosts(other, costs.table_split), info_of(costs))
-    with pytest.raises(InvalidOptionError, match="but info on 3"):
-        append_part(folder, costs, MeasurementInfo(np.arange(3), np.zeros(3, np.int64), np.zeros(3)))
-    assert len(load_measurements(folder).costs.data) == len(data)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"number": np.arange(2)},
-        {"number": np.arange(3, dtype=np.int32)},
-        {"repeat": -np.ones(3, np.int64)},
-        {"spread": np.zeros(3, np.float32)},
-    ],
-)
-def test_impossible_info_is_refused(wrong: dict[str, Any]) -> None:
-    right = {"number": np.arange(3), "repeat": np.zeros(3, np.int64), "spread": np.full(3, np.nan)}
-    MeasurementInfo(**right)
-    with pytest.raises(InvalidOptionError):
-        MeasurementInfo(**{**right, **wrong})
 
 
 @pytest.mark.parametrize("name", PART_0)

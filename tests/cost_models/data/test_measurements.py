@@ -10,8 +10,8 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
-from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -30,10 +30,14 @@ class Slower(AnalyticalCostModel):
 def measure(
     folder: Path, sampler: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, hardware: str = "fake-device"
 ) -> Path:
-    models = iter((AnalyticalCostModel, Slower))
-    measurer = LocalMeasurer(lambda: next(models)(), sampler)
-    measurer.hardware = hardware
-    collect(measurer, folder, sampler, count=count)
+    models = iter((AnalyticalCostModel(), Slower()))
+
+    def make_model() -> AnalyticalCostModel:
+        model = next(models)
+        model.hardware = hardware  # type: ignore[attr-defined]
+        return model
+
+    collect(make_model, folder, sampler, count=count)
     return folder
 
 
@@ -59,14 +63,26 @@ def test_small_data_sets_have_no_test_tasks_and_no_repeats(tmp_path: Path) -> No
     assert load_measurements(measure(tmp_path / "fewest", count=3)).repeated is None
 
 
+def test_sub_folders_of_one_workload_are_joined(tmp_path: Path) -> None:
+    parts = [load_measurements(measure(tmp_path / "a" / str(k), replace(SAMPLER, seed=k), 40 + k)) for k in (0, 1)]
+    append_failed(tmp_path / "a" / "1", [FailedMeasurement(70, 0, "It died.")])
+    (joined,) = load_workloads(tmp_path).values()
+    assert joined.first.data.cost_ms.tolist() == [ms for part in parts for ms in part.first.data.cost_ms.tolist()]
+    assert [len(rows) for rows in joined.test_task_rows] == [8, 8]
+    assert joined.repeated is not None
+    assert joined.repeated[1].cost_ms == pytest.approx(10 * joined.repeated[0].cost_ms)
+    assert len(joined.repeated[0]) == sum(len(part.repeated[0]) for part in parts if part.repeated) == 7
+    assert [failed.reason for failed in joined.index.failed] == ["It died."]
+    measure(tmp_path / "b", replace(SAMPLER, seed=1), 5)
+    with pytest.raises(InvalidOptionError, match=r"a/1 and .*b hold .* of the same placements.*another --seed"):
+        load_workloads(tmp_path)
+
+
 def test_sub_folders_are_sorted_by_batch_size(tmp_path: Path) -> None:
     for name, size in (("b", 512), ("a", 2048)):
         measure(tmp_path / name, replace(SAMPLER, workload=Workload(size)), 5)
     assert list(load_workloads(tmp_path)) == ["b", "a"]
     assert list(load_workloads(tmp_path / "a")) == [""]
-    measure(tmp_path / "c", replace(SAMPLER, seed=3), 5)
-    with pytest.raises(InvalidOptionError, match="one workload"):
-        load_workloads(tmp_path)
     measure(tmp_path / "d", replace(SAMPLER, workload=Workload(64)), 5, "other-device")
     with pytest.raises(InvalidOptionError, match="fake-device, other-device"):
         load_workloads(tmp_path)

@@ -126,7 +126,7 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="h300"):
         replace(SAMPLER, profile="h300")
     with pytest.raises(UnknownNameError, match="dlrm-2020"):
-        replace(SAMPLER, pools=("dlrm-2020",)).prepare()
+        replace(SAMPLER, pools=("dlrm-2020",)).sample(0)
 
 
 def test_too_little_memory_is_refused() -> None:

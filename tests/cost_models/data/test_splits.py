@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
-from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, check_groups, split_tables, table_kinds
+from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables, table_kinds
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.pools import load_pool
 
 MODEL = AnalyticalCostModel()
 
@@ -25,17 +24,11 @@ def test_every_table_gets_one_split_and_every_split_a_table(random_tables: Any, 
     groups = split_tables(tables, seed)
     assert list(groups) == list(SPLITS)
     assert sorted(np.concatenate(list(groups.values()))) == list(range(count))
-    assert all(len(rows) for rows in groups.values())
-    check_groups(tables, groups)
+    sizes = [len(rows) for rows in groups.values()]
+    assert min(sizes) >= 1
+    assert sizes == pytest.approx([0.7 * count, 0.1 * count, 0.2 * count], abs=2)
     again = split_tables(tables, seed)
     assert all(np.array_equal(groups[split], again[split]) for split in SPLITS)
-
-
-def test_shares_are_kept(random_tables: Any) -> None:
-    tables = random_tables(np.random.default_rng(0), 200)
-    sizes = [len(rows) for rows in split_tables(tables, 0, (0.5, 0.2, 0.3)).values()]
-    assert sizes == [100, 40, 60]
-    assert not np.array_equal(split_tables(tables, 0)["test"], split_tables(tables, 1)["test"])
 
 
 def test_tables_that_differ_in_name_and_dim_alone_stay_together(random_tables: Any) -> None:
@@ -46,25 +39,10 @@ def test_tables_that_differ_in_name_and_dim_alone_stay_together(random_tables: A
     assert len(set(kinds[:10])) == 10
     for rows in split_tables(twins, 0).values():
         assert np.isin(kinds, kinds[rows]).sum() == len(rows)
-    with pytest.raises(InvalidOptionError, match="name or dim alone"):
-        check_groups(twins, {"train": np.arange(10), "test": np.arange(10, 20)})
 
 
-def test_a_pool_of_few_different_tables_can_be_split() -> None:
-    tables = load_pool("merlin-tiny").tables  # 55 tables, most of them equal
-    check_groups(tables, split_tables(tables, 0))
-
-
-def test_groups_that_mean_nothing_are_refused(random_tables: Any) -> None:
+def test_too_few_different_tables_are_refused(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 5)
-    with pytest.raises(UnknownNameError, match="split"):
-        check_groups(tables, {"training": np.arange(3)})
-    for rows in ([], [-1], [5]):
-        with pytest.raises(InvalidOptionError, match="at least one of the tables 0 to 4"):
-            check_groups(tables, {"train": np.array(rows, np.int64)})
-    for shares in ((1.0,), (1, 1, 0), (1, np.nan, 1), (1, -1, 1)):
-        with pytest.raises(InvalidOptionError, match="positive numbers"):
-            split_tables(tables, 0, shares)
     with pytest.raises(InvalidOptionError, match="too few"):
         split_tables(tables.select([0, 1, 0, 1]), 0)
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.measured.job import Job, Repeats, output_width
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
-from shard_gym.cost_models.measured.worker import LEARNING_RATE, Job, Repeats, output_width
+from shard_gym.cost_models.measured.worker import LEARNING_RATE
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables, Workload
 
@@ -73,7 +74,7 @@ def _check_iteration(
     commands = []
     for part, given in zip(parts, weights, strict=True):
         job = Job(part, batch_size, tuple(widths) if exchange else (output_width(part),), REPEATS, exchange)
-        commands.append({"do": "run_iteration", "weights": [weight.tolist() for weight in given], **job.to_json()})
+        commands.append(("run_iteration", {"job": job, "weights": given}))
     subjects = [f"device {device}" for device in range(len(parts))]
     answers = session.ask(commands, subjects, join=len(parts) if exchange else 0)
     references = [
@@ -81,15 +82,14 @@ def _check_iteration(
         for part, given in zip(parts, weights, strict=True)
     ]
     samples = np.array_split(np.arange(batch_size), len(parts))  # the first devices have one more
-    for device, answer in enumerate(answers):
+    for device, (outputs, updated) in enumerate(answers):
         own, after = references[device]
         if exchange:
-            expected = np.concatenate([outputs[samples[device]].numpy().ravel() for outputs, _ in references])
+            expected = np.concatenate([pooled[samples[device]].numpy().ravel() for pooled, _ in references])
         else:
             expected = own.numpy().ravel()
-        np.testing.assert_allclose(answer["outputs"], expected, rtol=1e-5, atol=1e-6)
-        assert len(answer["weights"]) == len(after)
-        for found, wanted in zip(answer["weights"], after, strict=True):
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+        for found, wanted in zip(updated, after, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol)
 
 

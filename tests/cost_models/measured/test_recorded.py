@@ -11,7 +11,7 @@ import pytest
 
 from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.cost_models.measured.streams import fused_batch
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError
+from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables, Workload
 
@@ -114,8 +114,3 @@ def test_a_file_that_contradicts_itself_is_refused_for_the_table_that_does(tmp_p
         lookups = RecordedLookups(write((spoilt, offsets, lengths), tmp_path / "b.pt"))
         with pytest.raises(DamagedFileError, match="they must lie from 0 to"):
             lookups.stream(tables(*ROWS), 0, seed=0).lookups(BATCH - 1, 1)
-
-
-def test_samples_before_the_first_are_refused(path: Path) -> None:
-    with pytest.raises(InvalidOptionError, match="start of lookups"):
-        RecordedLookups(path).stream(tables(*ROWS), 0, seed=0).lookups(-1, 1)

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_width
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.cost_models.measured.worker import Job, Repeats, output_width
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables, Workload
@@ -34,11 +33,11 @@ def one_table(rows: int = 100) -> Tables:
     return Tables([rows], [4], [1.0], [8.0], reuse, reuse, Workload(8, "fp32", "sgd"))
 
 
-def commands(iterations: int, tables: Tables | None = None) -> list[dict[str, Any]]:
+def commands(iterations: int, tables: Tables | None = None, *, exchange: bool = True) -> list[Command]:
     """The same table on two devices."""
     table = tables or one_table()
-    job = Job(table, 8, (output_width(table),) * 2, Repeats(iterations, 0, 1, 0), exchange=True)
-    return [{"do": "measure", **job.to_json()}] * 2
+    job = Job(table, 8, (output_width(table),) * 2, Repeats(iterations, 0, 1, 0), exchange)
+    return [("measure", {"job": job})] * 2
 
 
 SUBJECTS = ["device 0 (1 table, 1.6 KiB)", "device 1 (1 table, 1.6 KiB)"]
@@ -55,7 +54,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def works(session: Session) -> bool:
     answers = session.ask(commands(SHORT), SUBJECTS, join=2)
-    return [len(answer["ms"]) for answer in answers] == [SHORT, SHORT]
+    return [len(ms) for ms in answers] == [SHORT, SHORT]
 
 
 def until(holds: Callable[[], bool]) -> bool:
@@ -118,14 +117,14 @@ def test_a_worker_that_reads_no_commands_is_noticed(session: Session) -> None:
     assert works(session)
     os.kill(session.pids[0], signal.SIGSTOP)
     with pytest.raises(MeasurementTimeoutError, match="device 0"):
-        session.ask([{"do": "measure", "more_than_a_socket_buffers": "x" * 10_000_000}], SUBJECTS)
+        session.ask([("measure", {"more_than_a_socket_buffers": "x" * 10_000_000})], SUBJECTS)
 
 
 def test_reported_errors_are_raised_and_the_next_measurement_works(session: Session) -> None:
     with pytest.raises(DeviceMemoryError, match=r"device [01] \(1 table"):
         session.ask(commands(SHORT, one_table(rows=2**40)), SUBJECTS, join=2)
-    with pytest.raises(MeasurementError, match="no command 'dance'"):
-        session.ask([{"do": "dance"}], ["device 0"])
+    with pytest.raises(MeasurementError, match=r"Measuring device 0 failed: AttributeError: .*'dance'"):
+        session.ask([("dance", {})], ["device 0"])
     assert works(session)
 
 
@@ -143,7 +142,7 @@ def test_close_ends_the_workers_and_the_next_ask_starts_others(session: Session,
 def test_a_session_without_references_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = Session("cpu", 1, threads=1, timeout_s=TIMEOUT_S)
-    session.ask([commands(SHORT)[0] | {"exchange": False}], SUBJECTS)
+    session.ask(commands(SHORT, exchange=False)[:1], SUBJECTS)
     (pid,) = session.pids
     del session
     assert until(lambda: not runs(pid))

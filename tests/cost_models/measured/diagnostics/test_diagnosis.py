@@ -16,7 +16,6 @@ from shard_gym.cost_models.measured.diagnostics import diagnosis
 from shard_gym.cost_models.measured.diagnostics.diagnosis import expected_iteration, operator_failure, remedy
 from shard_gym.cost_models.measured.diagnostics.versions import Installed
 from shard_gym.cost_models.measured.machine import TorchBuild
-from shard_gym.cost_models.measured.worker import Job
 
 if sys.platform == "win32":
     pytest.skip("FBGEMM is for Linux; the faults here are POSIX signals", allow_module_level=True)
@@ -78,12 +77,12 @@ def test_wrong_numbers_are_told(monkeypatch: pytest.MonkeyPatch, wrong: str) -> 
         def __init__(self, *args: Any, **options: Any) -> None:
             pass
 
-        def ask(self, commands: list[dict[str, Any]], subjects: list[str]) -> list[dict[str, Any]]:
-            (given,) = commands[0].pop("weights")
-            outputs, weights = expected_iteration(Job.from_json(commands[0]).tables, np.array(given))
+        def ask(self, commands: list[Any], subjects: list[str]) -> list[Any]:
+            ((_, arguments),) = commands
+            outputs, weights = expected_iteration(arguments["job"].tables, *arguments["weights"])
             if wrong:
                 {"outputs": outputs, "weights": weights}[wrong][2, 1] = np.nan
-            return [{"outputs": outputs.ravel().tolist(), "weights": [weights.tolist()]}]
+            return [(outputs.ravel(), [weights])]
 
         def close(self) -> None:
             pass
