@@ -15,7 +15,7 @@ from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAge
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
@@ -30,7 +30,7 @@ def _greedy(name: str, score: TableScore) -> AgentFactory:
     return lambda cost_model, seed: GreedyAgent(name, score)
 
 
-def _dreamshard(cost_model: str | AdditiveCostModel, seed: int, **options: Any) -> Agent:
+def _dreamshard(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
     """The agents of the package's checkpoints; imported on first use, because loading needs safetensors."""
     from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
 
@@ -49,9 +49,7 @@ AGENTS: dict[str, AgentFactory] = {
 Those that are trained first are in `agents/training/registry.py`."""
 
 
-def make_agent(
-    name: str | Path, *, cost_model: str | AdditiveCostModel = "analytical", seed: int = 0, **options: Any
-) -> Agent:
+def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
     """The agent named `name`, or a trained one from its file.
 
     Args:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from shard_gym.cost_models import AdditiveCostModel, CountedCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_cost_model
+from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 
@@ -39,8 +40,14 @@ class Agent(ABC):
 class CostGuidedAgent(Agent):
     """An agent that evaluates placements with a cost model; every evaluation is counted."""
 
-    def __init__(self, cost_model: str | AdditiveCostModel = "analytical") -> None:
-        self.cost_model = CountedCostModel(make_cost_model(cost_model))
+    def __init__(self, cost_model: str | CostModel = "analytical") -> None:
+        self.cost_model = counted(make_cost_model(cost_model))
+
+    def additive_model(self, task: Task) -> AdditiveCostModel:
+        """The cost model in additive form, for `task`; its evaluations are counted in any case."""
+        if isinstance(self.cost_model, AdditiveCostModel):
+            return self.cost_model
+        return AdditiveWrapper(self.cost_model, task.tables, task.topology)
 
     def true_cost_queries(self, fingerprint: str) -> int:
         """See `Agent`."""

@@ -10,7 +10,7 @@ import numpy as np
 from shard_gym.agents.base import Agent, CostGuidedAgent
 from shard_gym.agents.neighbourhood import costs_with
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.base import FloatArray, placement_order
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -126,7 +126,7 @@ class CostGreedyAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        model: AdditiveCostModel = self.cost_model
+        model = self.additive_model(task)
         cluster = task.topology.cluster()
         loads = model.table_loads(task.tables, task.topology)
         device_loads = np.zeros((task.num_devices, model.num_loads))

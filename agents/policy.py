@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.errors import NoPlacementFoundError
@@ -30,7 +30,7 @@ class PolicyAgent(CostGuidedAgent):
         max_tables: padding the policy was trained with.
         max_devices: padding the policy was trained with.
         observation: the observation the policy was trained with.
-        cost_model: the model behind the observations.
+        cost_model: the model behind the observations; the analytical one in place of one that is not additive.
 
     Attributes:
         steps_trained: environment steps the policy was trained for; 0 if unknown.
@@ -46,9 +46,9 @@ class PolicyAgent(CostGuidedAgent):
         max_tables: int,
         max_devices: int,
         observation: str | Observation = "full",
-        cost_model: str | AdditiveCostModel = "analytical",
+        cost_model: str | CostModel = "analytical",
     ) -> None:
-        super().__init__(cost_model)
+        super().__init__(additive_estimate(make_cost_model(cost_model)))
         self.name = name
         self.policy = policy
         self.max_tables = max_tables
@@ -68,7 +68,7 @@ class PolicyAgent(CostGuidedAgent):
             )
         env = EmbeddingPlacementEnv(
             TaskSuite("one task", (task,)),
-            cost_model=self.cost_model,
+            cost_model=additive_estimate(self.cost_model),
             observation=self.observation,
             max_tables=self.max_tables,
             max_devices=self.max_devices,

@@ -12,7 +12,7 @@ from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
+from shard_gym.cost_models import CostModel, CountedCostModel, CountedEstimates, additive_estimate
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
@@ -31,6 +31,9 @@ BATCH = 384
 class LocalSearchAgent(CostGuidedAgent):
     """Descent over moves and swaps from the best greedy placement, repeated from random perturbations.
 
+    Under a cost model that is not additive, such as a measured one, moves are estimated one by one, and the
+    greedy agent by cost uses the analytical one.
+
     The descent follows the smoothed cost (see `neighbourhood.Costs`) and keeps the placement with the lowest exact one.
 
     Args:
@@ -45,7 +48,7 @@ class LocalSearchAgent(CostGuidedAgent):
 
     def __init__(
         self,
-        cost_model: str | AdditiveCostModel = "analytical",
+        cost_model: str | CostModel = "analytical",
         max_queries: int = 50_000,
         max_seconds: float | None = None,
         seed: int = 0,
@@ -68,8 +71,10 @@ class LocalSearchAgent(CostGuidedAgent):
         """See `Agent`."""
         budget = _Budget(self.cost_model, self.max_queries, self.max_seconds)  # the starts count
         rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-        starts = [Neighbourhood(task, self.cost_model, placement) for placement in self._starts(task)]
-        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget)
+        model = self.additive_model(task)
+        starts = [Neighbourhood(task, model, placement) for placement in self._starts(task)]
+        batch = BATCH if model is self.cost_model else 1
+        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget, batch)
         search.run()
         return search.best
 
@@ -80,7 +85,7 @@ class LocalSearchAgent(CostGuidedAgent):
             NoPlacementFoundError: none of them finds a placement.
         """
         starts = []
-        for agent in (CostGreedyAgent(self.cost_model), *paper_heuristics()):
+        for agent in (CostGreedyAgent(additive_estimate(self.cost_model)), *paper_heuristics()):
             try:
                 starts.append(agent.place(task))
             except NoPlacementFoundError as error:
@@ -96,7 +101,7 @@ class LocalSearchAgent(CostGuidedAgent):
 class _Budget:
     """The evaluations and the time that one search may take."""
 
-    def __init__(self, model: CountedCostModel, max_queries: int, max_seconds: float | None) -> None:
+    def __init__(self, model: CountedCostModel | CountedEstimates, max_queries: int, max_seconds: float | None) -> None:
         self._model = model
         self._last_query = model.queries + max_queries
         self._deadline = time.perf_counter() + max_seconds if max_seconds else float("inf")
@@ -108,8 +113,9 @@ class _Budget:
 class _Search:
     """One search over the placements of one task; `best` is the cheapest placement found."""
 
-    def __init__(self, current: Neighbourhood, rng: np.random.Generator, budget: _Budget) -> None:
+    def __init__(self, current: Neighbourhood, rng: np.random.Generator, budget: _Budget, batch: int) -> None:
         self._current = current
+        self._batch = batch
         self._rng = rng
         self._budget = budget
         self.best = current.placement
@@ -152,8 +158,8 @@ class _Search:
         for first in range(0, len(tables), at_once):
             moves = self._current.moves(tables[first : first + at_once])
             shuffled = self._rng.permutation(len(moves))
-            for start in range(0, len(moves), BATCH):
-                yield moves.take(shuffled[start : start + BATCH])
+            for start in range(0, len(moves), self._batch):
+                yield moves.take(shuffled[start : start + self._batch])
 
     def _keep_best(self, batch: Moves, costs: Costs) -> None:
         """Keep the cheapest placement found, also where the smoothed cost leads elsewhere."""

@@ -31,7 +31,7 @@ import shard_gym
 from shard_gym.agents import make_agent
 from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
-from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_additive_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.evaluation import score
 from shard_gym.io.files import write_atomically
@@ -171,7 +171,7 @@ def task_preparation(repeats: int) -> float:
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
     """Moves costed per second, and evaluations per second of a whole search."""
     task = sampler(tables, devices).sample(np.random.default_rng(0))
-    current = Neighbourhood(task, make_cost_model("analytical"), pack_by_memory(task.tables, devices))
+    current = Neighbourhood(task, make_additive_cost_model("analytical"), pack_by_memory(task.tables, devices))
     moves = current.moves(current.critical_tables())
     batch = moves.take(np.random.default_rng(0).permutation(len(moves))[:BATCH])
 
@@ -181,7 +181,7 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
         return 20 * len(batch)
 
     agent = make_agent("local-search")
-    fingerprint = make_cost_model("analytical").fingerprint
+    fingerprint = make_additive_cost_model("analytical").fingerprint
 
     def search() -> int:
         asked = agent.true_cost_queries(fingerprint)
@@ -198,7 +198,7 @@ def large_task() -> dict[str, dict[str, float]]:
     """1,000 tables on 128 devices: cost and seconds, greedy and improved."""
     rng, pool = np.random.default_rng(0), shard_gym.load_pool("dlrm-2021").tables
     tables = pool.select(rng.integers(len(pool), size=1000)).with_dims(rng.choice([16, 32, 64, 128], 1000))
-    task, model = capped_task("large", tables, 128, "a100-dgx", 1.5), make_cost_model("analytical")
+    task, model = capped_task("large", tables, 128, "a100-dgx", 1.5), make_additive_cost_model("analytical")
     record = {}
     for name in ("lookup-greedy", "cost-greedy", "local-search"):
         started = time.perf_counter()

@@ -10,15 +10,23 @@ from pathlib import Path
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
-from shard_gym.cost_models.counted import CountedCostModel
-from shard_gym.errors import unknown_name, wrong_kind
+from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
+from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
-COST_MODELS: dict[str, Callable[[], AdditiveCostModel]] = {"analytical": AnalyticalCostModel}
+
+def _measured() -> CostModel:
+    """A `MeasuredCostModel` with its defaults, imported on first use."""
+    from shard_gym.cost_models.measured.model import MeasuredCostModel
+
+    return MeasuredCostModel()
+
+
+COST_MODELS: dict[str, Callable[[], CostModel]] = {"analytical": AnalyticalCostModel, "measured": _measured}
 """The registry of cost models; add one with `COST_MODELS["name"] = factory`."""
 
 
-def make_cost_model(model: str | Path | AdditiveCostModel) -> AdditiveCostModel:
+def make_cost_model(model: str | Path | CostModel) -> CostModel:
     """The cost model of that name, in that file, or `model` itself if it is a cost model.
 
     Args:
@@ -31,18 +39,38 @@ def make_cost_model(model: str | Path | AdditiveCostModel) -> AdditiveCostModel:
         InvalidCheckpointError: there is no such file, or it holds no cost model that this version can read.
         MissingExtraError: safetensors is not installed.
     """
-    if isinstance(model, AdditiveCostModel):
+    if isinstance(model, CostModel):
         return model
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(SUFFIX)):
         from shard_gym.cost_models.neural.storage import load_cost_model
 
         return load_cost_model(model)
     if not isinstance(model, str):
-        wanted = f"one of the names {sorted(COST_MODELS)}, the path of a file *{SUFFIX}, or an AdditiveCostModel"
+        wanted = f"one of the names {sorted(COST_MODELS)}, the path of a file *{SUFFIX}, or a CostModel"
         raise wrong_kind("cost_model", model, wanted)
     if model not in COST_MODELS:
         raise unknown_name("cost model", model, COST_MODELS, f"{', '.join(sorted(COST_MODELS))}; or a file *{SUFFIX}")
     return COST_MODELS[model]()
+
+
+def make_additive_cost_model(model: str | Path | CostModel) -> AdditiveCostModel:
+    """The cost model of `make_cost_model`, which must be fast enough to step an environment.
+
+    Raises:
+        InvalidOptionError: also if it is not additive, such as a measured one.
+    """
+    made = make_cost_model(model)
+    if not isinstance(made, AdditiveCostModel):
+        raise InvalidOptionError(
+            f"The cost model {made.name!r} is not additive, so it cannot estimate every step. Use it as the true cost: "
+            "of EmbeddingPlacementReal-v0, of evaluate, or of training. Here name another, such as 'analytical'."
+        )
+    return made
+
+
+def additive_estimate(model: CostModel) -> AdditiveCostModel:
+    """`model` if it is additive, else the analytical one: for observations, which need estimates of every step."""
+    return model if isinstance(model, AdditiveCostModel) else AnalyticalCostModel()
 
 
 __all__ = [
@@ -53,6 +81,10 @@ __all__ = [
     "CostEstimate",
     "CostModel",
     "CountedCostModel",
+    "CountedEstimates",
     "PlainCosts",
+    "additive_estimate",
+    "counted",
+    "make_additive_cost_model",
     "make_cost_model",
 ]

@@ -1,4 +1,4 @@
-"""`CountedCostModel`: a wrapper that counts the evaluations of a cost model."""
+"""Wrappers that count the evaluations of a cost model: `counted(model)` is the one that fits it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from functools import partial
 from typing import Any
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
+from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
 
 class CountedCostModel(AdditiveCostModel):
-    """A wrapper around a cost model that counts the evaluated placements.
+    """A wrapper around an additive cost model that counts the evaluated placements.
 
     Attributes:
         model: the wrapped model, which computes all costs.
@@ -67,3 +68,36 @@ class CountedCostModel(AdditiveCostModel):
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See the wrapped model."""
         return self.model.cost_bounds(loads, topology)
+
+
+class CountedEstimates(CostModel):
+    """A wrapper around a cost model that is not additive, such as a measured one; it counts the estimates.
+
+    Attributes:
+        model: the wrapped model, which computes all costs.
+        queries: number of placements whose cost was estimated.
+    """
+
+    def __init__(self, model: CostModel) -> None:
+        self.model = model
+        self.queries = 0
+        self.name, self.version = model.name, model.version
+
+    @property
+    def fingerprint(self) -> str:
+        """See the wrapped model."""
+        return self.model.fingerprint
+
+    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
+        """See the wrapped model; counts one evaluation."""
+        self.queries += 1
+        return self.model.estimate(placement, tables, topology)
+
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """See the wrapped model."""
+        return self.model.penalty_ms(tables, topology)
+
+
+def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
+    """`model` in the wrapper that counts its evaluations."""
+    return CountedCostModel(model) if isinstance(model, AdditiveCostModel) else CountedEstimates(model)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models import additive_estimate
+from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.tasks import Task
 
@@ -42,7 +43,7 @@ class Explanation:
         cost_model: fingerprint of the model that costed it.
         phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
         total_ms: its cost.
-        lower_bound_ms: no placement costs less.
+        lower_bound_ms: no placement costs less; None under a model that is not additive, which knows no bound.
         best_known_ms: cost of the best placement known; None if none is.
         single_table_ms: (T,) float64, cost of each table alone.
         moves: for each table on a critical device that fits elsewhere, its best move; the largest gain first.
@@ -53,7 +54,7 @@ class Explanation:
     cost_model: str
     phases_ms: FloatArray
     total_ms: float
-    lower_bound_ms: float
+    lower_bound_ms: float | None
     best_known_ms: float | None
     single_table_ms: FloatArray
     moves: tuple[Move, ...]
@@ -89,22 +90,22 @@ class Explanation:
         return np.sort(order[: max(count, 0)])
 
 
-def explain(
-    task: Task, placement: ArrayLike, model: AdditiveCostModel, *, best_known_ms: float | None = None
-) -> Explanation:
+def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms: float | None = None) -> Explanation:
     """Explain `placement` of `task` under `model`.
 
     Args:
         task: the task.
         placement: (T,) ints, the device of each table.
-        model: the cost model.
+        model: the cost model. If it is not additive, such as a measured one, single tables and moves are those of the
+            analytical model.
         best_known_ms: cost of the best placement known, in ms, under the same model.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
     """
     checked = check_placement(placement, task.tables, task.topology)
-    loads = model.table_loads(task.tables, task.topology)
+    additive = additive_estimate(model)
+    loads = additive.table_loads(task.tables, task.topology)
     estimate = model.estimate(checked, task.tables, task.topology)
     return Explanation(
         task=task,
@@ -112,10 +113,10 @@ def explain(
         cost_model=model.fingerprint,
         phases_ms=estimate.phases_ms,
         total_ms=estimate.total_ms,
-        lower_bound_ms=model.cost_bounds(loads, task.topology)[0],
+        lower_bound_ms=additive.cost_bounds(loads, task.topology)[0] if additive is model else None,
         best_known_ms=best_known_ms,
-        single_table_ms=model.single_table_costs(loads, task.topology),
-        moves=best_moves(task, checked, model),
+        single_table_ms=additive.single_table_costs(loads, task.topology),
+        moves=best_moves(task, checked, additive),
     )
 
 

@@ -96,7 +96,7 @@ def _rows_and_reads(lookups: Floats, stats: ReuseStatistics) -> tuple[Floats, Fl
 
 def _shares(numbers: Floats) -> Floats:
     """Numbers as shares of the sum of their row; a row of zeros stays."""
-    return numbers / np.maximum(numbers.sum(axis=-1, keepdims=True), 1e-300)
+    return np.asarray(numbers / np.maximum(numbers.sum(axis=-1, keepdims=True), 1e-300))
 
 
 def _in_bins(trials: Floats, share: float, shift: int = 0) -> Floats:
@@ -118,7 +118,7 @@ def _at_most(trials: Floats, share: float, edges: Floats) -> Floats:
     first = trials[..., None] * math.log1p(-share)
     probability = np.exp(first + np.concatenate([np.zeros_like(first), np.cumsum(steps, axis=-1)], axis=-1))
     cumulated = np.concatenate([np.zeros_like(first), np.cumsum(probability, axis=-1)], axis=-1)
-    return np.minimum(cumulated[..., np.int64(edges) + 1], 1.0)
+    return np.asarray(np.minimum(cumulated[..., np.int64(edges) + 1], 1.0))
 
 
 def _normal_above(trials: Floats, share: float, edges: Floats) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tyro
 
 from shard_gym.agents import AGENTS, make_agent
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import score
 from shard_gym.placement import Placement
@@ -36,7 +36,7 @@ class Args:
 
 def search(suite_name: str, number: int, max_queries: int, seed: int) -> Placement:
     """The best placement of one task that any agent finds."""
-    model = make_cost_model("analytical")
+    model = make_additive_cost_model("analytical")
     task = load_suite(suite_name)[number]
     agents = [make_agent(name, cost_model=model) for name in AGENTS]  # no shipped agent may beat the best known
     agents.append(make_agent("local-search", cost_model=model, seed=seed, max_queries=max_queries))
@@ -64,7 +64,7 @@ def main() -> None:
             suite = load_suite(name)
             waiting = [pool.submit(search, name, number, args.max_queries, args.seed) for number in range(len(suite))]
             placements = {task.name: each.result() for task, each in zip(suite, waiting, strict=True)}
-            path = write_best_known([suite], placements, make_cost_model("analytical"), how)
+            path = write_best_known([suite], placements, make_additive_cost_model("analytical"), how)
             print(f"{name}: {len(placements)} tasks, {path.name}", flush=True)
 
 

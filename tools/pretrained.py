@@ -19,7 +19,7 @@ from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, PRETRAINED, Pret
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cli.console import new_progress
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.evaluation import compare, evaluate
 from shard_gym.experiments.runs import ERROR_KINDS, surrogate_errors
 from shard_gym.hardware import hardware_profile
@@ -89,7 +89,7 @@ def training_of(checkpoint: Pretrained) -> str:
 
 def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
     """One row for each suite of the hardware."""
-    agent, model = load_agent(checkpoint.path), make_cost_model("analytical")
+    agent, model = load_agent(checkpoint.path), make_additive_cost_model("analytical")
     for suite in map(load_suite, suite_names()):
         if suite[0].topology.device.name != hardware_profile(profile).device.name:
             continue

@@ -19,7 +19,7 @@ import tyro
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.demo import draw_extremes
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.evaluation import compare, evaluate
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table, with_block
@@ -74,7 +74,7 @@ class Args:
 
 def measure() -> Results:
     """Every agent on the test split of every suite."""
-    model = make_cost_model("analytical")
+    model = make_additive_cost_model("analytical")
     results: Results = {}
     with new_progress() as progress:
         for name in progress.track(suite_names(), description="suites"):

@@ -13,7 +13,7 @@ from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
@@ -69,7 +69,7 @@ class DreamShardLearner(Learner):
     def __init__(
         self,
         suite: TaskSuite,
-        cost_model: AdditiveCostModel,
+        cost_model: CostModel,
         seed: int = 0,
         *,
         name: str = "dreamshard",

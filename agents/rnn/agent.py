@@ -13,7 +13,7 @@ from shard_gym.agents.base import Agent
 from shard_gym.agents.rnn.network import PlacementNetwork, decode
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
@@ -74,7 +74,7 @@ def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devi
 
 
 def load_rnn(
-    arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, sample: bool = False
+    arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, *, sample: bool = False
 ) -> RnnAgent:
     """The agent of a training run, from the network's weights; `seed` and `sample` are those of `RnnAgent`.
 

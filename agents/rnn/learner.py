@@ -13,7 +13,7 @@ from shard_gym.agents.rnn.network import Decoded, decode, new_network
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_positive
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.io.arrays import Arrays
 from shard_gym.system import one_thread
@@ -54,7 +54,7 @@ class RnnLearner(Learner):
     def __init__(
         self,
         suite: TaskSuite,
-        cost_model: AdditiveCostModel,
+        cost_model: CostModel,
         seed: int,
         *,
         name: str = "rnn",
@@ -91,11 +91,8 @@ class RnnLearner(Learner):
         """(B,) ms; the penalty for placements that got stuck."""
         model = self.cost_model
         costs = np.full(self.episodes, model.penalty_ms(task.tables, task.topology))
-        complete = np.flatnonzero(decoded.stuck < 0)
-        if complete.size:
-            loads = model.table_loads(task.tables, task.topology)
-            placed = [model.reduce(loads, decoded.placements[each], task.num_devices) for each in complete]
-            costs[complete] = model.costs(np.stack(placed), task.topology.cluster())[1]
+        for each in np.flatnonzero(decoded.stuck < 0):
+            costs[each] = model.estimate(decoded.placements[each], task.tables, task.topology).total_ms
         return costs
 
     def state(self) -> Arrays:

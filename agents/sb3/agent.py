@@ -15,7 +15,7 @@ from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.sb3.network import DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
@@ -47,11 +47,11 @@ class SetPolicyAgent(CostGuidedAgent):
         name: str,
         scorer: DeviceScorer,
         *,
-        cost_model: str | AdditiveCostModel = "analytical",
+        cost_model: str | CostModel = "analytical",
         seed: int = 0,
         retries: int = 20,
     ) -> None:
-        super().__init__(cost_model)
+        super().__init__(additive_estimate(make_cost_model(cost_model)))
         self.name = name
         self.scorer = scorer
         self.seed = checked_seed(seed)
@@ -89,7 +89,7 @@ class SetPolicyAgent(CostGuidedAgent):
 
 
 def load_policy(
-    arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, *, retries: int = 20
+    arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, *, retries: int = 20
 ) -> SetPolicyAgent:
     """The agent of a training run, from the scorer's weights; the other arguments are those of `SetPolicyAgent`.
 

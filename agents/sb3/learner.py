@@ -29,9 +29,9 @@ from shard_gym.agents.sb3.vec_env import PlacementVecEnv
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_positive
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.core.reward import DenseReward, Transition
+from shard_gym.envs.core.reward import Transition, dense
 from shard_gym.errors import unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
@@ -86,8 +86,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def relative_reward(transition: Transition) -> FloatArray:
-    """(N,) `DenseReward` in units of the task's lower bound; the sum over an episode is at most -1."""
-    return np.asarray(DenseReward()(transition) / transition.lower_bound_ms)
+    """(N,) `dense` reward in units of the task's lower bound; the sum over an episode is at most -1."""
+    return np.asarray(dense(transition) / transition.lower_bound_ms)
 
 
 class Sb3Learner(Learner):
@@ -121,7 +121,7 @@ class Sb3Learner(Learner):
     def __init__(
         self,
         suite: TaskSuite,
-        cost_model: AdditiveCostModel,
+        cost_model: CostModel,
         seed: int,
         *,
         name: str = "maskable-ppo",
@@ -141,8 +141,16 @@ class Sb3Learner(Learner):
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
         rate = checked_positive("learning_rate", defaults.learning_rate if learning_rate is None else learning_rate)
         self._env = PlacementVecEnv(
-            count, suite=suite, cost_model=self.cost_model, reward=relative_reward, observation="compact"
+            count,
+            suite=suite,
+            cost_model=additive_estimate(self.cost_model),
+            reward=relative_reward,
+            observation="compact",
         )
+        if not isinstance(
+            self.cost_model, AdditiveCostModel
+        ):  # estimates in the observations, the true cost at the end
+            self._env.envs.episodes.final_cost = self.cost_model
         self._steps = suite.max_tables * count
         with _global_generators_kept():
             self._model: Any = defaults.kind(

@@ -11,7 +11,7 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
+from shard_gym.cost_models import CostModel, counted
 from shard_gym.io.arrays import Arrays
 from shard_gym.tasks import TaskSuite
 
@@ -52,9 +52,9 @@ class Learner(ABC):
     iterations: int
     more_options: ClassVar[Collection[str]] = ()
 
-    def __init__(self, suite: TaskSuite, cost_model: AdditiveCostModel, seed: int) -> None:
+    def __init__(self, suite: TaskSuite, cost_model: CostModel, seed: int) -> None:
         self.suite = suite
-        self.cost_model = CountedCostModel(cost_model)
+        self.cost_model = counted(cost_model)
         self.seed = checked_seed(seed)
         self.iteration = 0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
@@ -48,7 +48,7 @@ def make_learner(
     name: str,
     suite: str | TaskSuite,
     *,
-    cost_model: str | AdditiveCostModel = "analytical",
+    cost_model: str | CostModel = "analytical",
     seed: int = 0,
     **options: Any,
 ) -> Learner:
@@ -78,9 +78,7 @@ def _option_names(learner: Any) -> list[str]:
     return [*own, *learner.more_options]
 
 
-def load_agent(
-    path: str | Path, *, cost_model: str | AdditiveCostModel = "analytical", seed: int = 0, **options: Any
-) -> Agent:
+def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
     """A trained agent from its file.
 
     Args:

@@ -79,7 +79,8 @@ class MeasuredCostModel(CostModel):
     Args:
         device: "cpu" (processes that exchange by Gloo) or "cuda" (GPUs that exchange by NCCL).
         layout: see `LAYOUTS`.
-        batch_size: samples of all devices together; None for that of the tables' workload.
+        batch_size: samples of all devices together; None for that of the tables' workload. A smaller one measures the
+            tables that `Tables.at_batch_size` makes.
         iterations: timed iterations; their median counts.
         warmup: iterations before them.
         batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
@@ -166,12 +167,13 @@ class MeasuredCostModel(CostModel):
 
         Raises:
             InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
+            InvalidTablesError: the batch size is larger than that of the tables' workload.
             MeasurementError: see its subclasses; the message names the device, its tables and their bytes. The workers
                 are terminated then, and the next measurement starts new ones.
         """
         begin = time.perf_counter()
-        num_devices, batch_size = topology.num_devices, self.batch_size or tables.workload.batch_size
-        trained = self.as_trained(tables)
+        num_devices, trained = topology.num_devices, self.as_measured(tables)
+        batch_size = trained.workload.batch_size
         rows = [np.flatnonzero(placement == device) for device in range(num_devices)]
         parts = [trained.select(own) if len(own) else None for own in rows]
         layout = self.layout_of(num_devices)
@@ -218,10 +220,11 @@ class MeasuredCostModel(CostModel):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
 
-    def as_trained(self, tables: Tables) -> Tables:
-        """`tables` with the dtype and the optimizer they are executed with."""
+    def as_measured(self, tables: Tables) -> Tables:
+        """`tables` with the batch, the dtype and the optimizer they are executed with."""
         cpu = self.device == "cpu"
-        return tables.with_training(
+        in_batch = tables if self.batch_size is None else tables.at_batch_size(self.batch_size)
+        return in_batch.with_training(
             weight_dtype=self.weight_dtype or ("fp32" if cpu else None),
             optimizer=self.optimizer or ("rowwise_adagrad" if cpu else None),
         )

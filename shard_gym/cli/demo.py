@@ -22,7 +22,7 @@ from shard_gym.cli.console import (
     sentence,
 )
 from shard_gym.cli.evaluate import evaluate_all
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
 from shard_gym.evaluation import Evaluation, compare
@@ -70,7 +70,7 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
     no_picture, no_training = matplotlib_missing(), _sb3_missing()
     if no_picture is None:
         require_picture(picture)
-    model = make_cost_model("analytical")
+    model = make_additive_cost_model("analytical")
     agents, no_agents = _agents(model, seed)
     for missing in filter(None, (*no_agents, no_training, no_picture)):
         output().print(sentence(f"Left out: {missing}", "yellow"))

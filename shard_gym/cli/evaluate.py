@@ -24,7 +24,7 @@ from shard_gym.cli.console import (
     sentence,
 )
 from shard_gym.cli.options import OptionalPath
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
@@ -81,13 +81,13 @@ def evaluate(
         console.print(sentence(f"\nWritten to {out}.", "dim"))
 
 
-def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
+def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: CostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
     with new_progress() as progress:
         return {name: _evaluate(name, placer, tasks, model, progress) for name, placer in agents.items()}
 
 
-def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: AdditiveCostModel, progress: Progress) -> Evaluation:
+def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: CostModel, progress: Progress) -> Evaluation:
     bar = progress.add_task(name, total=len(tasks))
     return replace(evaluate_agent(agent, tasks, model, progress=lambda *_: progress.advance(bar)), agent=name)
 

@@ -12,7 +12,7 @@ from shard_gym.cli.console import output
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -64,7 +64,7 @@ def place(
         )
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     task = Task(Path(tables).stem, loaded, topology)
-    model = make_cost_model(cost_model)
+    model = make_additive_cost_model(cost_model)
     placement = make_agent(agent, cost_model=model, seed=seed).place(task)
     explanation = explain(task, placement, model)
     plan = plan_to_json(explanation, agent, model)

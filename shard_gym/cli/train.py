@@ -17,7 +17,7 @@ from shard_gym.agents.training.run import AGENT, LOG, OnReport
 from shard_gym.cli import PROG
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.suites import load_suite
@@ -117,7 +117,7 @@ def _parsed(text: str) -> Option:
     return text
 
 
-def _best_heuristic(tasks: TaskSuite, model: AdditiveCostModel) -> Evaluation:
+def _best_heuristic(tasks: TaskSuite, model: CostModel) -> Evaluation:
     """The cheapest of the greedy heuristics on the tasks to learn from."""
     evaluations = [evaluate(make_agent(name), tasks, model) for name in PAPER_HEURISTICS]
     return min(evaluations, key=lambda each: each.mean_cost_ms)
@@ -152,7 +152,7 @@ def _evaluations(learner: Learner) -> str:
     return counted(learner.true_cost_queries, "cost-model evaluation")
 
 
-def _compare(name: str, trained: Agent, tasks: TaskSuite, model: AdditiveCostModel) -> None:
+def _compare(name: str, trained: Agent, tasks: TaskSuite, model: CostModel) -> None:
     """Print the trained agent on the test tasks, beside the heuristics and random."""
     agents = {name: trained, **{other: make_agent(other) for other in (*PAPER_HEURISTICS, REFERENCE)}}
     evaluations = evaluate_all(agents, tasks, model)

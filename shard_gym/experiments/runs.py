@@ -32,7 +32,7 @@ from shard_gym.agents import Agent, load_agent, make_agent
 from shard_gym.agents.dreamshard.agent import DreamShardAgent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import TRAINING as STATE
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.errors import DamagedFileError, RunsFailedError, ShardGymError
 from shard_gym.evaluation import Evaluation, evaluate, score
 from shard_gym.io.files import read_json, sha256_of, write_json
@@ -125,7 +125,7 @@ class Run:
 
 @lru_cache
 def _cost_model() -> AdditiveCostModel:
-    return make_cost_model(COST_MODEL)
+    return make_additive_cost_model(COST_MODEL)
 
 
 def _hash(description: Mapping[str, Any]) -> str:

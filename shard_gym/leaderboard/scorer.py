@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.placement import Placement
@@ -31,7 +31,7 @@ class Scorer:
     def __init__(self, suite: TaskSuite, track: str = SIMULATED) -> None:
         self.suite = suite
         self.track = track
-        self.model: AdditiveCostModel = make_cost_model(TRACK_COST_MODELS[SIMULATED])
+        self.model: AdditiveCostModel = make_additive_cost_model(TRACK_COST_MODELS[SIMULATED])
         self._prepared: dict[int, tuple[FloatArray, Cluster]] = {}
 
     def costs(self, number: int, placements: Sequence[Placement]) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from shard_gym.checks import is_positive
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, InvalidTaskError
 from shard_gym.io.files import read_json, write_json
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
@@ -42,12 +42,12 @@ def best_known_path(suite: str) -> Path:
     return BEST_KNOWN / f"{suite}.json"
 
 
-def best_known_costs(suite: TaskSuite, cost_model: AdditiveCostModel) -> dict[str, float]:
+def best_known_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
     """Cost in ms of the best known placement, by name of the task; see `best_known`."""
     return {name: best.cost_ms for name, best in best_known(suite, cost_model).items()}
 
 
-def best_known(suite: TaskSuite, cost_model: AdditiveCostModel) -> dict[str, BestKnown]:
+def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
     """The best known placements, by name of the task.
 
     Empty for a suite without a file of best known placements, or with one for another cost model.
@@ -111,7 +111,7 @@ def best_known_effort(suite: str) -> str:
 
 
 def write_best_known(
-    splits: Sequence[TaskSuite], placements: Mapping[str, ArrayLike], cost_model: AdditiveCostModel, how: str
+    splits: Sequence[TaskSuite], placements: Mapping[str, ArrayLike], cost_model: CostModel, how: str
 ) -> Path:
     """Check and evaluate the best known placements of a suite and write them to its file, atomically.
 
@@ -151,7 +151,7 @@ def write_best_known(
     return path
 
 
-def _record(task: Task, placement: ArrayLike, cost_model: AdditiveCostModel) -> dict[str, Any]:
+def _record(task: Task, placement: ArrayLike, cost_model: CostModel) -> dict[str, Any]:
     """The JSON record of one task's placement, with its cost."""
     checked = check_placement(placement, task.tables, task.topology)
     cost = cost_model.estimate(checked, task.tables, task.topology).total_ms

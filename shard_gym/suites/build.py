@@ -88,7 +88,7 @@ def build(recipe: Recipe) -> dict[str, Any]:
     pool = load_pool(recipe.pool)
     tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
     tables = tables.at_batch_size(recipe.batch_size or tables.workload.batch_size)
-    for_measuring = {} if recipe.track == SIMULATED else {"track": recipe.track}
+    for_measuring: dict[str, Any] = {} if recipe.track == SIMULATED else {"track": recipe.track}
     if recipe.batch_size:
         for_measuring["batch_size"] = recipe.batch_size
     if recipe.num_tables is None:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
@@ -78,7 +78,7 @@ class Episodes:
         max_devices: int | None,
     ) -> None:
         self.source = task_source(suite, split)
-        self.cost_model = make_cost_model(cost_model)
+        self.cost_model = make_additive_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation

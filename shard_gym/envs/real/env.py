@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.episodes import Observation, task_source
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import wrong_kind
-from shard_gym.hardware import HardwareProfile, hardware_profile
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import TaskSource
 
 
 class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
@@ -45,7 +40,9 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
     ## Starting State
 
-    As in `EmbeddingPlacementEnv`. Tasks keep their memory caps; their devices are those of this machine.
+    As in `EmbeddingPlacementEnv`. Tasks keep their memory caps; their devices are those of this machine, and lookups,
+    distinct rows and histograms those of the batch that is measured (`as_measured` in shard_gym/envs/real/tasks.py).
+    The suites `cpu-20x2` and `cpu-40x4` are made for a CPU, `gpu-40x4` and `gpu-80x8` for one GPU.
 
     ## Rewards
 
@@ -81,7 +78,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
       `max_devices=None`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
     - `device="cpu"`: or "cuda";
     - `layout="auto"`: "parallel", "sequential", or the one that fits the number of GPUs;
-    - `batch_size=None`: samples of all devices together; None is that of the tables' workload;
+    - `batch_size=None`: samples of all devices together, at most those of the tables' workload, which is the default;
     - `iterations=10`, `warmup=3`: timed iterations, whose median counts, and those before them;
     - `timeout_s=120.0`: limit of one measurement;
     - `cache=None`: file that keeps measurements;
@@ -127,7 +124,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
             timeout_s=timeout_s,
             cache=cache,
         )
-        source = source_on(self.measured, suite, split)
+        source = as_measured(task_source(suite, split), self.measured)
         super().__init__(source, split, cost_model, reward, observation, max_tables, max_devices, render_mode)
         self._episodes.final_cost = self.measured
 
@@ -173,50 +170,10 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
     ) -> None:
         measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
         self.measured = checked(measured) or MeasuredCostModel(**measuring)
-        super().__init__(num_envs, source_on(self.measured, suite, split), split, cost_model, **arguments)
+        source = as_measured(task_source(suite, split), self.measured)
+        super().__init__(num_envs, source, split, cost_model, **arguments)
         self._episodes.final_cost = self.measured
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""
         self.measured.close()
-
-
-def source_on(measured: MeasuredCostModel, suite: str | TaskSource, split: str) -> TaskSource:
-    """The tasks on the hardware of the machine that measures them."""
-    source, profile = task_source(suite, split), profile_of(measured.hardware)
-    return source if profile is None else tasks_on(source, hardware_profile(profile))
-
-
-def tasks_on(source: TaskSource, profile: HardwareProfile) -> TaskSource:
-    """The tasks of `source` with the devices and links of `profile`; their memory caps stay.
-
-    A suite stays a suite, so its tasks keep their numbers and names.
-    """
-    return _suite_on(source, profile.name) if isinstance(source, TaskSuite) else _SourceOn(source, profile)
-
-
-class _SourceOn:
-    """See `tasks_on`; the members are those of `TaskSource`."""
-
-    def __init__(self, source: TaskSource, profile: HardwareProfile) -> None:
-        self.max_tables, self.max_devices = source.max_tables, source.max_devices
-        self._source, self._profile = source, profile
-
-    def sample(self, rng: np.random.Generator) -> Task:
-        return _task_on(self._source.sample(rng), self._profile)
-
-
-@lru_cache(maxsize=32)
-def _suite_on(suite: TaskSuite, profile: str) -> TaskSuite:
-    """One suite for all environments that play it, so that they share what is prepared for its tasks."""
-    hardware = hardware_profile(profile)
-    return replace(suite, tasks=tuple(_task_on(task, hardware) for task in suite), sha256="")
-
-
-def _task_on(task: Task, profile: HardwareProfile) -> Task:
-    topology = profile.topology(
-        task.num_devices,
-        devices_per_host=task.topology.devices_per_host,
-        memory_cap_bytes=task.topology.memory_cap_bytes,
-    )
-    return replace(task, topology=topology)

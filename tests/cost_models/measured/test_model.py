@@ -120,9 +120,9 @@ def test_sequential_devices_share_one_worker_and_model_the_exchange(tables: Tabl
 
 
 def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -> None:
-    workload = MeasuredCostModel("cpu").as_trained(tables).workload
+    workload = MeasuredCostModel("cpu").as_measured(tables).workload
     assert (workload.weight_dtype, workload.optimizer) == ("fp32", "rowwise_adagrad")
-    told = MeasuredCostModel("cpu", weight_dtype="fp16", optimizer="sgd").as_trained(tables).workload
+    told = MeasuredCostModel("cpu", weight_dtype="fp16", optimizer="sgd").as_measured(tables).workload
     assert (told.weight_dtype, told.optimizer) == ("fp16", "sgd")
 
 
