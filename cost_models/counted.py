@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -76,11 +77,13 @@ class CountedEstimates(CostModel):
     Attributes:
         model: the wrapped model, which computes all costs.
         queries: number of placements whose cost was estimated.
+        on_estimate: called after every estimate, to show progress.
     """
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
         self.queries = 0
+        self.on_estimate: Callable[[], None] = lambda: None
         self.name, self.version = model.name, model.version
 
     @property
@@ -91,7 +94,10 @@ class CountedEstimates(CostModel):
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
         """See the wrapped model; counts one evaluation."""
         self.queries += 1
-        return self.model.estimate(placement, tables, topology)
+        try:
+            return self.model.estimate(placement, tables, topology)
+        finally:
+            self.on_estimate()
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """See the wrapped model."""

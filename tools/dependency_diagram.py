@@ -25,7 +25,7 @@ MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
-    ("tables", "topology", "hardware", "placement", "pools"),
+    ("lookup_statistics", "tables", "topology", "hardware", "placement", "pools"),
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain"),
     ("agents",),

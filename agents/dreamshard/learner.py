@@ -81,6 +81,7 @@ class DreamShardLearner(Learner):
         self.preset = preset
         self.options = dreamshard_options(preset, **changes)
         self.iterations = self.options.iterations
+        self.planned_queries = self.iterations * self.options.measurements
         self._network = NETWORKS[self.options.network]
         rng = np.random.default_rng([self.seed])
         self._cost_weights = trainable(self._network.new_weights(rng))
@@ -106,7 +107,7 @@ class DreamShardLearner(Learner):
         return self.options.learning_rate * (1 - self.iteration / self.iterations if falling else 1.0)
 
     def _measure(self) -> list[float]:
-        """True costs of new placements, ms; the penalty where the agent found none."""
+        """True costs of new placements, ms; the penalty where the agent found none, or none could be measured."""
         rng, agent, costs = self.rng(MEASURE), self.agent(), []
         for _ in range(self.options.measurements):
             if isinstance(self.options, SearchOptions) and self.iteration == 0:
@@ -120,8 +121,10 @@ class DreamShardLearner(Learner):
         return costs
 
     def _measured(self, tables: Tables, topology: Topology, placement: Placement) -> float:
-        """The true cost of `placement` in ms; it is recorded."""
-        estimate = self.cost_model.estimate(placement, tables, topology)
+        """The true cost of `placement` in ms; it is recorded. The penalty if it cannot be measured."""
+        estimate = self.true_cost(placement, tables, topology)
+        if estimate is None:
+            return self.cost_model.penalty_ms(tables, topology)
         self._recorder.add(tables, topology, placement, estimate)
         return estimate.total_ms
 

@@ -67,6 +67,7 @@ class RnnLearner(Learner):
         self.name = name
         self.iterations = checked_count("iterations", iterations)
         self.episodes = checked_count("episodes", episodes, least=2)
+        self.planned_queries = self.iterations * self.episodes
         rate = checked_positive("learning_rate", learning_rate)
         self.network = new_network(suite.max_devices, checked_count("hidden", hidden), self.rng(WEIGHTS))
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
@@ -88,11 +89,13 @@ class RnnLearner(Learner):
         return Report(float(costs.mean()), {"entropy": entropy, "stuck": int((decoded.stuck >= 0).sum())})
 
     def _true_costs(self, task: Task, decoded: Decoded) -> FloatArray:
-        """(B,) ms; the penalty for placements that got stuck."""
+        """(B,) ms; the penalty for placements that got stuck or cannot be measured."""
         model = self.cost_model
         costs = np.full(self.episodes, model.penalty_ms(task.tables, task.topology))
         for each in np.flatnonzero(decoded.stuck < 0):
-            costs[each] = model.estimate(decoded.placements[each], task.tables, task.topology).total_ms
+            estimate = self.true_cost(decoded.placements[each], task.tables, task.topology)
+            if estimate is not None:
+                costs[each] = estimate.total_ms
         return costs
 
     def state(self) -> Arrays:

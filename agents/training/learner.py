@@ -11,9 +11,13 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import CostModel, counted
+from shard_gym.cost_models import CostEstimate, CostModel, counted
+from shard_gym.errors import MeasurementError
 from shard_gym.io.arrays import Arrays
+from shard_gym.placement import Placement
+from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
+from shard_gym.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,14 @@ class Learner(ABC):
         name: the agent's name.
         iterations: the number of iterations.
         iteration: how many of them are done.
+        planned_queries: evaluations of the true cost in all iterations together; None if that is not known before.
+        failures: placements that could not be measured, twice.
         more_options: names of options that the constructor takes beside its keyword arguments.
     """
 
     name: str
     iterations: int
+    planned_queries: int | None = None
     more_options: ClassVar[Collection[str]] = ()
 
     def __init__(self, suite: TaskSuite, cost_model: CostModel, seed: int) -> None:
@@ -57,11 +64,32 @@ class Learner(ABC):
         self.cost_model = counted(cost_model)
         self.seed = checked_seed(seed)
         self.iteration = 0
+        self.failures = 0
 
     @property
     def true_cost_queries(self) -> int:
         """Placements whose true cost was evaluated so far: the part of the measurement budget that is used."""
         return self.cost_model.queries
+
+    def true_cost(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate | None:
+        """The true cost of a valid placement; None if it cannot be measured.
+
+        A measurement that fails is tried again. A failure in the first one is an error of the machine, and so is the
+        failure of most.
+
+        Raises:
+            MeasurementError: see there.
+        """
+        try:
+            return self.cost_model.estimate(placement, tables, topology)
+        except MeasurementError:
+            try:
+                return self.cost_model.estimate(placement, tables, topology)
+            except MeasurementError:
+                self.failures += 1
+                if 2 * self.failures > self.true_cost_queries - 2 * self.failures:
+                    raise
+                return None
 
     def rng(self, purpose: int = 0) -> np.random.Generator:
         """A random generator for this iteration; a different one for each `purpose`."""

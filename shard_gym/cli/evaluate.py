@@ -23,8 +23,9 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import OptionalPath
-from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.cli.options import Measured, Measuring, OptionalPath, true_cost_model
+from shard_gym.cost_models import CostModel
+from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
@@ -54,6 +55,7 @@ def evaluate(
     cost_model: str = "analytical",
     seed: int = 0,
     out: OptionalPath = None,
+    measuring: Measured = Measuring(),  # noqa: B008 - it cannot be changed
 ) -> None:
     """Let agents place every task of a suite and compare what their placements cost.
 
@@ -61,16 +63,18 @@ def evaluate(
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
-        cost_model: cost model that scores the placements; some agents also evaluate it while they place.
+        cost_model: cost model that scores the placements: analytical, the file of a neural one, or measured; some
+            agents also evaluate it while they place.
         seed: of the agents that are random.
         out: write the results to this JSON file: an object for one agent, a list for several.
+        measuring: how measured costs are measured.
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
     if out is not None:
         require_writable(out)
-    tasks = load_suite(suite, split)
-    model = make_cost_model(cost_model)
+    model = true_cost_model(cost_model, measuring)
+    tasks = as_measured(load_suite(suite, split), model)
     agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
     evaluations = evaluate_all(agents, tasks, model)
     shown = [evaluations[name] for name in dict.fromkeys(agent)]

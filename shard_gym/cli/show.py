@@ -10,8 +10,8 @@ from rich.text import Text
 from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalPath
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cli.options import Measured, Measuring, OptionalPath, true_cost_model
+from shard_gym.envs.real.tasks import as_measured
 from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
@@ -35,6 +35,7 @@ def show(
     tables: int = 2,
     moves: int = 5,
     picture: OptionalPath = None,
+    measuring: Measured = Measuring(),  # noqa: B008 - it cannot be changed
 ) -> None:
     """Explain a placement: what each device costs, and what would help.
 
@@ -49,15 +50,16 @@ def show(
         tables: number of tables to name on each device, the costliest first.
         moves: number of moves that reduce the cost to list, the largest gain first.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
+        measuring: how measured costs are measured; single tables and moves are estimated then.
     """
     checked_count("--devices", devices, 1)
     checked_count("--tables", tables, 0)
     checked_count("--moves", moves, 0)
     if picture is not None:
         require_picture(picture)
-    chosen_suite = load_suite(suite, split)
+    model = true_cost_model(cost_model, measuring)
+    chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
-    model = make_cost_model(cost_model)
     placer = make_agent(agent, cost_model=model, seed=seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
