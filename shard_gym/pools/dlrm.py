@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
-from shard_gym.pools.popularity import RowPopularity
-from shard_gym.pools.reuse import ReuseStatistics, expected_tables, round_significant
+from shard_gym.pools.reuse import ReuseStatistics, RowPopularity, expected_tables, round_significant
 from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]
