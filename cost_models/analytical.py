@@ -165,7 +165,7 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     @property
     def plain_costs(self) -> PlainCosts:
-        """The two methods above and `iteration_cost` on floats, bit for bit (tests/envs/core/test_plain.py)."""
+        """The two methods above and `iteration_cost` on floats, bit for bit (tests/envs/core/test_state.py)."""
         return self._plain_costs
 
     @staticmethod

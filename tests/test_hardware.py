@@ -39,13 +39,6 @@ def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
 
 
-def test_a_process_on_a_cpu_is_slower_than_any_gpu() -> None:
-    device, links = hardware_profile("cpu").device, hardware_profile("cpu").links
-    assert 1 < device.dram_gb_per_s < device.l2_gb_per_s < min(profile.device.dram_gb_per_s for profile in GPUS)
-    assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
-    assert 100 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 10_000
-
-
 @EVERY_GPU
 def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> None:
     """GB/s of DRAM, and of one direction of NVLink (PCIe for the RTX 2080 Ti)."""

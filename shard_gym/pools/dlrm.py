@@ -3,7 +3,7 @@
 For each of its files, facebookresearch/dlrm_datasets publishes the lookups and distinct rows of a batch and two
 histograms, summed over all tables. Numbers of single tables are only in the files, which are gigabytes. So every table
 here gets rows, a pooling factor and a row popularity from a few distributions, whose parameters (`DISTRIBUTIONS`) were
-fitted to the totals by `python -m shard_gym.pools.dlrm_fit`. `python -m shard_gym.pools.dlrm` writes the shipped files
+fitted to the totals by tools/dlrm_fit.py. `python -m shard_gym.pools.dlrm` writes the shipped files
 again, byte for byte.
 
 There are three kinds of tables. *Flat* tables have a wide flat head and a steep tail: many rows are read about ten
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from shard_gym.io.files import read_json
 from shard_gym.lookup_statistics import ReuseStatistics, round_significant
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
-from shard_gym.pools.popularity import RowPopularity
-from shard_gym.pools.reuse import expected_tables
+from shard_gym.pools.reuse import RowPopularity, expected_tables
 from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]

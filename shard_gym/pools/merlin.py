@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pool
-from shard_gym.pools.popularity import RowPopularity
-from shard_gym.pools.reuse import expected_tables
+from shard_gym.pools.reuse import RowPopularity, expected_tables
 from shard_gym.tables import Tables, Workload
 
 MERLIN_MODELS = ("tiny", "small", "medium", "large", "jumbo", "colossal")

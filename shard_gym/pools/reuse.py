@@ -1,4 +1,4 @@
-"""Expected reuse statistics of tables, computed from the popularity of their rows.
+"""The popularity of the rows of tables, and the reuse statistics expected under it.
 
 A table with E rows receives N lookups in a batch. Each lookup reads row k = 1..E with probability
 
@@ -15,15 +15,16 @@ b is the integral from a - 1/2 to b + 1/2, up to a 24th of the slope). The resul
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, rounded_statistics
-from shard_gym.pools.popularity import RowPopularity
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import MAX_ROWS, Tables, Workload
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +34,47 @@ _CHUNK = 64  # tables computed at once, to bound the memory
 
 _GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
 _GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall into the first or the last bin
+
+
+@dataclass(frozen=True, eq=False)
+class RowPopularity:
+    """The distributions of the lookups over the rows of T tables: p(k) ~ (k + q)^-s for rows k = 1..num_embeddings.
+
+    FBGEMM's benchmark uses the same distribution but counts rows from 0 (fbgemm_gpu, src/tbe/eeg), so its q is larger
+    by 1. Row k is the k-th most popular row; which row id that is is not specified.
+
+    Attributes:
+        q: (T,) float64, shift, at least 0; rows up to about q are equally popular.
+        s: (T,) float64, exponent, at least 0; 0 is uniform.
+
+    Raises:
+        InvalidTablesError: the arrays differ in length or hold NaN or a negative number.
+    """
+
+    q: NDArray[np.float64]
+    s: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("q", "s"):
+            try:
+                given = np.asarray(getattr(self, name))
+                if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
+                    raise TypeError
+                array = given.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise InvalidTablesError(f"The row popularity's {name} must be numbers.") from error
+            valid = (array >= 0) & (array <= MAX_ROWS)  # False for NaN too
+            if array.ndim != 1 or not valid.all():
+                raise InvalidTablesError(
+                    f"The row popularity's {name} must be one number from 0 to 2**40 for each table."
+                )
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        if len(self.q) != len(self.s):
+            raise InvalidTablesError(f"The row popularity has {len(self.q)} values of q but {len(self.s)} of s.")
+
+    def __len__(self) -> int:
+        return len(self.q)
 
 
 def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike, s: ArrayLike) -> ReuseStatistics:

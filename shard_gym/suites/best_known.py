@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -24,14 +23,8 @@ SCHEMA = 1
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 
-@dataclass(frozen=True, eq=False)
-class BestKnown:
-    """The best known placement of one task.
-
-    Attributes:
-        cost_ms: its cost.
-        placement: (T,) int64, checked.
-    """
+class BestKnown(NamedTuple):
+    """The best known placement of one task, (T,) int64 and checked, and its cost."""
 
     cost_ms: float
     placement: Placement

@@ -1,11 +1,13 @@
+import runpy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
-from shard_gym.pools import dlrm, dlrm_fit, load_pool, pool
+from shard_gym.pools import dlrm, load_pool, pool
 from shard_gym.pools.reuse import reuse_statistics
 
 POOLS = ("dlrm-2021", "dlrm-2022")
@@ -55,34 +57,15 @@ def test_single_tables_are_plausible(name: str, row_probabilities: Any) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_the_card_reports_the_measured_distance(name: str) -> None:
-    loaded = load_pool(name)
-    goal = dlrm.published_totals(name)
-    lookups = loaded.tables.lookups_per_batch
-    stored = ReuseStatistics(loaded.tables.distinct_rows, loaded.tables.reuse_histogram, loaded.tables.access_histogram)
-    distinct, unique_hist, access_hist = dlrm.totals_of(stored, lookups)
-    assert loaded.card.how_close[1] == f"distinct rows: {distinct / goal.distinct_rows - 1:+.3%}"
-    assert f"{np.abs(unique_hist - goal.unique_hist).max():.4f}" in loaded.card.how_close[2]
-    assert f"{np.abs(access_hist - goal.access_hist).max():.4f}" in loaded.card.how_close[3]
-    assert any("dims" in text and "synthetic" in text for text in loaded.card.assumptions)
-    assert not loaded.dims_known
-
-
-@pytest.mark.parametrize("name", POOLS)
 def test_the_shipped_distributions_are_a_result_of_the_fit(name: str) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "dlrm_fit.py"))
+    ranges, misfit = script["RANGES"], script["misfit"]
     fitted = dlrm.DISTRIBUTIONS[name]
     goal, seed = dlrm.published_totals(name), int(name[-4:])
-    assert all(limits.low <= vars(fitted)[key] <= limits.high for key, limits in dlrm_fit.RANGES.items())
-    usual = replace(fitted, **{key: limits.usual for key, limits in dlrm_fit.RANGES.items()})
-    assert np.square(dlrm_fit.misfit(fitted, goal, seed)).sum() < 50
-    assert np.square(dlrm_fit.misfit(usual, goal, seed)).sum() > 1000
-
-
-def test_the_noise_has_the_quantiles_of_a_normal() -> None:
-    draw = dlrm._StratifiedNoise(1001, seed=1).normal()
-    assert draw.mean() == pytest.approx(0, abs=1e-9)
-    assert draw.std() == pytest.approx(1, abs=0.01)
-    assert np.median(draw) == pytest.approx(0, abs=1e-9)
+    assert all(limits.low <= vars(fitted)[key] <= limits.high for key, limits in ranges.items())
+    usual = replace(fitted, **{key: limits.usual for key, limits in ranges.items()})
+    assert np.square(misfit(fitted, goal, seed)).sum() < 50
+    assert np.square(misfit(usual, goal, seed)).sum() > 1000
 
 
 def test_rounding_never_passes_rows_or_lookups() -> None:

@@ -181,12 +181,9 @@ def wrong(kind: str, lookups: tuple[Any, Any, Any]) -> Any:
         lengths[1, 0] = -1
     return {
         "dict": {"indices": indices},
-        "two": (indices, offsets),
         "tensor": indices,
         "floats": changed(lookups, indices=indices.double()),
-        "numbers": changed(lookups, lengths=[1, 2]),
         "flat lengths": changed(lookups, lengths=lengths.ravel()),
-        "square indices": changed(lookups, indices=indices[:100].reshape(10, 10)),
         "short offsets": changed(lookups, offsets=offsets[:-1]),
         "lost indices": changed(lookups, indices=indices[:-1]),
         "no tables": (indices[:0], offsets[:1], lengths[:0]),
@@ -197,12 +194,9 @@ def wrong(kind: str, lookups: tuple[Any, Any, Any]) -> Any:
     ("kind", "reason"),
     [
         ("dict", "holds a dict instead of the tuple"),
-        ("two", "holds a tuple of 2 instead of the tuple"),
         ("tensor", "holds a Tensor of torch.int64 instead of the tuple"),
         ("floats", "indices must be a tensor of int32 or int64, not a Tensor of torch.float64"),
-        ("numbers", "lengths must be a tensor of int32 or int64, not a list of 2"),
         ("flat lengths", "indices must have shape"),
-        ("square indices", "indices must have shape"),
         ("short offsets", "offsets must have shape"),
         ("lost indices", "offsets must run from 0 to"),
         ("no tables", r"lengths \(tables, samples\)"),

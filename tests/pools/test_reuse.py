@@ -94,14 +94,3 @@ def test_distinct_rows_pass_neither_rows_nor_lookups() -> None:
     assert (stats.distinct_rows > 0).all()
     np.testing.assert_allclose(stats.reuse_histogram.sum(axis=1), 1.0, atol=1e-12)
     np.testing.assert_allclose(stats.access_histogram.sum(axis=1), 1.0, atol=1e-12)
-
-
-def test_tables_do_not_influence_each_other() -> None:
-    rng = np.random.default_rng(5)
-    rows, lookups = np.floor(10 ** rng.uniform(1, 8, 150)), 10 ** rng.uniform(0, 7, 150)
-    q, s = 10 ** rng.uniform(-1, 4, 150), rng.uniform(0, 2, 150)
-    together = reuse_statistics(rows, lookups, q, s)
-    for table in (0, 63, 64, 149):
-        alone = reuse_statistics(rows[table], lookups[table], q[table], s[table])
-        np.testing.assert_allclose(together.distinct_rows[table], alone.distinct_rows[0], rtol=1e-13)
-        np.testing.assert_allclose(together.access_histogram[table], alone.access_histogram[0], atol=1e-13)

@@ -32,17 +32,6 @@ def tasks_of(name: str) -> list[Task]:
     return [task for suite in splits(name).values() for task in suite]
 
 
-def test_the_suites_are_those_of_the_papers_and_models() -> None:
-    assert set(DLRM.values()) == {
-        *((tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
-        *((tables, 8) for tables in (40, 80, 120, 160, 200)),
-    }
-    assert {"mixdim-4", "mixdim-8", "generalize", "mlperf-x8"} <= set(NAMES)
-    assert sum(name.startswith("merlin-") for name in NAMES) == 12
-    fours = [name for name in NAMES if name.endswith("x4") and name.startswith("dlrm")]
-    assert fours == [f"dlrm-{tables}x4" for tables in (20, 40, 50, 60, 80, 100)]
-
-
 # Every suite
 
 

@@ -35,7 +35,7 @@ MAX_PLAIN_DEVICES = 64
 A NumPy call takes half a microsecond or more however small its arrays are, and a step on arrays makes 80 of them. At 50
 tables and 4 devices, a single environment makes 30.7 thousand steps a second on plain numbers and 9.3 thousand on
 arrays; with 64 devices they are about equal, with 96 arrays are faster. Two functions use them, `_advance_one` here and
-`CompactObservation._of_one`. Both give the same bits as arrays (tests/envs/core/test_plain.py)."""
+`CompactObservation._of_one`. Both give the same bits as arrays (tests/envs/core/test_state.py)."""
 
 
 @dataclass

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
 from shard_gym.envs.core.problem import Problem, prepare
-from shard_gym.envs.core.state import UNPLACED, PlacementState, Status, action_mask, advance, begin, initial_state
+from shard_gym.envs.core.state import (
+    MAX_PLAIN_DEVICES,
+    UNPLACED,
+    PlacementState,
+    Status,
+    action_mask,
+    advance,
+    begin,
+    initial_state,
+)
+from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.placement import memory_used
 
 MODEL = make_cost_model("analytical")
@@ -60,6 +70,11 @@ def differing(one: PlacementState, other: PlacementState, rows: Any = slice(None
     return [n for n, a, b in pairs if a.dtype != b.dtype or a[rows].tobytes() != b[rows].tobytes()]
 
 
+def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
+    """Zeros of different sign and dtypes included."""
+    assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
 # One step
 
 
@@ -69,6 +84,7 @@ def differing(one: PlacementState, other: PlacementState, rows: Any = slice(None
 def test_many_rows_step_exactly_as_each_would_alone(
     random_task: Any, together: Any, count: int, seed: int, hosts: str
 ) -> None:
+    """The single ones on plain numbers, the many on arrays: state and observations bit by bit, after every step."""
     rng = np.random.default_rng([seed, count])
     tasks = mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)
     problems, many = [prepared(task) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
@@ -82,10 +98,12 @@ def test_many_rows_step_exactly_as_each_would_alone(
         assert not differing(before, state, before.over)
         for i, (problem, row) in enumerate(zip(problems, alone, strict=True)):
             advance(problem, row, actions[i : i + 1], MODEL)
-        for name, value in vars(state).items():
-            expected = np.concatenate([getattr(row, name) for row in alone])
-            assert value.dtype == expected.dtype
-            assert np.array_equal(value, expected), name
+            assert not differing(row, PlacementState(**{name: value[i, None] for name, value in vars(state).items()}))
+        for observation in OBSERVATIONS:
+            observe = make_observation(observation)
+            seen, own = observe(many, state), [observe(*each) for each in zip(problems, alone, strict=True)]
+            for name, value in seen.items():
+                assert_same_bits(value, np.concatenate([each[name] for each in own]))
     assert (state.status != Status.RUNNING).all()
     if count == 33:  # the comparison saw every way to end
         assert set(state.status.tolist()) == {Status.COMPLETE, Status.ILLEGAL_ACTION, Status.DEAD_END}
@@ -155,3 +173,31 @@ def test_a_table_that_fills_a_device_exactly_fits(random_task: Any) -> None:
     assert state.fits[0, :2].tolist() == [True, True]
     advance(exact, state, np.array([0]), MODEL)
     assert state.fits[0, :2].tolist() == [False, True]
+
+
+class Watched(AnalyticalCostModel):
+    """Counts the steps on plain numbers and those on arrays."""
+
+    def __init__(self) -> None:
+        self.plain = self.arrays = 0
+
+    def fill_communication(self, *arguments: Any) -> None:
+        self.arrays += 1
+        super().fill_communication(*arguments)
+
+    @property
+    def plain_costs(self) -> PlainCosts:
+        self.plain += 1
+        return super().plain_costs
+
+
+@pytest.mark.parametrize(("devices", "steps"), [(MAX_PLAIN_DEVICES, (1, 0)), (MAX_PLAIN_DEVICES + 1, (0, 1))])
+def test_one_environment_steps_on_plain_numbers_unless_it_has_many_devices(
+    random_task: Any, devices: int, steps: tuple[int, int]
+) -> None:
+    model = Watched()
+    problem = prepare(random_task(np.random.default_rng(0), 3, 2), model, 3, devices)
+    state = initial_state(problem, model)
+    model.arrays = 0
+    advance(problem, state, np.array([1]), model)
+    assert (model.plain, model.arrays) == steps

@@ -15,7 +15,7 @@ from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.evaluation import penalty_ms
 from shard_gym.hardware import hardware_profile
-from shard_gym.placement import check_placement, memory_used
+from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -159,6 +159,11 @@ def test_a_failure_ends_the_episode_and_says_why(
     assert "placement" not in info
     assert env.state.status[0] == Status[reason.upper()]
     assert env.state.step[0] == len(actions) - (reason == "illegal_action")
+    view = env.view()
+    assert view.failure == message
+    assert (view.placement >= 0).sum() == env.state.step[0]
+    assert view.phases_ms.max(axis=0).sum() == pytest.approx(view.cost_ms)
+    assert task.tables.names[view.next_table] == table
     env.reset(seed=0)
     assert play(env, [0, 0, 1, 1])[1]["placement"].tolist() == [1, 0, 1, 0]
 
@@ -233,19 +238,3 @@ def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed:
         assert (info["placement"][7:] == -1).all()
         assert info["phase_costs_ms"][:3] == pytest.approx(results[0][1]["phase_costs_ms"], rel=1e-12)
         assert (info["phase_costs_ms"][3:] == 0).all()
-
-
-def test_the_view_shows_the_placement_under_way(random_tables: Any, env_of: Any) -> None:
-    env = env_of(crowded(random_tables), max_devices=4)
-    env.reset(seed=0)
-    env.step(1)
-    view = env.view()
-    assert view.placement.tolist() == [-1, 1, -1, -1]
-    assert view.phases_ms.shape == (2, 4)
-    env.step(1)
-    assert env.view().cost_ms == env.state.cost_ms[0] > view.cost_ms
-    assert view.phases_ms.max(axis=0).sum() == pytest.approx(view.cost_ms)  # and the older view stays as it was
-    assert memory_used(np.array([1, 1]), env.task.tables.select([1, 3]), 2).tolist() == env.view().memory_used.tolist()
-    assert env.view().failure == ""
-    env.step(3)
-    assert "third" in env.view().failure

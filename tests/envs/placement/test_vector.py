@@ -76,31 +76,6 @@ def test_without_copies_only_the_constant_keys_are_shared_and_they_are_right(
     assert seen.keys() > CONSTANT
 
 
-def test_last_observations_are_not_those_of_the_next_episode_without_copies(make: Any) -> None:
-    """`final_obs` keeps the table features of the episode that ended."""
-    env = make(1, autoreset_mode="SAME_STEP", copy=False)
-    obs, _ = env.reset(seed=0)
-    features = obs["table_features"][0].copy()
-    obs, _, ended, _, infos = env.step(np.array([2]))
-    assert ended.all()
-    assert np.array_equal(infos["final_obs"][0]["table_features"], features)
-    assert not np.array_equal(obs["table_features"][0], features)
-
-
-def test_actions_are_only_read(make: Any) -> None:
-    env = make(2)
-    env.reset(seed=0)
-    actions = np.zeros(2, np.int64)
-    actions.setflags(write=False)
-    env.step(actions)
-    actions = np.zeros(2, np.int64)
-    env.reset(seed=0)
-    env.step(actions)
-    placed = env.episodes.state.assignment.copy()
-    actions[:] = 1
-    assert np.array_equal(env.episodes.state.assignment, placed)
-
-
 # Ends
 
 
@@ -127,18 +102,6 @@ def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
     env.reset(options={"reset_mask": ended})
     assert (env.episodes.state.status == Status.RUNNING).all()
     env.step(np.zeros(3, np.int64))
-
-
-def test_the_action_of_an_environment_that_begins_anew_is_ignored(make: Any, same: Any) -> None:
-    one, other = make(3), make(3)
-    for env in (one, other):
-        env.reset(seed=0)
-        assert env.step(np.array([2, 0, 0]))[2][0]
-    a, b = one.step(np.array([0, 0, 0])), other.step(np.array([2, 0, 0]))
-    assert same(a, b)
-    assert a[1][0] == 0.0
-    assert not a[2][0]
-    assert a[0]["progress"][0] == 0.0
 
 
 # Actions

@@ -150,13 +150,6 @@ def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSui
     assert env.step(2)[1] == -1000.0  # there is no third device
 
 
-def test_dense_rewards_sum_to_the_measured_cost(suite: TaskSuite) -> None:
-    env = with_scorer(suite, 0, 3.0, reward="dense")
-    _, info = env.reset(seed=0)
-    total, info, _ = play(env, info, min)
-    assert total == pytest.approx(-info["cost_ms"])
-
-
 def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
     vector = gymnasium.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", suite=suite, **QUICK)
     _, info = vector.reset(seed=0)

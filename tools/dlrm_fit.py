@@ -1,7 +1,7 @@
-"""Fits `dlrm.DISTRIBUTIONS` to the published totals: `python -m shard_gym.pools.dlrm_fit`.
+"""Fits `DISTRIBUTIONS` of shard_gym/pools/dlrm.py to the published totals: `python tools/dlrm_fit.py`.
 
 Least squares on the 34 bins, the distinct rows and the mean rows. The totals alone do not determine the parameters, so
-a regularisation pulls them towards usual values. Needs scipy; takes about a minute per pool.
+a regularisation pulls them towards usual values. Takes about a minute per pool.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
-from shard_gym.errors import missing_extra
 from shard_gym.pools.dlrm import DISTRIBUTIONS, Distributions, Totals, published_totals, sample_tables, totals_of
 from shard_gym.pools.reuse import reuse_statistics
 
@@ -57,14 +57,7 @@ def fit(name: str) -> Distributions:
 
     The shares of the kinds of tables are not fitted, because the totals are not continuous in them; they were chosen by
     hand and stay as they are in `DISTRIBUTIONS`.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise missing_extra("scipy", "dev", "Fitting the distributions of a pool") from error
     totals, seed = published_totals(name), int(name[-4:])
     usual, spread, low, high = np.array(list({**RANGES, **NARROWER.get(name, {})}.values())).T
 
