@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cli import collect
-from shard_gym.cli.collect import Hardware, parse_duration
+from shard_gym.cli.collect import parse_duration
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.measured import model
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.tables import Workload
@@ -53,9 +54,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]
         calls: list[tuple[Any, ...]] = []
         model = type("Fake", (Fake,), {"before": staticmethod(before)} if before else {})
 
-        def find(*args: Any) -> Hardware:
+        def find(*args: Any) -> tuple[Machine, type[Fake]]:
             calls.append(args)
-            return Hardware(kind, Fake.hardware, int(memory_gib * 2**30), model)
+            return Machine(kind, "NVIDIA H200", 1, int(memory_gib * 2**30), "", "", "", ""), model
 
         monkeypatch.setattr(collect, "find_hardware", find)
         return calls
@@ -139,10 +140,11 @@ def test_an_interrupted_run_writes_its_measurements(run, fake, tmp_path: Path, b
 )
 def test_a_data_set_has_one_layout(monkeypatch: pytest.MonkeyPatch, layout: str, gpus: int, expected: str) -> None:
     machine = Machine("cuda", "NVIDIA H200", gpus, 2**37, "2.13.0", "1.8.0", "13.0", "2.28")
-    for module in ("machine", "model"):
-        monkeypatch.setattr(f"shard_gym.cost_models.measured.{module}.this_machine", lambda kind: machine)
-    found = collect.find_hardware("cuda", layout, 4, 10, None, None)
-    assert found.make_model().fingerprint.startswith(f"measured-v1-{expected}-")
+    monkeypatch.setattr(collect, "this_machine", lambda kind: machine)
+    monkeypatch.setattr(model, "this_machine", lambda kind: machine)
+    assert collect.find_hardware("cuda", layout, 4, 10, None, None)[1]().fingerprint.startswith(
+        f"measured-v1-{expected}-"
+    )
 
 
 @pytest.mark.parametrize(

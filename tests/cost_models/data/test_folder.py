@@ -188,18 +188,6 @@ def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, c
         load_measurements(folder)
 
 
-def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, costs: SplitCosts) -> None:
-    wide = int(costs.data.num_devices.argmax())
-
-    def one_less(values: list[Any]) -> list[Any]:
-        shorter = values[wide] - 1 if isinstance(values[wide], int) else values[wide][:-4]
-        return [*values[:wide], shorter, *values[wide + 1 :]]
-
-    change_columns(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
-    with pytest.raises(DamagedFileError, match="topologies of the file of placements"):
-        load_measurements(folder)
-
-
 def without(key: str) -> Any:
     return lambda index: {name: value for name, value in index.items() if name != key}
 

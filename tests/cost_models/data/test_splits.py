@@ -73,14 +73,6 @@ def test_every_table_needs_a_split(costs: SplitCosts, wrong: np.ndarray) -> None
         SplitCosts(costs.data, given_splits)
 
 
-def test_parts_are_joined_with_equal_tables_kept_once(costs: SplitCosts) -> None:
-    first, second = (SplitCosts(costs.data.take(np.arange(k, len(costs.data), 2)), costs.table_split) for k in (0, 1))
-    joined = SplitCosts.joined([first, second])
-    assert len(joined.data.tables) == len(costs.data.tables)
-    for split in SPLITS:
-        assert sorted(joined.part(split).cost_ms) == sorted(costs.part(split).cost_ms)
-
-
 def test_parts_of_two_sources_or_two_opinions_are_not_joined(costs: SplitCosts, drawn: Any) -> None:
     other = SplitCosts(replace(costs.data, source="another"), costs.table_split)
     with pytest.raises(InvalidOptionError, match="one source"):
