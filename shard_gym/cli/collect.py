@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,6 @@ from shard_gym.checks import checked_count
 from shard_gym.cli import INTERRUPTED_EXIT_CODE
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
-from shard_gym.cost_models.base import CostModel
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
@@ -85,10 +83,22 @@ def collect(
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    machine, make_model = find_hardware(hardware, layout, devices, iterations, weight_dtype, optimizer)
+    machine = _machine(hardware)
     default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
+    workload = Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer)
+    if layout == "auto" and machine.kind == "cuda":
+        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
+        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
+    make_model = partial(
+        MeasuredCostModel,
+        machine.kind,
+        layout=layout,
+        iterations=iterations,
+        weight_dtype=workload.weight_dtype,
+        optimizer=workload.optimizer,
+    )
     sampler = PlacementSampler(
-        Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer),
+        workload,
         profile or profile_of(machine.name) or DEFAULT_PROFILE,
         devices,
         _default_memory(machine) if memory_gib is None else round(memory_gib * _GIB),
@@ -141,35 +151,14 @@ def parse_duration(option: str, text: str) -> float:
     return seconds
 
 
-def find_hardware(
-    hardware: str, layout: str, devices: int, iterations: int, weight_dtype: str | None, optimizer: str | None
-) -> tuple[Machine, Callable[[], CostModel]]:
-    """The machine that the option `--hardware` names, and what makes its cost model; see `collect` for the arguments.
-
-    Raises:
-        InvalidOptionError: there is no such device here, or an option is out of range.
-        MissingExtraError: torch or FBGEMM is not installed.
-    """
-    machine = _best_machine() if hardware == "auto" else this_machine(hardware)
-    if layout == "auto" and machine.kind == "cuda":
-        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
-        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
-    make_model = partial(
-        MeasuredCostModel,
-        machine.kind,
-        layout=layout,
-        iterations=iterations,
-        weight_dtype=weight_dtype or DEFAULT_TRAINING[machine.kind][0],
-        optimizer=optimizer or DEFAULT_TRAINING[machine.kind][1],
-    )
-    return machine, make_model
-
-
-def _best_machine() -> Machine:
-    try:
-        return this_machine("cuda")
-    except (InvalidOptionError, MissingExtraError):
-        return this_machine("cpu")
+def _machine(hardware: str) -> Machine:
+    """The machine that the option `--hardware` names."""
+    if hardware == "auto":
+        try:
+            return this_machine("cuda")
+        except (InvalidOptionError, MissingExtraError):
+            return this_machine("cpu")
+    return this_machine(hardware)
 
 
 def _default_memory(machine: Machine) -> int:
