@@ -115,19 +115,15 @@ def test_parts_without_their_index_are_not_overwritten(folder: Path, costs: Spli
 
 
 @pytest.mark.parametrize("name", PART_0)
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "swapped"])
+@pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_damaged_parts_are_refused(folder: Path, name: str, damage: str) -> None:
     path = folder / name
-    content = bytearray(path.read_bytes())
-    if damage == "cut":
-        path.write_bytes(content[:-20])
-    elif damage == "flipped":
+    if damage == "changed":
+        content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    elif damage == "gone":
-        path.unlink()
     else:
-        path.write_bytes((folder / PART_0[1 - PART_0.index(name)]).read_bytes())
+        path.unlink()
     with pytest.raises(DamagedFileError, match=f"Part 0 of .*{name}"):
         load_measurements(folder)
 
