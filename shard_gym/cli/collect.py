@@ -76,7 +76,7 @@ def collect(
         iterations: timed ones of a measurement.
         seed: of the placements.
     """
-    budget_s = parse_duration("--budget", budget)
+    budget_s = parse_duration(budget)
     checked_count("--devices", devices)
     checked_count("--iterations", iterations)
     checked_count("--repeat-every", repeat_every, 0)
@@ -142,12 +142,12 @@ def collect(
     return 0
 
 
-def parse_duration(option: str, text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of a text such as 90s, 30m, 1.5h or 2d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
-        raise InvalidOptionError(f"{option} must be a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
+        raise InvalidOptionError(f"--budget must be a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
     return seconds
 
 

@@ -178,13 +178,13 @@ def test_unknown_memory_has_to_be_given(run, fake, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (" 2D ", 172_800)])
 def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration("--budget", text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @given(st.text(max_size=6))
 def test_other_texts_are_no_durations(text: str) -> None:
     try:
-        seconds = parse_duration("--budget", text)
+        seconds = parse_duration(text)
     except InvalidOptionError:
         return
     assert text.strip().lower()[-1] in "smhd"
