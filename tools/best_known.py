@@ -60,7 +60,7 @@ def main() -> None:
         f"{args.max_queries:,} placements tried for each task"
     )
     with ProcessPoolExecutor(args.jobs) as pool:
-        for name in [args.suite] if args.suite else suite_names():
+        for name in [args.suite] if args.suite else suite_names("simulated"):
             suite = load_suite(name)
             waiting = [pool.submit(search, name, number, args.max_queries, args.seed) for number in range(len(suite))]
             placements = {task.name: each.result() for task, each in zip(suite, waiting, strict=True)}

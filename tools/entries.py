@@ -108,7 +108,7 @@ class Args:
 
 def wanted(args: Args) -> Iterator[tuple[EntryFolder, Entrant]]:
     """The entries that are missing or no longer valid."""
-    for suite in args.suites or suite_names():
+    for suite in args.suites or suite_names("simulated"):
         for entrant in ENTRANTS:
             if args.entries and entrant.slug not in args.entries:
                 continue

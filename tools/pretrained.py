@@ -90,7 +90,7 @@ def training_of(checkpoint: Pretrained) -> str:
 def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
     """One row for each suite of the hardware."""
     agent, model = load_agent(checkpoint.path), make_additive_cost_model("analytical")
-    for suite in map(load_suite, suite_names()):
+    for suite in map(load_suite, suite_names("simulated")):
         if suite[0].topology.device.name != hardware_profile(profile).device.name:
             continue
         evaluation = evaluate(agent, suite, model)

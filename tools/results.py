@@ -77,7 +77,7 @@ def measure() -> Results:
     model = make_additive_cost_model("analytical")
     results: Results = {}
     with new_progress() as progress:
-        for name in progress.track(suite_names(), description="suites"):
+        for name in progress.track(suite_names("simulated"), description="suites"):
             suite = load_suite(name)
             best = best_known_costs(suite, model)
             evaluations = {agent: evaluate(make_agent(agent), suite, model) for agent in AGENTS}

@@ -36,7 +36,6 @@ LOCK = ".lock"
 HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 """Names of machines; report pages have them in their file names."""
 
-_KEYS = {"schema", "source", "hardware", "workload", "drawn", "parts", "skipped"}
 _SOURCE_MEANING = (
     " A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
 )
@@ -77,30 +76,27 @@ def read_index(folder: str | Path) -> MeasurementIndex:
     index = read_json(path)
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise DamagedFileError(f"{path} is no index of the form {SCHEMA!r}; it may come from another version.")
-    if index.keys() != _KEYS:
-        raise DamagedFileError(f"{path} must have the keys {', '.join(sorted(_KEYS))}.")
-    hardware = index["hardware"]
-    if not isinstance(index["source"], str) or not isinstance(hardware, str) or not HARDWARE_NAME.fullmatch(hardware):
-        raise DamagedFileError(f"{path} must name a source, and hardware by small letters, digits, '.' and '-'.")
-    if not isinstance(index["drawn"], dict) or not all(isinstance(index[key], list) for key in ("parts", "skipped")):
-        raise DamagedFileError(f"{path} must hold sampler settings in 'drawn', and lists of parts and of 'skipped'.")
     try:
+        if not HARDWARE_NAME.fullmatch(index["hardware"]):
+            raise ValueError("hardware must be named by small letters, digits, '.' and '-'.")
         return MeasurementIndex(
             source=index["source"],
-            hardware=hardware,
+            hardware=index["hardware"],
             workload=Workload(**index["workload"]),
-            sampling=index["drawn"],
+            sampling=dict(index["drawn"]),
             parts=tuple(index["parts"]),
             failed=tuple(FailedMeasurement(**each) for each in index["skipped"]),
         )
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}") from error
 
 
 def _write_index(folder: Path, index: MeasurementIndex) -> None:
     content = {
         "schema": SCHEMA,
-        **{"source": index.source, "hardware": index.hardware, "workload": asdict(index.workload)},
+        "source": index.source,
+        "hardware": index.hardware,
+        "workload": asdict(index.workload),
         "drawn": dict(index.sampling),
         "parts": list(index.parts),
         "skipped": [failed._asdict() for failed in index.failed],

@@ -48,13 +48,9 @@ class SplitCosts:
         if mixed.size:
             placement = int(np.searchsorted(self.data.start, mixed[0], side="right")) - 1
             raise InvalidOptionError(
-                f"Placement {placement} mixes tables of two splits, {self._split_names(placement)}; "
-                "its tables must belong to one, so that test tables are never trained on."
+                f"Placement {placement} mixes tables of two splits; they must belong to one, so that test tables are "
+                "never trained on."
             )
-
-    def _split_names(self, placement: int) -> str:
-        rows = self.data.members[self.data.start[placement] : self.data.start[placement + 1]]
-        return " and ".join(SPLITS[split] for split in np.unique(self.table_split[rows]))
 
     @property
     def placement_split(self) -> IntArray:

@@ -13,14 +13,7 @@ from shard_gym.system import cpu_model, physical_memory, usable_cpus
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """What the installed torch was built with, and the GPUs it finds.
-
-    Attributes:
-        version: of torch, such as "2.13.0+cpu".
-        cuda: version of CUDA, "" where torch was built without it.
-        nccl: version of NCCL, "" where torch was built without it.
-        num_gpus: CUDA GPUs that torch counts.
-    """
+    """The version of the installed torch, those of the CUDA and NCCL it was built with ("" if none), and its GPUs."""
 
     version: str
     cuda: str
@@ -57,12 +50,7 @@ class Machine:
         device_name: of a GPU, or the model of the CPU.
         num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may run on.
         memory_bytes: of one GPU, or the machine's physical memory; 0 where the system does not say.
-        torch: version.
-        fbgemm: version.
-        cuda: version that torch was built with; "" for a CPU.
-        nccl: version that torch was built with; "" for a CPU.
-
-    A version is "" if there is none.
+        torch, fbgemm, cuda, nccl: versions; "" if there is none, and the last two for a CPU.
     """
 
     kind: str

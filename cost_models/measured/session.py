@@ -98,21 +98,17 @@ class Session:
             raise
 
     def close(self, exit_s: float = EXIT_S) -> None:
-        """End all workers and remove their files; nothing happens if there are none."""
-        if self._finalizer is not None and self._owner == os.getpid():
+        """End all workers and remove their files; nothing happens if there are none, or if they are a parent's."""
+        if self._finalizer is not None:
             self._finalizer.detach()
             _terminate(self._workers, self._folder, self._owner, exit_s)
-        self._workers, self._finalizer, self._joined = [], None, set()
+        self._workers, self._finalizer, self._joined, self._owner = [], None, set(), os.getpid()
 
     # Inside
 
     def _start(self) -> None:
         if self._owner != os.getpid():  # forked: those workers are the parent's
-            if self._finalizer is not None:
-                self._finalizer.detach()
-            for worker in self._workers:
-                worker.link.close()
-            self._workers, self._finalizer, self._joined, self._owner = [], None, set(), os.getpid()
+            self.close()
         if self._workers:
             return
         self._folder = tempfile.mkdtemp(prefix="shard-gym-")
@@ -236,11 +232,11 @@ def _environment(threads: int, device: str) -> dict[str, str]:
 
 
 def _terminate(workers: list[_Process], folder: str, owner: int, exit_s: float) -> None:
-    """End the workers and remove their folder; in a forked child nothing happens, because they are the parent's."""
-    if os.getpid() != owner:
-        return
+    """End the workers and remove their folder; a forked child only closes its links, because they are the parent's."""
     for worker in workers:
         worker.link.close()
+    if os.getpid() != owner:
+        return
     end = time.monotonic() + exit_s
     for worker in workers:
         try:

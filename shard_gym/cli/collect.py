@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
-from shard_gym.cost_models.base import CostModel
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.sampling import PlacementSampler
-from shard_gym.cost_models.measured.machine import profile_of
+from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine
+from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.io.files import require_writable
 from shard_gym.tables import Workload
@@ -37,15 +36,6 @@ MAX_REASONS = 5
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIB = 2**30
-
-
-class Hardware(NamedTuple):
-    """What measures: its kind and name, the memory of one device, and what makes the cost model."""
-
-    kind: str
-    name: str
-    memory_bytes: int
-    make_model: Callable[[], CostModel]
 
 
 def collect(
@@ -85,20 +75,32 @@ def collect(
         iterations: timed ones of a measurement.
         seed: of the placements.
     """
-    budget_s = parse_duration("--budget", budget)
+    budget_s = parse_duration(budget)
     checked_count("--devices", devices)
     checked_count("--iterations", iterations)
     checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    found = find_hardware(hardware, layout, devices, iterations, weight_dtype, optimizer)
-    default_dtype, default_optimizer = DEFAULT_TRAINING[found.kind]
+    machine = _machine(hardware)
+    default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
+    workload = Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer)
+    if layout == "auto" and machine.kind == "cuda":
+        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
+        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
+    make_model = partial(
+        MeasuredCostModel,
+        machine.kind,
+        layout=layout,
+        iterations=iterations,
+        weight_dtype=workload.weight_dtype,
+        optimizer=workload.optimizer,
+    )
     sampler = PlacementSampler(
-        Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer),
-        profile or profile_of(found.name) or DEFAULT_PROFILE,
+        workload,
+        profile or profile_of(machine.name) or DEFAULT_PROFILE,
         devices,
-        _default_memory(found) if memory_gib is None else round(memory_gib * _GIB),
+        _default_memory(machine) if memory_gib is None else round(memory_gib * _GIB),
         seed,
     )
     console, bars = errors(), new_progress()
@@ -119,7 +121,7 @@ def collect(
     try:
         with bars:
             latest = collecting.collect(
-                found.make_model,
+                make_model,
                 out,
                 sampler,
                 budget_s=budget_s,
@@ -133,59 +135,31 @@ def collect(
     finally:
         signal.signal(signal.SIGTERM, before)
         if latest:
-            _print_progress(found.name, out, latest)
+            _print_progress(machine.name, out, latest)
 
 
-def parse_duration(option: str, text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of a text such as 90s, 30m, 1.5h or 2d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip().lower())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
-        raise InvalidOptionError(f"{option} must be a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
+        raise InvalidOptionError(f"--budget must be a duration such as 90s, 30m, 2h or 1d, not {text!r}.")
     return seconds
 
 
-def find_hardware(
-    hardware: str, layout: str, devices: int, iterations: int, weight_dtype: str | None, optimizer: str | None
-) -> Hardware:
-    """The hardware of this machine that the option `--hardware` names; the other arguments are options of `collect`.
-
-    Raises:
-        InvalidOptionError: there is no such device here, or an option is out of range.
-        MissingExtraError: torch or FBGEMM is not installed.
-    """
-    from shard_gym.cost_models.measured.machine import this_machine
-    from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
-
-    kind = _default_kind() if hardware == "auto" else hardware
-    machine = this_machine(kind)
-    if layout == "auto" and kind == "cuda":
-        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
-        layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
-    make_model = partial(
-        MeasuredCostModel,
-        kind,
-        layout=layout,
-        iterations=iterations,
-        weight_dtype=weight_dtype or DEFAULT_TRAINING[kind][0],
-        optimizer=optimizer or DEFAULT_TRAINING[kind][1],
-    )
-    return Hardware(kind, machine.name, machine.memory_bytes, make_model)
+def _machine(hardware: str) -> Machine:
+    """The machine that the option `--hardware` names."""
+    if hardware == "auto":
+        try:
+            return this_machine("cuda")
+        except (InvalidOptionError, MissingExtraError):
+            return this_machine("cpu")
+    return this_machine(hardware)
 
 
-def _default_kind() -> str:
-    from shard_gym.cost_models.measured.machine import this_machine
-
-    try:
-        this_machine("cuda")
-    except (InvalidOptionError, MissingExtraError):
-        return "cpu"
-    return "cuda"
-
-
-def _default_memory(found: Hardware) -> int:
+def _default_memory(machine: Machine) -> int:
     """Bytes in whole GiB, so that it is equal when the command is repeated."""
-    share = int(found.memory_bytes * MEMORY_SHARE[found.kind]) // _GIB * _GIB
+    share = int(machine.memory_bytes * MEMORY_SHARE[machine.kind]) // _GIB * _GIB
     if not share:
         raise InvalidOptionError("The memory of this machine is unknown; give the memory for tables, --memory-gib.")
     return share

@@ -31,7 +31,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_best_known([SUITE], placements, MODEL, "Drawn at random.")
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", suite_names("simulated"))
 def test_shipped_costs_are_those_of_the_shipped_placements(name: str) -> None:
     suite = load_suite(name)
     for task_name, best in best_known(suite, MODEL).items():

@@ -17,12 +17,13 @@ RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
 def test_there_is_a_recipe_for_every_suite_and_a_file_for_every_recipe() -> None:
     assert set(RECIPES) == set(suite_names()) == {path.stem for path in DATA.glob("*.json")} - {"index"}
     assert len(RECIPES) == len(build.RECIPES)
-    fours = [name for name in suite_names() if name.endswith("x4")]  # in the order of their numbers
+    fours = [name for name in suite_names("simulated") if name.endswith("x4")]  # in the order of their numbers
     assert fours == [f"dlrm-{tables}x4" for tables in (20, 40, 50, 60, 80, 100)]
+    assert suite_names("measured") == ["cpu-20x2", "cpu-40x4", "gpu-40x4", "gpu-80x8"]
 
 
 def test_building_again_writes_the_shipped_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["dlrm-20x4", "mixdim-4", "generalize", "merlin-medium-x8", "mlperf-x8"]
+    names = ["dlrm-20x4", "mixdim-4", "generalize", "merlin-medium-x8", "mlperf-x8", "cpu-20x2"]
     monkeypatch.setattr(build, "DATA", tmp_path)
     monkeypatch.setattr(build, "RECIPES", tuple(RECIPES[name] for name in names))
     build.main()

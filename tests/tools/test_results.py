@@ -25,7 +25,7 @@ def results(tool: Callable[[str], ModuleType]) -> ModuleType:
 
 def test_the_readme_and_the_page_show_the_results(results: ModuleType) -> None:
     recorded = read_json(results.RESULTS)
-    assert list(recorded) == suite_names()
+    assert list(recorded) == suite_names("simulated")
     assert with_block(results.README, "results", results.readme_table(recorded)) == results.README.read_text()
     assert results.page(recorded) == results.PAGE.read_text()
 
@@ -51,7 +51,7 @@ def test_the_costs_are_those_of_the_agents(results: ModuleType, suite: str, agen
         assert evaluation.failures == recorded[name]["failures"], name
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", suite_names("simulated"))
 def test_best_known_placements_cost_what_they_say_and_no_shipped_result_undercuts_them(name: str) -> None:
     model, suite = make_cost_model("analytical"), load_suite(name)
     known = best_known(suite, model)

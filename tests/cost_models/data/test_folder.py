@@ -115,19 +115,15 @@ def test_parts_without_their_index_are_not_overwritten(folder: Path, costs: Spli
 
 
 @pytest.mark.parametrize("name", PART_0)
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "swapped"])
+@pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_damaged_parts_are_refused(folder: Path, name: str, damage: str) -> None:
     path = folder / name
-    content = bytearray(path.read_bytes())
-    if damage == "cut":
-        path.write_bytes(content[:-20])
-    elif damage == "flipped":
+    if damage == "changed":
+        content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    elif damage == "gone":
-        path.unlink()
     else:
-        path.write_bytes((folder / PART_0[1 - PART_0.index(name)]).read_bytes())
+        path.unlink()
     with pytest.raises(DamagedFileError, match=f"Part 0 of .*{name}"):
         load_measurements(folder)
 
@@ -188,18 +184,6 @@ def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, c
         load_measurements(folder)
 
 
-def test_devices_without_measurements_are_refused_even_if_signed(folder: Path, costs: SplitCosts) -> None:
-    wide = int(costs.data.num_devices.argmax())
-
-    def one_less(values: list[Any]) -> list[Any]:
-        shorter = values[wide] - 1 if isinstance(values[wide], int) else values[wide][:-4]
-        return [*values[:wide], shorter, *values[wide + 1 :]]
-
-    change_columns(folder, PART_0[1], num_devices=one_less, phases_ms=one_less)
-    with pytest.raises(DamagedFileError, match="topologies of the file of placements"):
-        load_measurements(folder)
-
-
 def without(key: str) -> Any:
     return lambda index: {name: value for name, value in index.items() if name != key}
 
@@ -209,11 +193,9 @@ def without(key: str) -> Any:
     [
         lambda index: {**index, "schema": "shard-gym-costs/0"},
         *map(without, ("source", "hardware", "drawn", "skipped")),
-        lambda index: {**index, "source": 3},
         lambda index: {**index, "hardware": "../../evil"},
         lambda index: {**index, "hardware": 3},
         lambda index: {**index, "drawn": 3},
-        lambda index: {**index, "skipped": {}},
         lambda index: {**index, "skipped": [{"number": 3}]},
         lambda index: {**index, "parts": 3},
         lambda index: {**index, "parts": [3]},

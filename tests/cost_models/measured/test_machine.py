@@ -67,6 +67,10 @@ def test_this_machine_as_cpus_without_torch(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.kind, found.torch, found.fbgemm, found.cuda, found.nccl) == ("cpu", "2.13.0", "1.8.0", "", "")
     assert 1 <= found.num_devices <= (os.cpu_count() or 1)
     assert found.device_name
+    with pytest.raises(MissingExtraError, match=r"shard-gym\[real\]"):
+        this_machine("cuda")
+    with pytest.raises(UnknownNameError, match=r"There is no kind of device named 'gpu'.*Known: cpu, cuda"):
+        this_machine("gpu")
     assert found.memory_bytes > 2**28 or sys.platform == "win32"
 
 
@@ -92,17 +96,6 @@ def test_no_gpu_an_old_driver_and_mixed_gpus_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch", fake_torch((("NVIDIA H200", 1), ("Tesla T4", 1))))
     with pytest.raises(InvalidOptionError, match=r"differ \(NVIDIA H200, Tesla T4\).*CUDA_VISIBLE_DEVICES"):
         this_machine("cuda")
-
-
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"shard-gym\[real\]"):
-        this_machine("cuda")
-
-
-def test_another_kind_of_device_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match=r"There is no kind of device named 'gpu'.*Known: cpu, cuda"):
-        this_machine("gpu")
 
 
 @pytest.mark.parametrize(
