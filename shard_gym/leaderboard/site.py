@@ -64,17 +64,11 @@ def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
     """The content of each file of the page by its path, sorted; nothing is written."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
     for key, value in _values(leaderboards):
-        files[f"{DATA}/{key}.js"] = _script(key, value)
+        # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
+        literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
+        files[f"{DATA}/{key}.js"] = script.encode("ascii")
     return dict(sorted(files.items()))
-
-
-def _script(key: str, value: Any) -> bytes:
-    """A script that stores `value` under `key`. A page opened from a disk may load scripts, but may not fetch JSON.
-
-    The text is ASCII, with all other characters escaped, and `value` is a literal that runs no code.
-    """
-    literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n".encode("ascii")
 
 
 def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
@@ -83,16 +77,10 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
     entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
-    yield (
-        "index",
-        {
-            "competitors": sorted(entries),
-            "suites": [_summary(each) for each in leaderboards],
-            "profiles": _profiles(leaderboards),
-        },
-    )
+    summaries = [_summary(each) for each in leaderboards]
+    yield "index", {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
     for each in leaderboards:
-        key, tasks = leaderboard_key(each), range(len(each.scorer.suite))
+        key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
@@ -102,7 +90,7 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
             yield f"{key}/entries/{ranked.verified.folder.slug}", _placement_sheets(each.scorer, costs, placements)
 
 
-def leaderboard_key(leaderboard: Leaderboard) -> str:
+def _leaderboard_key(leaderboard: Leaderboard) -> str:
     """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/nvidia-h200/dlrm-20x4"."""
     hardware = () if leaderboard.track == SIMULATED else (slug(leaderboard.hardware),)
     return "/".join((leaderboard.track, *hardware, leaderboard.suite))
@@ -113,7 +101,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     suite = leaderboard.scorer.suite
     tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
     return {
-        "key": leaderboard_key(leaderboard),
+        "key": _leaderboard_key(leaderboard),
         "name": suite.name,
         "track": leaderboard.track,
         "hardware": leaderboard.hardware,
@@ -204,16 +192,15 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
 def _placement_sheets(
     scorer: Scorer, costs_ms: ArrayLike, placements: Sequence[Placement | None]
 ) -> dict[str, list[Any]]:
-    """The costs of all tasks, and a sheet of each placement; None where there is no placement."""
-    sheets = [
-        None if placement is None else _placement_sheet(scorer, number, placement)
-        for number, placement in enumerate(placements)
-    ]
+    """The costs of all tasks, and a sheet of each placement."""
+    sheets = [_placement_sheet(scorer, number, placement) for number, placement in enumerate(placements)]
     return {"task_costs_ms": _numbers(costs_ms), "placements": sheets}
 
 
-def _placement_sheet(scorer: Scorer, number: int, placement: Placement) -> dict[str, Any]:
+def _placement_sheet(scorer: Scorer, number: int, placement: Placement | None) -> dict[str, Any] | None:
     """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model."""
+    if placement is None:
+        return None
     task, (loads, cluster) = scorer.suite[number], scorer.loads(number)
     phases, cost = scorer.model.costs(scorer.model.reduce(loads, placement, task.num_devices), cluster)
     return {

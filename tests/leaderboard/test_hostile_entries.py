@@ -126,7 +126,7 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     "an agent that learns and does not say so": (
         'name = "random"',
         'name = "ppo"',
-        "agent.learns is false, but ShardGym's agent 'ppo' learns",
+        "agent.learns is false, but must be true for ShardGym's agent 'ppo'",
     ),
     # Types, keys and schema
     "an unknown key": ("schema = 1", "schema = 1\nverified = true", "The key 'verified' is not known"),
@@ -192,7 +192,10 @@ PLACED: dict[str, tuple[Change, str]] = {
 CHANGED: dict[str, tuple[Change, str]] = {
     "an extra task": (copy_row(task="dlrm-20x4/test/50"), f"{ROWS}, task dlrm-20x4/test/50, seed 0: {NO_TASK}"),
     "a training task": (set_row(task="dlrm-20x4/train/3"), f"{ROWS}, task dlrm-20x4/train/3, seed 0: {NO_TASK}"),
-    "a task with a line break": (copy_row(task="x\n1 entry"), rf"{ROWS}, task 'x\\n1 entry', seed 0: {NO_TASK}"),
+    "a task with a line break": (
+        copy_row(task="x\n1 entry"),
+        rf"{ROWS}, task x.1 entry, seed 0: rows.250.task is refused",
+    ),
     "fewer seeds than declared": (
         rows(lambda rows: rows.__delitem__(slice(200, None))),
         f"{ROWS}, task {TASK3}, seed 4: The task is missing",
@@ -208,7 +211,7 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "the best run called deterministic": (
         only_best_seed,
-        f"{TOML}: agent.uses_chance is false, but ShardGym's agent 'random' does use chance",
+        f"{TOML}: agent.uses_chance is false, but must be true for ShardGym's agent 'random'",
     ),
     "an edited score": (
         toml_pattern("mean_cost_ms = .*", "mean_cost_ms = 6.5"),
@@ -224,11 +227,11 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "another suite's hash": (
         toml_pattern(r'(dlrm-20x4"\nsha256 = ")....', r"\1dead"),
-        f"{TOML}: suite.sha256 is dead.* but here it is 8ae7",
+        f"{TOML}: suite.sha256 is 'dead.* must be '8ae7.* Place the tasks as they are now",
     ),
     "another cost model's hash": (
         toml_pattern(r'(analytical"\nsha256 = ")....', r"\1dead"),
-        f"{TOML}: cost_model.sha256 is dead",
+        f"{TOML}: cost_model.sha256 is 'dead",
     ),
     "another track declared": (
         lambda entry: (entry.toml("simulated", "measured"), entry.toml("[hardware]", ONE_GPU)),
@@ -256,7 +259,7 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "an agent that does not learn and says so": (
         learns_from("other: logs"),
-        f"{TOML}: agent.learns is true, but ShardGym's agent 'random' does not",
+        f"{TOML}: agent.learns is true, but must be false for ShardGym's agent 'random'",
     ),
     # Files
     "NaN": (device_text("NaN"), f"{ROWS}: It is not readable JSON: the number NaN is not allowed"),

@@ -7,7 +7,7 @@ import pytest
 
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.markdown import END, begin
-from shard_gym.leaderboard.markdown import TABLES, TOP, outdated, render, write_pages
+from shard_gym.leaderboard.markdown import TABLES, TOP, outdated, write_pages
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 
@@ -19,7 +19,7 @@ def page(root: Path) -> Path:
 
 
 def findings_of(root: Path) -> list[str]:
-    return [finding.file for finding in outdated(root, render(root))]
+    return [finding.file for finding in outdated(root)]
 
 
 def test_only_the_generated_block_changes(root: Path, page: Path) -> None:

@@ -21,7 +21,8 @@ from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, measure
-from shard_gym.leaderboard.store import entry_folder
+from shard_gym.leaderboard.store import EntryFolder, entry_folder
+from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
@@ -153,7 +154,7 @@ def agent() -> EvaluatedAgent:
 
 def test_every_placement_is_executed_in_its_order(agent: EvaluatedAgent) -> None:
     gpu, progress = FakeGpu(), []
-    rows = json.loads(measure(gpu, load_suite(SUITE), agent, lambda *done: progress.append(done)))["rows"]
+    rows = measure(gpu, load_suite(SUITE), agent, lambda *done: progress.append(done))
     results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
     assert gpu.measured == [result.placement for result in results if result.placement is not None]
     assert [row["task"] for row in rows] == [result.task for result in results]
@@ -164,11 +165,10 @@ def test_every_placement_is_executed_in_its_order(agent: EvaluatedAgent) -> None
     assert progress[-1] == (5 * tasks, 5 * tasks)
 
 
-def test_an_evaluation_of_other_tasks_is_refused_before_any_is_executed(agent: EvaluatedAgent) -> None:
-    gpu = FakeGpu()
-    with pytest.raises(InvalidOptionError, match=r"which are not the .* test tasks of 'merlin-tiny-x8'"):
-        measure(gpu, load_suite(OTHER), agent)
-    assert gpu.measured == []
+def test_an_evaluation_of_other_tasks_is_refused_before_any_is_executed(tmp_path: Path, agent: EvaluatedAgent) -> None:
+    info = EntryInfo("Mine", ["Ada Example"], "", "", "a laptop", "0" * 40)
+    with pytest.raises(InvalidOptionError, match=r"for the 1 test tasks of 'merlin-tiny-x8' in their order, but"):
+        submit(EntryFolder(tmp_path, "measured", OTHER, "mine"), agent, info, lambda: pytest.fail("it was executed"))
 
 
 def submission(root: Path) -> command.Submit:

@@ -36,8 +36,16 @@ def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
     [
         ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
         ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot be made as declared"),
-        ("options = {}", 'options = {cost_model = "analytical"}', "as declared: no agent has the option"),
-        ("options = {}", 'options = {name = "random"}', "as declared: no agent has the option"),
+        (
+            "options = {}",
+            'options = {cost_model = "analytical"}',
+            "entry.toml: The agent cannot be made as declared",
+        ),
+        (
+            "options = {}",
+            'options = {name = "random"}',
+            "entry.toml: The agent cannot be made as declared",
+        ),
         ("options = {}", "options = {max_seconds = 1}", "entry.toml: The agent cannot be made as declared"),
         ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
     ],

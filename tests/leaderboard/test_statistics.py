@@ -47,10 +47,6 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 0.9 <= hits / 200 <= 0.99
 
 
-def test_gap_is_the_mean_of_ratios() -> None:
-    assert statistics.gap(np.array([[2.0, 3.0], [4.0, 3.0]]), np.array([2.0, 3.0])) == pytest.approx(0.25)
-
-
 matrices = st.integers(1, 3).flatmap(
     lambda tasks: st.tuples(
         *(
