@@ -25,9 +25,6 @@ def test_agents_of_shard_gym_repeat_their_placements(made: Path, verified, slug:
     assert row is not None
     assert (row.tasks, row.placements, findings) == (3, entry.sha256, [])
     assert row.seconds > 0
-
-
-def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
     assert not can_replay(verified(made, "measured-greedy"))
 
 
@@ -36,17 +33,7 @@ def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
     [
         ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
         ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot be made as declared"),
-        (
-            "options = {}",
-            'options = {cost_model = "analytical"}',
-            "entry.toml: The agent cannot be made as declared",
-        ),
-        (
-            "options = {}",
-            'options = {name = "random"}',
-            "entry.toml: The agent cannot be made as declared",
-        ),
-        ("options = {}", "options = {max_seconds = 1}", "entry.toml: The agent cannot be made as declared"),
+        ("options = {}", 'options = {cost_model = "x"}', "entry.toml: The agent cannot be made as declared"),
         ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
     ],
 )
@@ -122,10 +109,8 @@ def test_the_leaderboard_has_the_replayed_times(root: Path, times: Path) -> None
         ('"schema": 1', '"schema": 2', "It has schema 2"),
         ('"tasks": 3', '"tasks": 0', "entries.simulated/dlrm-20x4/random.tasks is refused"),
         ('"tasks": 3', '"tasks": 51', "taken with 51 tasks, but there are 50"),
-        ('"tasks": 3', '"tasks": 3, "by": "me"', "is not known"),
         ("0.25", "NaN", "It is not readable JSON"),
         ("dlrm-20x4/random", "dlrm-20x4/gone", "which does not exist"),
-        ("simulated/dlrm-20x4/random", "../x", "which does not exist"),
         ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but the time was taken with other placements"),
     ],
 )
@@ -135,12 +120,6 @@ def test_times_that_cannot_be_of_an_entry_are_found(root: Path, times: Path, old
     times.write_text(text.replace(old, new))
     found = findings_of(root)
     assert any(each.startswith("replayed.json: ") and message in each for each in found), found
-
-
-def test_times_of_changed_placements_are_found(root: Path, times: Path, random_entry) -> None:
-    random_entry.text(lambda text: text.replace('{"task"', ' {"task"', 1), "placements.json")
-    (finding,) = findings_of(root)
-    assert "'simulated/dlrm-20x4/random', but the time was taken with other placements" in finding
 
 
 def test_an_invalid_entry_is_not_reported_twice(root: Path, times: Path, random_entry) -> None:
