@@ -34,16 +34,7 @@ from shard_gym.suites import load_suite
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """Who submits what: the part of an entry that does not follow from the agent.
-
-    Attributes:
-        name: of the entry, as the tables show it.
-        authors: at least one.
-        licence: of the agent's code, an SPDX identifier; empty if it is not public.
-        link: https address of code or paper; empty for none.
-        machine: the machine it planned on.
-        commit: of ShardGym, 40 hexadecimal digits.
-    """
+    """The part of an entry that does not follow from the agent; leaderboards/README.md describes each key."""
 
     name: str
     authors: Sequence[str]

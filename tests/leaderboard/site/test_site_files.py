@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_cost_model
 from shard_gym.explain import explain
 from shard_gym.leaderboard.ranking import competitors
-from shard_gym.leaderboard.site import STATIC, significant, site_files, write_site
+from shard_gym.leaderboard.site import STATIC, rounded, site_files, write_site
 from shard_gym.leaderboard.store import MIB
 from shard_gym.text import slug
 
@@ -155,10 +155,10 @@ def test_failures_and_missing_numbers_are_null(measured: Any, values_of: Any) ->
 
 @given(st.lists(st.floats(-1e12, 1e12), max_size=8), st.integers(1, 9))
 def test_rounding_keeps_the_significant_digits(numbers: list[float], digits: int) -> None:
-    rounded = significant(numbers, digits)
-    for exact, value in zip(numbers, rounded, strict=True):
+    short = rounded(numbers, digits)
+    for exact, value in zip(numbers, short, strict=True):
         assert abs(value - exact) <= 0.5000001 * 10.0 ** (1 - digits) * abs(exact)
-    assert (significant(rounded, digits) == rounded).all()
+    assert rounded(short, digits) == short
 
 
 @given(st.text())
