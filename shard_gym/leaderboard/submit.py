@@ -30,6 +30,7 @@ from shard_gym.leaderboard.store import (
 )
 from shard_gym.leaderboard.verify import name_taken, normalized_name, timed_cost, verify_entry
 from shard_gym.suites import load_suite
+from shard_gym.text import counted
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,10 @@ def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent) -> None:
     names = [task.name for task in load_suite(folder.suite)]
     for evaluation in agent.evaluations:
         if (evaluation.suite, [result.task for result in evaluation.tasks]) != (folder.suite, names):
+            found = f"{counted(len(evaluation.tasks), 'task')} of {short_repr(evaluation.suite)}"
             raise InvalidOptionError(
-                f"The entry is for the {len(names)} test tasks of {folder.suite!r} in their order, but an evaluation "
-                f"has {len(evaluation.tasks)} tasks of {short_repr(evaluation.suite)} ({short_repr(evaluation.split)})."
+                f"The entry is for the {counted(len(names), 'test task')} of {folder.suite!r} in order, but an "
+                f"evaluation has {found} ({short_repr(evaluation.split)})."
             )
 
 

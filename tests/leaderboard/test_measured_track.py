@@ -160,7 +160,7 @@ def test_every_placement_is_executed_in_its_order(agent: EvaluatedAgent) -> None
 
 def test_an_evaluation_of_other_tasks_is_refused_before_any_is_executed(tmp_path: Path, agent: EvaluatedAgent) -> None:
     info = EntryInfo("Mine", ["Ada Example"], "", "", "a laptop", "0" * 40)
-    with pytest.raises(InvalidOptionError, match=r"for the 1 test tasks of 'merlin-tiny-x8' in their order, but"):
+    with pytest.raises(InvalidOptionError, match=r"for the 1 test task of 'merlin-tiny-x8' in order, but"):
         submit(EntryFolder(tmp_path, "measured", OTHER, "mine"), agent, info, lambda: pytest.fail("it was executed"))
 
 
