@@ -11,7 +11,7 @@ from shard_gym.agents import make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import read_json
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
+from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.scorer import TRACK_COST_MODELS
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.training_data import Options, recorded_training
@@ -122,11 +122,14 @@ def read_evaluation(path: Path) -> Evaluation:
     if isinstance(record, list):
         raise InvalidOptionError(f"{path} holds {len(record)} agents; evaluate one agent and seed for each file.")
     try:
-        return TypeAdapter(Evaluation).validate_python(record)
+        evaluation = TypeAdapter(Evaluation).validate_python(record)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise DamagedFileError(f"{path} is no evaluation of one agent: {place}: {first['msg']}.") from error
+    if any(result.true_cost_queries > MAX_INT for result in evaluation.tasks):
+        raise DamagedFileError(f"{path} is no evaluation of one agent: true_cost_queries is larger than {MAX_INT}.")
+    return evaluation
 
 
 def measure(

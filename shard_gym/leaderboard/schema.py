@@ -328,4 +328,6 @@ def _toml(value: Any) -> str:
     """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)  # also nan and inf, which the schema then refuses by their key
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

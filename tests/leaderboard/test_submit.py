@@ -117,6 +117,7 @@ def test_evaluations_are_read_as_they_were_written(tmp_path: Path, greedy: Evalu
         (lambda record: {}, DamagedFileError),
         (lambda record: {**record, "suite": 5}, DamagedFileError),
         (lambda record: {**record, "tasks": [{**record["tasks"][0], "seconds": "x"}]}, DamagedFileError),
+        (lambda record: {**record, "tasks": [{**record["tasks"][0], "true_cost_queries": 10**400}]}, DamagedFileError),
     ],
 )
 def test_files_that_are_no_evaluation_are_refused(tmp_path: Path, greedy: Evaluation, change, error) -> None:
