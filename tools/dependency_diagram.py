@@ -1,17 +1,14 @@
-"""Writes what docs/design.md and docs/modules.md show of the code: who imports whom, and what each module holds.
+"""Writes what docs/design.md and docs/modules.md show of the code: `python tools/dependency_diagram.py`.
 
-    python tools/dependency_diagram.py           writes both pages
-    python tools/dependency_diagram.py --check   fails if a page is out of date
-
-A package is here a module or a folder directly below shard_gym. `LAYERS` says which package may import which. It is the
-only place that does: tests/test_packaging.py checks the imports with the functions of this file.
+They show who imports whom, and what each module holds. A package is here a module or a folder directly below shard_gym.
+`LAYERS` says which package may import which. It is the only place that does: tests/test_packaging.py checks the imports
+with the functions of this file.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -84,17 +81,11 @@ def _runs_later(node: ast.AST) -> bool:
 @cache
 def module_imports(*, everywhere: bool) -> dict[str, frozenset[str]]:
     """For every module the modules of the package that it imports: `everywhere`, or only when it is imported itself."""
-    return {
-        module: frozenset(
-            target
-            for name in imported_names(
-                _tree(path), module, is_package=path.name == "__init__.py", everywhere=everywhere
-            )
-            for target in [_defining_module(name)]
-            if target and target != module
-        )
-        for module, path in modules().items()
-    }
+    found = {}
+    for module, path in modules().items():
+        names = imported_names(_tree(path), module, is_package=path.name == "__init__.py", everywhere=everywhere)
+        found[module] = frozenset(map(_defining_module, names)) - {"", module}
+    return found
 
 
 def _tree(path: Path) -> ast.Module:
@@ -138,12 +129,8 @@ def upward_imports(imports: Imports) -> list[str]:
 def circles(imports: Imports) -> list[list[str]]:
     """Groups of modules that import each other, directly or through others; empty if there are none."""
     reached = {module: _reachable(imports, module) for module in imports}
-    groups = {
-        tuple(sorted(other for other in reached[module] if module in reached[other]))
-        for module in imports
-        if module in reached[module]
-    }
-    return [list(group) for group in sorted(groups)]
+    groups = [sorted(other for other in reached[module] if module in reached[other]) for module in imports]
+    return [list(group) for group in sorted(set(map(tuple, groups)) - {()})]
 
 
 def _reachable(imports: Imports, start: str) -> set[str]:
@@ -169,14 +156,11 @@ def package_imports() -> dict[str, frozenset[str]]:
 
 def without_implied(imports: Imports) -> dict[str, frozenset[str]]:
     """The same without arrows that follow from others: no a -> c where a -> b and b -> c. There must be no circles."""
-    return {
-        name: frozenset(
-            target
-            for target in targets
-            if not any(target in _reachable(imports, other) for other in targets - {target})
-        )
-        for name, targets in imports.items()
-    }
+    found = {}
+    for name, targets in imports.items():
+        implied = set().union(*(_reachable(imports, target) for target in targets))
+        found[name] = frozenset(targets - implied)
+    return found
 
 
 def diagram() -> str:
@@ -190,13 +174,8 @@ def diagram() -> str:
     for number in range(len(LAYERS) - 1, 0, -1):
         nodes = [f'    {name}["{_label(name)}"]' for name in shown[number]]
         lines += [f'  subgraph layer{number}["{LAYER_NAMES[number]}"]', *nodes, "  end"]
-    for packages in reversed(shown):
-        lines += [
-            f"  {name} --> {target}"
-            for name in packages
-            for target in sorted(arrows[name])
-            if not target.startswith("__")
-        ]
+    for name in (name for packages in reversed(shown) for name in packages):
+        lines += [f"  {name} --> {target}" for target in sorted(arrows[name]) if not target.startswith("__")]
     return "\n".join([*lines, "```"])
 
 
@@ -216,13 +195,9 @@ def module_list() -> str:
     for path in modules().values():
         folders.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(path)
     sections = []
-    for folder, paths in sorted(folders.items()):
-        rows = []
-        for path in paths:
-            if path.name == "__init__.py":
-                sections.append(f"## {folder}/\n\n{_summary(path)}")
-            else:
-                rows.append((f"[`{path.name}`](../{folder}/{path.name})", _summary(path)))
+    for folder, (package_file, *paths) in sorted(folders.items()):
+        sections.append(f"## {folder}/\n\n{_summary(package_file)}")
+        rows = [(f"[`{path.name}`](../{folder}/{path.name})", _summary(path)) for path in paths]
         if rows:
             sections.append(table(("module", "content"), rows, left=2))
     return "\n\n".join(sections)
@@ -246,17 +221,6 @@ def pages() -> dict[Path, str]:
     }
 
 
-def main() -> None:
-    """Writes the pages, or checks them."""
-    outdated = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
-    if "--check" in sys.argv[1:]:
-        if outdated:
-            names = " and ".join(page.relative_to(ROOT).as_posix() for page in outdated)
-            raise SystemExit(f"{names}: out of date. Run: python tools/dependency_diagram.py")
-        return
-    for page in outdated:
-        write_atomically(page, pages()[page].encode())
-
-
 if __name__ == "__main__":
-    main()
+    for page, text in pages().items():
+        write_atomically(page, text.encode())

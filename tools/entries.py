@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,8 +23,9 @@ import tyro
 
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.experiments.runs import Run, perform_all, training_path
-from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
+from shard_gym.experiments.methods import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
+from shard_gym.experiments.processes import perform_all
+from shard_gym.experiments.runs import Run, training_path
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
@@ -90,30 +91,14 @@ ENTRANTS = (
 )
 
 
-@dataclass
-class Args:
-    """Which entries to make."""
-
-    suites: tuple[str, ...] = ()
-    """names of suites; all if left out"""
-    entries: tuple[str, ...] = ()
-    """folder names of entries; all if left out"""
-    force: bool = False
-    """replace valid entries, too"""
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """processes at a time"""
-    runs: Path = ROOT / "runs" / "experiments"
-    """folder of trained agents"""
-
-
-def wanted(args: Args) -> Iterator[tuple[EntryFolder, Entrant]]:
+def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterator[tuple[EntryFolder, Entrant]]:
     """The entries that are missing or no longer valid."""
-    for suite in args.suites or suite_names("simulated"):
+    for suite in suites or suite_names("simulated"):
         for entrant in ENTRANTS:
-            if args.entries and entrant.slug not in args.entries:
+            if entries and entrant.slug not in entries:
                 continue
             folder = EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug)
-            if args.force or not folder.path.exists() or verify_entry(folder)[0] is None:
+            if force or not folder.path.exists() or verify_entry(folder)[0] is None:
                 yield folder, entrant
 
 
@@ -128,17 +113,31 @@ def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None
         raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
 
 
-def main(args: Args) -> int:
-    """Train the agents that need it, make the entries, then the tables."""
+def main(
+    suites: tuple[str, ...] = (),
+    entries: tuple[str, ...] = (),
+    force: bool = False,
+    jobs: int = os.cpu_count() or 1,
+    runs: Path = ROOT / "runs" / "experiments",
+) -> int:
+    """Train the agents that need it, make the entries, then the tables.
+
+    Args:
+        suites: names of suites; all if left out
+        entries: folder names of entries; all if left out
+        force: replace valid entries, too
+        jobs: processes at a time
+        runs: folder of trained agents
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes started below
-    todo, commit = list(wanted(args)), current_commit()
+    todo, commit = list(wanted(suites, entries, force)), current_commit()
     trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))
     with new_progress() as progress:
         bar = progress.add_task("training", total=len(trainings))
-        perform_all(trainings, args.runs, args.jobs, lambda run: progress.advance(bar))
+        perform_all(trainings, runs, jobs, lambda run: progress.advance(bar))
         bar = progress.add_task("placing", total=len(todo))
-        with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(make, *each, args.runs, commit) for each in todo]):
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for done in as_completed([pool.submit(make, *each, runs, commit) for each in todo]):
                 done.result()
                 progress.advance(bar)
     verify = Verify(all=True, replay=REPLAYED_TASKS, keep_times=True, update_best_known=True, root=LEADERBOARDS)
@@ -146,4 +145,4 @@ def main(args: Args) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Args, description=__doc__)))
+    raise SystemExit(tyro.cli(main, description=__doc__))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
@@ -45,14 +44,6 @@ Costs are means over the test tasks in ms, gaps are to the best known placements
 |estimate - cost| / cost over placements of three kinds: random ones, those of `size-lookup-greedy`, and the agent's
 own. The last are the hardest to estimate, because the search prefers placements whose estimate is too low. The results
 of all agents are in docs/results.md."""
-
-
-@dataclass
-class Args:
-    """Which part of the work to do."""
-
-    render: bool = False
-    """make the page from the checkpoints; train nothing"""
 
 
 def train(checkpoint: Pretrained) -> None:
@@ -105,9 +96,13 @@ def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
         ]
 
 
-def main(args: Args) -> None:
-    """Train, unless told otherwise, and write the page."""
-    if not args.render:
+def main(render: bool = False) -> None:
+    """Train, unless told otherwise, and write the page.
+
+    Args:
+        render: make the page from the checkpoints; train nothing
+    """
+    if not render:
         for checkpoint in PRETRAINED.values():
             train(checkpoint)
     write_atomically(PAGE, page().encode())
@@ -115,4 +110,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    tyro.cli(main, description=__doc__)

@@ -9,7 +9,6 @@ Only the planning times depend on the machine. `--render` makes the tables from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ import tyro
 from shard_gym.agents import AGENTS, make_agent
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.demo import draw_extremes
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.evaluation import compare, evaluate
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table, with_block
 from shard_gym.io.pictures import save_picture
+from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known_costs
-from shard_gym.tasks import Task
 from shard_gym.text import counted, format_change, format_ms, format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -64,14 +63,6 @@ Results = dict[str, dict[str, dict[str, Any]]]
 """The numbers of the tables, by suite and agent."""
 
 
-@dataclass
-class Args:
-    """Which part of the work to do."""
-
-    render: bool = False
-    """make the tables from docs/results.json, measure nothing"""
-
-
 def measure() -> Results:
     """Every agent on the test split of every suite."""
     model = make_additive_cost_model("analytical")
@@ -93,17 +84,13 @@ def measure() -> Results:
                     "seconds": row.seconds,
                     "queries": row.queries,
                 }
-            bounds = [lower_bound(task, model) for task in suite]
+            scorer = Scorer(suite)
+            bounds = [scorer.lower_bound(number) for number in range(len(suite))]
             for reference, costs in zip(REFERENCES, ([best[task.name] for task in suite], bounds), strict=True):
                 results[name][reference] = {"mean_cost_ms": float(np.mean(costs))}
             if name == "dlrm-50x4":
                 save_picture(draw_extremes(evaluations, model), PICTURE)
     return results
-
-
-def lower_bound(task: Task, model: AdditiveCostModel) -> float:
-    """A cost in ms that no placement of `task` undercuts."""
-    return model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
 
 
 def readme_table(results: Results) -> str:
@@ -144,15 +131,19 @@ def page(results: Results) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def main(args: Args) -> None:
-    """Measure, unless told not to, and write everything."""
-    if not args.render:
+def main(render: bool = False) -> None:
+    """Measure, unless told not to, and write everything.
+
+    Args:
+        render: make the tables from docs/results.json, measure nothing
+    """
+    if not render:
         write_json(RESULTS, measure())
     results = read_json(RESULTS)
     write_atomically(PAGE, page(results).encode())
     write_atomically(README, with_block(README, "results", readme_table(results)).encode())
-    print(f"Written: {RESULTS}, {PAGE}, {README}{'' if args.render else f', {PICTURE}'}")
+    print(f"Written: {RESULTS}, {PAGE}, {README}{'' if render else f', {PICTURE}'}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    tyro.cli(main, description=__doc__)

@@ -1,11 +1,15 @@
-"""What workers are told and answer: plain values that travel pickled between processes of one machine."""
+"""What workers are told and answer: values that travel as lines of JSON between processes of one machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from shard_gym.tables import Tables
+import numpy as np
+
+from shard_gym.tables import Tables, Workload
 
 Command = tuple[str, dict[str, Any]]
 """The name of a method of `worker.Worker`, and its arguments."""
@@ -52,6 +56,28 @@ class Job:
     widths: tuple[int, ...]
     repeats: Repeats
     exchange: bool
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Job:
+        """The job that `to_line` wrote."""
+        tables = record["tables"]
+        if tables is not None:
+            tables = Tables(**{**tables, "workload": Workload(**tables["workload"]), "names": tuple(tables["names"])})
+        values = {"tables": tables, "widths": tuple(record["widths"]), "repeats": Repeats(**record["repeats"])}
+        return Job(**{**record, **values})
+
+
+def to_line(message: Command | Answer) -> bytes:
+    """A message as a line of JSON; arrays become lists, and a job an object."""
+    return json.dumps(message, default=_plain).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if is_dataclass(value):
+        return vars(value)
+    raise TypeError(f"{value!r} is no part of a message.")
 
 
 def output_width(tables: Tables | None) -> int:

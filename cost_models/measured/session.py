@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Command
+from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Command, to_line
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
 WORKER = "shard_gym.cost_models.measured.worker"
@@ -149,7 +149,7 @@ class Session:
         for rank, (worker, command) in enumerate(zip(asked, commands, strict=True)):
             worker.link.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
-                worker.link.sendall(pickle.dumps(command))
+                worker.link.sendall(to_line(command))
             except TimeoutError:
                 raise _timeout_error([subjects[rank]], limit_s) from None
             except OSError:
@@ -179,12 +179,15 @@ def _received(worker: _Process, subject: str, limit_s: float) -> Answer:
     """The answer of a worker that began to send it."""
     try:
         with worker.link.makefile("rb") as answers:
-            answer: Answer = pickle.load(answers)
+            line = answers.readline()
+            if not line.endswith(b"\n"):
+                raise EOFError
     except TimeoutError:
         raise _timeout_error([subject], limit_s) from None
-    except (EOFError, OSError, pickle.UnpicklingError):
+    except (EOFError, OSError):
         raise _death_error(worker, subject) from None
-    return answer
+    kind, content = json.loads(line)
+    return kind, content
 
 
 def _reported_error(answer: Answer, subject: str) -> MeasurementError:

@@ -5,8 +5,8 @@ It ends when the socket closes or its parent process is gone, whatever it is doi
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import queue
 import select
 import shutil
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.measured.batch_cache import BatchCache
-from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job
+from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, to_line
 from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.cost_models.measured.streams import LookupSource, fused_batch
 from shard_gym.tables import Tables
@@ -135,6 +135,8 @@ def reply_to(worker: Worker, command: Command) -> Answer:
     """Execute `command`."""
     name, arguments = command
     try:
+        if "job" in arguments:
+            arguments["job"] = Job.from_json(arguments["job"])
         return OK, getattr(worker, name)(**arguments)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -149,9 +151,13 @@ def read_commands(link: socket.socket, parent: int, folder: str, inbox: queue.Si
         if not select.select([link], [], [], PARENT_POLL_S)[0]:
             continue
         try:
-            inbox.put(pickle.load(commands))
-        except (EOFError, OSError, pickle.UnpicklingError):  # the other end is closed
+            line = commands.readline()
+        except OSError:
+            line = b""
+        if not line.endswith(b"\n"):  # the other end is closed
             break
+        name, arguments = json.loads(line)
+        inbox.put((name, arguments))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -165,7 +171,7 @@ def main(fd: int, folder: str) -> None:
     os.chdir(folder)
     worker = Worker()
     while True:
-        link.sendall(pickle.dumps(reply_to(worker, inbox.get())))
+        link.sendall(to_line(reply_to(worker, inbox.get())))
 
 
 if __name__ == "__main__":

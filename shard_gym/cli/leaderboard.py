@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +16,12 @@ from shard_gym.cli.train import parse_options
 from shard_gym.cost_models.measured.machine import this_machine
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, measure, read_evaluations
-from shard_gym.leaderboard.markdown import outdated, render, write_pages
+from shard_gym.leaderboard.markdown import outdated, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder, find_entries
+from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder
 from shard_gym.leaderboard.submit import EntryInfo, RawTimings, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import load_suite, suite_info
@@ -95,14 +96,13 @@ class Submit:
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         agent = self._evaluated(folder)
-        timings = self._measured(folder, agent) if folder.track == MEASURED else None
         machine = self.machine or cpu_model()
         info = EntryInfo(self.name, self.author, self.licence, self.link, machine, commit)
-        findings = submit(folder, agent, info, timings)
+        findings = submit(folder, agent, info, lambda: self._measured(folder, agent))
         if findings:
             return _print_findings(findings, "The entry was not written")
-        output().print(sentence(f"Written and verified: {folder.path}."), soft_wrap=True)
-        output().print(sentence("\nNext: shard-gym leaderboard render", "dim"))
+        _print(f"Written and verified: {folder.path}.")
+        _print("\nNext: shard-gym leaderboard render", "dim")
         return 0
 
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:
@@ -128,13 +128,12 @@ class Submit:
 
         with MeasuredCostModel("cuda", layout=self.layout) as model, new_progress() as progress:
             bar = progress.add_task("measuring", total=None)
-            content = measure(
-                model,
-                load_suite(folder.suite),
-                agent,
-                lambda done, total: progress.update(bar, completed=done, total=total),
-            )
-            return RawTimings(model.machine.device_name, self.layout, content)
+
+            def show(done: int, total: int) -> None:
+                progress.update(bar, completed=done, total=total)
+
+            rows = measure(model, load_suite(folder.suite), agent, show)
+            return RawTimings(model.machine.device_name, self.layout, rows)
 
 
 @dataclass(frozen=True)
@@ -169,17 +168,15 @@ class Verify:
         if findings or differences:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
-            output().print(sentence(f"Written: {write_replays(self.root, replays)}.", "dim"), soft_wrap=True)
-        valid = "1 entry is valid" if len(verified) == 1 else f"All {len(verified)} entries are valid"
-        output().print(sentence(f"{valid}.", "green"))
+            _print(f"Written: {write_replays(self.root, replays)}.", "dim")
+        _print("1 entry is valid." if len(verified) == 1 else f"All {len(verified)} entries are valid.", "green")
         self._print_improvements(verified)
         return 0
 
     def _verified(self) -> tuple[list[VerifiedEntry], list[Finding]]:
         if self.all:
             with new_progress() as progress:
-                bar = progress.add_task("entries", total=len(find_entries(self.root)[0]))
-                verified, findings = verify_all(self.root, lambda _: progress.advance(bar))
+                verified, findings = verify_all(self.root, partial(progress.track, description="entries"))
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
             return verified, findings + stale
@@ -189,14 +186,12 @@ class Verify:
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""
         for suite, better in improvements(verified).items():
-            entries = ", ".join(sorted({each.entry for each in better}))
-            message = f"{suite}: {counted(len(better), 'task')} placed better than the best known, by {entries}."
-            output().print(sentence(message), soft_wrap=True)
+            entries = ", ".join(sorted({each.entry for each in better.values()}))
+            _print(f"{suite}: {counted(len(better), 'task')} placed better than the best known, by {entries}.")
             if self.update_best_known:
-                path = update_best_known(suite, better)
-                output().print(sentence(f"Written to {path}.", "dim"), soft_wrap=True)
+                _print(f"Written to {update_best_known(suite, better)}.", "dim")
             else:
-                output().print(sentence("Write them with --update-best-known.", "dim"))
+                _print("Write them with --update-best-known.", "dim")
 
 
 @dataclass(frozen=True)
@@ -214,13 +209,12 @@ class Render:
     def run(self) -> int:
         """Write the tables, or compare them."""
         if not self.check:
-            written = ", ".join(map(str, write_pages(self.root)))
-            output().print(sentence(f"Written: {written}."), soft_wrap=True)
+            _print(f"Written: {', '.join(map(str, write_pages(self.root)))}.")
             return 0
-        findings = outdated(self.root, render(self.root))
+        findings = outdated(self.root)
         if findings:
             return _print_findings(findings, "The generated tables are out of date")
-        output().print(sentence("The generated tables are up to date.", "green"))
+        _print("The generated tables are up to date.", "green")
         return 0
 
 
@@ -239,19 +233,12 @@ class Site:
     def run(self) -> int:
         """Write the files of the page."""
         written = write_site(load_leaderboards(self.root), self.out)
-        message = f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}."
-        output().print(sentence(message), soft_wrap=True)
+        _print(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
         return 0
 
 
 def leaderboard(
-    command: Annotated[
-        Annotated[Submit, tyro.conf.subcommand("submit")]
-        | Annotated[Verify, tyro.conf.subcommand("verify")]
-        | Annotated[Render, tyro.conf.subcommand("render")]
-        | Annotated[Site, tyro.conf.subcommand("site")],
-        tyro.conf.arg(name=""),
-    ],
+    command: Annotated[Submit | Verify | Render | Site, tyro.conf.arg(name="")],
 ) -> int:
     """Submit to the leaderboards, verify entries, make the tables and the web page.
 
@@ -268,19 +255,20 @@ def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, 
         row, differences = replay(each, tasks)
         findings += differences
         if row is not None:
-            times = (
-                f"{format_seconds(row.seconds)} per task here, {format_seconds(each.entry.planning.seconds)} declared"
-            )
-            message = f"{each.folder.id}: {counted(row.tasks, 'task')} replayed, {times}."
-            output().print(sentence(message), soft_wrap=True)
+            here, declared = format_seconds(row.seconds), format_seconds(each.entry.planning.seconds)
+            tasks_replayed = f"{each.folder.id}: {counted(row.tasks, 'task')} replayed"
+            _print(f"{tasks_replayed}, {here} per task here, {declared} declared.")
             replays[each.folder.id] = row
     return replays, findings
 
 
 def _print_findings(findings: Sequence[Finding], headline: str) -> int:
     """Print every finding on a line of its own; returns the exit code."""
-    console = output()
     for finding in findings:
-        console.print(sentence(str(finding)), soft_wrap=True)
-    console.print(sentence(f"\n{headline}: {counted(len(findings), 'finding')}.", FAILED))
+        _print(str(finding))
+    _print(f"\n{headline}: {counted(len(findings), 'finding')}.", FAILED)
     return NOT_VALID
+
+
+def _print(text: str, style: str = "") -> None:
+    output().print(sentence(text, style), soft_wrap=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from shard_gym.agents import make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.evaluation import Evaluation, TaskResult, evaluate
+from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import read_json
-from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS, format_rows
+from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.scorer import TRACK_COST_MODELS
 from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.training_data import Options, recorded_training
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 TIMING_DECIMALS = 6
 """Decimals of a time in ms: nanoseconds, finer than any clock."""
-
-OnSeed = Callable[[int], None]
-"""Called with a seed when all tasks are placed with it."""
-
-OnMeasured = Callable[[int, int], None]
-"""Called with the number of placements measured so far and in total."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class EvaluatedAgent:
 
 
 def evaluate_agent(
-    agents: Sequence[str], suite: str, options: Options, on_seed: OnSeed | None = None
+    agents: Sequence[str], suite: str, options: Options, on_seed: Callable[[int], None] = lambda seed: None
 ) -> EvaluatedAgent:
     """Evaluate an agent on the test tasks of `suite` with every seed that an entry needs.
 
@@ -89,8 +83,7 @@ def evaluate_agent(
         agent = make_agent(agents[seed % len(agents)], cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **options)
         budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, TRACK_COST_MODELS[SIMULATED]))
-        if on_seed:
-            on_seed(seed)
+        on_seed(seed)
     trainings = [training for training in recorded if training is not None]
     return EvaluatedAgent(
         names[0],
@@ -123,52 +116,38 @@ def read_evaluation(path: Path) -> Evaluation:
         DamagedFileError: it is no such file.
         InvalidOptionError: it holds several agents.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     record = read_json(path)
     if isinstance(record, list):
         raise InvalidOptionError(f"{path} holds {len(record)} agents; evaluate one agent and seed for each file.")
     try:
-        tasks = tuple(TaskResult(**result) for result in record["tasks"])
-        evaluation = Evaluation(**{**record, "interval_ms": tuple(record["interval_ms"]), "tasks": tasks})
-    except (TypeError, KeyError) as error:
-        raise DamagedFileError(f"{path} is no evaluation of one agent: {error}.") from error
-    texts = (evaluation.suite, evaluation.split, evaluation.sha256, evaluation.agent, *(each.task for each in tasks))
-    numbers = [number for each in tasks for number in (each.cost_ms, each.seconds, each.true_cost_queries)]
-    if not tasks or not all(isinstance(text, str) for text in texts) or not all(map(_is_number, numbers)):
-        raise DamagedFileError(f"{path} is no evaluation of one agent: a value has another type.")
+        evaluation = TypeAdapter(Evaluation).validate_python(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DamagedFileError(f"{path} is no evaluation of one agent: {place}: {first['msg']}.") from error
+    if any(result.true_cost_queries > MAX_INT for result in evaluation.tasks):
+        raise DamagedFileError(f"{path} is no evaluation of one agent: true_cost_queries is larger than {MAX_INT}.")
     return evaluation
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_INT
-
-
 def measure(
-    model: MeasuredCostModel,
-    suite: TaskSuite,
-    agent: EvaluatedAgent,
-    on_measured: OnMeasured = lambda done, total: None,
-) -> bytes:
-    """Execute every placement of the evaluations; returns the content of `timings.json`.
+    model: MeasuredCostModel, suite: TaskSuite, agent: EvaluatedAgent, on_measured: Callable[[int, int], None]
+) -> list[dict[str, Any]]:
+    """Execute every placement of the evaluations; returns the rows of `timings.json`.
 
     Args:
         model: executes them.
         suite: the test tasks.
         agent: its evaluations are of all tasks in the suite's order.
-        on_measured: called after each placement.
+        on_measured: called with the number of placements measured so far and in total.
 
     Raises:
-        InvalidOptionError: an evaluation is not of these tasks; or the layout is `parallel` and there are fewer GPUs
-            than a task has devices.
+        InvalidOptionError: the layout is `parallel` and there are fewer GPUs than a task has devices.
         InvalidPlacementError: a placement is not valid.
         MeasurementError: a placement could not be executed; then there are no timings at all.
     """
-    names, total = [task.name for task in suite], len(agent.evaluations) * len(suite)
-    for evaluation in agent.evaluations:
-        if [result.task for result in evaluation.tasks] != names:
-            raise InvalidOptionError(
-                f"An evaluation lists {len(evaluation.tasks)} tasks, which are not the {len(names)} test tasks of "
-                f"{suite.name!r} in their order. Evaluate the whole suite."
-            )
     rows: list[dict[str, Any]] = []
     for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True):
         for task, result in zip(suite, evaluation.tasks, strict=True):
@@ -178,5 +157,5 @@ def measure(
                 measurement = model.estimate(placement, task.tables, task.topology)
                 phases = measurement.iterations_ms.round(TIMING_DECIMALS).tolist()
             rows.append({"task": result.task, "seed": seed, "phases_ms": phases})
-            on_measured(len(rows), total)
-    return format_rows(rows)
+            on_measured(len(rows), len(agent.evaluations) * len(suite))
+    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from shard_gym.io.files import write_atomically
@@ -19,8 +19,6 @@ TABLES, TOP = "leaderboards", "leaderboards top"
 """Names of the generated blocks: all tables in the README of the leaderboards, the top rows in that of the project."""
 
 TOP_ROWS = 5
-
-NO_ENTRIES = "No entries yet."
 
 _ABOUT_RATIOS = (
     "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
@@ -49,10 +47,10 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    pages = {root / README: with_block(root / README, TABLES, all_tables(leaderboards)).encode()}
+    pages = {root / README: with_block(root / README, TABLES, _all_tables(leaderboards)).encode()}
     project = root.parent / README
     if has_block(project, TOP):
-        pages[project] = with_block(project, TOP, top_table(leaderboards)).encode()
+        pages[project] = with_block(project, TOP, _top_table(leaderboards)).encode()
     return pages
 
 
@@ -64,22 +62,20 @@ def write_pages(root: Path) -> list[Path]:
     return list(pages)
 
 
-def outdated(root: Path, pages: Mapping[Path, bytes]) -> list[Finding]:
-    """A finding for each of the rendered pages that is a link or has other content."""
+def outdated(root: Path) -> list[Finding]:
+    """A finding for each page that is a link or has other content; see `render` for errors."""
+    reason = "It is not up to date. Update it with: shard-gym leaderboard render."
     return [
-        Finding(
-            Path(os.path.relpath(path, root)).as_posix(),
-            "It is not up to date. Update it with: shard-gym leaderboard render.",
-        )
-        for path, content in pages.items()
+        Finding(Path(os.path.relpath(path, root)).as_posix(), reason)
+        for path, content in render(root).items()
         if path.is_symlink() or path.read_bytes() != content
     ]
 
 
-def all_tables(leaderboards: Sequence[Leaderboard]) -> str:
+def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     """The table of the competitors across suites, and then one table for each leaderboard."""
     if not leaderboards:
-        return NO_ENTRIES
+        return "No entries yet."
     parts = [_leaderboard_table(each) for each in leaderboards]
     suites, ranked = competitors(leaderboards)
     if len(suites) > 1 and ranked:
@@ -91,11 +87,11 @@ def all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     return "\n\n".join(parts)
 
 
-def top_table(leaderboards: Sequence[Leaderboard]) -> str:
+def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The table of the first competitors across suites."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
-        return NO_ENTRIES
+        return "No entries yet."
     first = ranked[:TOP_ROWS]
     about = (
         f"The first {len(first)} of the {counted(len(ranked), 'competitor')} with an entry on all "

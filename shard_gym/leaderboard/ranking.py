@@ -6,16 +6,14 @@ A leaderboard holds entries that may be compared: one track, one suite, and in t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
-from shard_gym.io.files import read_json
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.schema import SEQUENTIAL
@@ -24,7 +22,7 @@ from shard_gym.leaderboard.store import SIMULATED
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
-from shard_gym.suites.best_known import best_known, best_known_effort, best_known_path, write_best_known
+from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
 from shard_gym.text import counted, slug
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
@@ -92,7 +90,7 @@ class Leaderboard:
 
 
 def load_leaderboards(root: Path) -> list[Leaderboard]:
-    """The leaderboards of the entries under `root`, all verified.
+    """The leaderboards of the entries under `root`, all verified: the simulated ones first, in the order of the suites.
 
     Raises:
         InvalidOptionError: there is no such folder.
@@ -106,11 +104,6 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
             f"{counted(len(findings), 'finding')}, the first: {findings[0]} "
             "All of them: shard-gym leaderboard verify --all."
         )
-    return rank_entries(entries, replays)
-
-
-def rank_entries(entries: Iterable[VerifiedEntry], replays: Replays = MappingProxyType({})) -> list[Leaderboard]:
-    """The leaderboards of these entries: the simulated ones first, in the order of the suites."""
     groups: dict[tuple[str, str, str], list[VerifiedEntry]] = {}
     for each in entries:
         groups.setdefault((each.folder.track, slug(_measured_hardware(each)), each.folder.suite), []).append(each)
@@ -125,9 +118,7 @@ def _measured_hardware(each: VerifiedEntry) -> str:
     return (hardware.gpu or "") + (f" ({SEQUENTIAL})" if hardware.layout == SEQUENTIAL else "")
 
 
-def make_leaderboard(
-    scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays = MappingProxyType({})
-) -> Leaderboard:
+def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
     """The leaderboard of entries of one suite and track, at least one, measured on the same hardware if at all."""
     best = _best_placements(scorer, entries) if scorer.track == SIMULATED else None
     ordered = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.folder.slug))
@@ -139,7 +130,7 @@ def make_leaderboard(
                 each,
                 mean_cost_ms=float(each.costs_ms.mean()),
                 interval_ms=statistics.mean_interval(each.costs_ms),
-                gap=None if best is None else statistics.gap(each.costs_ms, best.costs_ms),
+                gap=None if best is None else float((each.costs_ms / best.costs_ms).mean() - 1.0),
                 improvement_over_next=over,
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
             )
@@ -151,37 +142,34 @@ def make_leaderboard(
 def _best_placements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestPlacements | None:
     """None if a task has neither a best known placement nor a placement in an entry."""
     known = best_known(scorer.suite, scorer.model)
-    better = {each.task: each for each in _improvements(scorer, entries)}
-    names = [task.name for task in scorer.suite]
-    if not all(name in known or name in better for name in names):
+    best = {**known, **_improvements(scorer, entries)}
+    if len(best) < len(scorer.suite):
         return None
-    best = [better[name] if name in better else known[name] for name in names]
+    ordered = [best[task.name] for task in scorer.suite]
     return BestPlacements(
-        np.array([each.cost_ms for each in best]),
-        tuple(each.placement for each in best),
+        np.array([each.cost_ms for each in ordered]),
+        tuple(each.placement for each in ordered),
         best_known_effort(scorer.suite.name) if known else "",
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Improvement:
+class Improvement(BestKnown):
     """A placement in an entry that is better than the best known one.
 
     Attributes:
         entry: id of the entry.
-        task: name of the task.
-        cost_ms: cost of the placement.
-        placement: (T,) int64.
     """
 
     entry: str
-    task: str
-    cost_ms: float
-    placement: Placement
 
 
-def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, list[Improvement]]:
-    """By suite: the best placement of each task for which an entry of the simulated track improves the best known."""
+Improvements = Mapping[str, Improvement]
+"""By name of the task: the best placement, where it is better than the best known one."""
+
+
+def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, Improvements]:
+    """Where entries of the simulated track improve the best known placements, by name of the suite."""
     groups: dict[str, list[VerifiedEntry]] = {}
     for each in entries:
         if each.folder.track == SIMULATED:
@@ -190,47 +178,39 @@ def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, list[Improvement
     return {suite: better for suite, better in found.items() if better}
 
 
-def _improvements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> list[Improvement]:
+def _improvements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> Improvements:
     """`improvements` of one suite."""
-    known = {name: best.cost_ms for name, best in best_known(scorer.suite, scorer.model).items()}
-    found = []
+    known = best_known(scorer.suite, scorer.model)
+    found = {}
     for number, task in enumerate(scorer.suite):
         candidates = [
-            Improvement(each.folder.id, task.name, float(costs[number]), placement)
+            Improvement(float(costs[number]), placement, each.folder.id)
             for each in entries
             for costs, row in zip(each.costs_ms, each.placements, strict=True)
             if (placement := row[number]) is not None
         ]
+        limit = known[task.name].cost_ms * (1 - TOLERANCE) if task.name in known else math.inf
         best = min(candidates, key=lambda candidate: candidate.cost_ms, default=None)
-        if best is not None and best.cost_ms < known.get(task.name, math.inf) * (1 - TOLERANCE):
-            found.append(best)
+        if best is not None and best.cost_ms < limit:
+            found[task.name] = best
     return found
 
 
-def update_best_known(suite: str, better: Sequence[Improvement]) -> Path:
+def update_best_known(suite: str, better: Improvements) -> Path:
     """Write the file of the best known placements of `suite` with the improvements; other tasks keep theirs.
 
     Every placement is checked and costed again; see `write_best_known` for errors.
     """
     model = load_scorer(suite, SIMULATED).model
-    new = {each.task: each.placement for each in better}
-    placements: dict[str, Placement] = {}
-    splits = []
-    for split in (load_suite(suite, name) for name in suite_info(suite).tasks):
-        known = {name: best.placement for name, best in best_known(split, model).items()}
-        found = known | {task.name: new[task.name] for task in split if task.name in new}
-        splits += [split] if found else []
-        placements |= found
-    return write_best_known(splits, placements, model, _effort(suite, model.fingerprint, better))
-
-
-def _effort(suite: str, cost_model: str, better: Sequence[Improvement]) -> str:
-    """The sentence about the search effort so far, with all entries that improved a placement."""
-    path = best_known_path(suite)
-    record = read_json(path) if path.exists() else {}
-    search, _, entries = (record["how"] if record.get("cost_model") == cost_model else "").partition(IMPROVED_BY)
-    names = sorted({*filter(None, entries.split(", ")), *(each.entry for each in better)})
-    return f"{search.removesuffix('; ')}{'; ' if search else ''}{IMPROVED_BY}{', '.join(names)}"
+    splits = [load_suite(suite, name) for name in suite_info(suite).tasks]
+    known = {name: best for split in splits for name, best in best_known(split, model).items()}
+    placements = {name: best.placement for name, best in {**known, **better}.items()}
+    splits = [split for split in splits if any(task.name in placements for task in split)]
+    # The sentence about the search effort so far, and all entries that improved a placement.
+    search, _, earlier = (best_known_effort(suite) if known else "").partition(IMPROVED_BY)
+    names = sorted({*filter(None, earlier.split(", ")), *(each.entry for each in better.values())})
+    effort = f"{search.removesuffix('; ')}{'; ' if search else ''}{IMPROVED_BY}{', '.join(names)}"
+    return write_best_known(splits, placements, model, effort)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.agents import AGENTS, make_agent
 from shard_gym.agents.search import LocalSearchAgent
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, ShardGymError, short_repr
+from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
-from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse_replays
+from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, load_scorer
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_root_file
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
 from shard_gym.placement import check_placement
@@ -51,15 +51,16 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     """
     entry, folder = verified.entry, verified.folder
     scorer = load_scorer(folder.suite, folder.track)
-    numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, min(tasks, len(scorer.suite))).astype(int)).tolist()
+    numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
     seconds: list[float] = []
     findings = []
     for count, number in enumerate(numbers):
         position = count % len(entry.seeds)
         seed, task = entry.seeds[position], scorer.suite[number]
         try:
-            agent = _make_agent(verified, seed)
-        except ShardGymError as error:
+            options = entry.agent.options
+            agent = make_agent(entry.agent.name, cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **options)
+        except (ShardGymError, TypeError) as error:  # an option may have the name of another argument
             reason = f"The agent cannot be made as declared: {error}"
             return None, [Finding(folder.file(ENTRY), reason)]
         if count == 0:
@@ -84,53 +85,36 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     return ReplayRow(placements=verified.sha256, tasks=len(numbers), seconds=median, machine=cpu_model()), findings
 
 
-def _make_agent(verified: VerifiedEntry, seed: int) -> Agent:
-    """The agent with the declared options, none of which may be another argument of `make_agent`.
-
-    Raises:
-        ShardGymError: it cannot be made.
-    """
-    agent = verified.entry.agent
-    reserved = sorted({"name", "cost_model", "seed"} & agent.options.keys())
-    if reserved:
-        raise InvalidOptionError(f"no agent has the option {reserved[0]!r}.")
-    return make_agent(agent.name, cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **agent.options)
-
-
 def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays, list[Finding]]:
     """The rows of `replayed.json` under `root`, none if there is no such file, and the findings.
 
     A time is valid for the placements it was taken with: a changed or missing entry is a finding.
     """
-    content, findings = read_root_file(root, REPLAYED)
-    if content is None:
-        return {}, findings
-    table, findings = parse_replays(content)
+    path = root / REPLAYED
+    if not path.exists() and not path.is_symlink():
+        return {}, []
+    try:
+        table, findings = parse(read_limited(path), REPLAYED)
+    except DamagedFileError as error:
+        return {}, [Finding(REPLAYED, str(error))]
     if table is None:
         return {}, findings
     verified = {each.folder.id: each for each in entries}
     folders = {folder.id for folder in find_entries(root)[0]}
     for entry_id, row in table.entries.items():
-        reason = ""
-        if entry_id in verified:
-            reason = _check_row(row, verified[entry_id])
-        elif entry_id not in folders:  # an entry that is not valid has findings of its own
-            reason = "which does not exist."
+        entry, reason = verified.get(entry_id), ""
+        if entry is None:  # an entry that is not valid has findings of its own
+            reason = "" if entry_id in folders else "which does not exist."
+        elif row.placements != entry.sha256:
+            reason = "but the time was taken with other placements."
+        elif not can_replay(entry):
+            reason = "but its agent does not ship with ShardGym as declared."
+        elif row.tasks > (tasks := len(entry.placements[0])):
+            reason = f"taken with {row.tasks} tasks, but there are {tasks}."
         if reason:
-            reason = f"It has a time of {short_repr(entry_id)}, {reason}"
             update = "Update the times with: shard-gym leaderboard verify --all --replay 5 --keep-times."
-            findings.append(Finding(REPLAYED, f"{reason} {update}"))
+            findings.append(Finding(REPLAYED, f"It has a time of {short_repr(entry_id)}, {reason} {update}"))
     return table.entries, findings
-
-
-def _check_row(row: ReplayRow, verified: VerifiedEntry) -> str:
-    """Why a time cannot be that of an entry; empty if it can."""
-    if row.placements != verified.sha256:
-        return "but the time was taken with other placements."
-    if not can_replay(verified):
-        return "but its agent does not ship with ShardGym as declared."
-    tasks = len(verified.placements[0])
-    return f"taken with {row.tasks} tasks, but there are {tasks}." if row.tasks > tasks else ""
 
 
 def write_replays(root: Path, replays: Replays) -> Path:

@@ -13,20 +13,17 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.files import parse_json
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, EntryFolder, Finding
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    try:
-        import tomli as tomllib
-    except ImportError as error:
-        raise missing_extra("tomli", "leaderboard", "Reading entries of the leaderboards") from error
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, Finding
 
 try:
     from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 except ImportError as error:
-    raise missing_extra("pydantic", "leaderboard", "Reading entries of the leaderboards") from error
+    raise missing_extra(error.name or "pydantic", "leaderboard", "Reading entries of the leaderboards") from error
 
 SCHEMA = 1
 """Version of all files; raised when their form changes."""
@@ -91,6 +88,7 @@ Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
 Gpu = Annotated[
     str, Field(max_length=60, pattern=r"^[A-Za-z0-9]+([ -][A-Za-z0-9]+)*$"), AfterValidator(_without_layout)
 ]
+Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Amount = Annotated[float, Field(ge=0, le=float(MAX_INT))]
@@ -117,15 +115,8 @@ class MadeWithPart(_Strict):
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 
 
-class SuitePart(_Strict):
-    """`[suite]`: the suite whose test tasks it places."""
-
-    name: Line
-    sha256: Digest
-
-
-class CostModelPart(_Strict):
-    """`[cost_model]`: the model that scores it; see `Scorer.cost_model_sha256`."""
+class MadeForPart(_Strict):
+    """`[suite]`, whose test tasks it places, or `[cost_model]`, which scores it (see `Scorer.cost_model_sha256`)."""
 
     name: Line
     sha256: Digest
@@ -173,8 +164,8 @@ class Entry(_Strict):
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
     agent: AgentPart
     made_with: MadeWithPart
-    suite: SuitePart
-    cost_model: CostModelPart
+    suite: MadeForPart
+    cost_model: MadeForPart
     training: TrainingPart
     planning: PlanningPart
     hardware: HardwarePart
@@ -204,7 +195,7 @@ class PlacementRow(_Strict):
     Validation reports one mistake of a row: a million wrong numbers would take long to list.
     """
 
-    task: str
+    task: Task
     seed: Count
     placement: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None
 
@@ -217,7 +208,7 @@ Devices = Annotated[list[Phases], Field(fail_fast=True)]
 class TimingRow(_Strict):
     """A row of `timings.json`: ms of each iteration, device and phase (I, D, 4); null where there is no placement."""
 
-    task: str
+    task: Task
     seed: Count
     phases_ms: Annotated[list[Devices], Field(max_length=1000, fail_fast=True)] | None
 
@@ -251,57 +242,37 @@ class ReplayTable(_Strict):
     entries: dict[str, ReplayRow]
 
 
-def parse_entry(data: bytes, folder: EntryFolder) -> tuple[Entry | None, list[Finding]]:
-    """`entry.toml` from its bytes, or the findings."""
-    file = folder.file(ENTRY)
+MODELS: dict[str, type[BaseModel]] = {
+    ENTRY: Entry,
+    PLACEMENTS: Table[PlacementRow],
+    TIMINGS: Table[TimingRow],
+    REPLAYED: ReplayTable,
+}
+"""The model of each file, by its name."""
+
+
+def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
+    """The content of a file as an instance of its model in `MODELS`; or None, and everything wrong with it.
+
+    Args:
+        data: the content.
+        file: the file as findings name it; its last part is a name in `MODELS`.
+    """
+    name = file.rpartition("/")[2]
     try:
-        record = tomllib.loads(data.decode())
+        record = tomllib.loads(data.decode()) if name == ENTRY else parse_json(data, "It")
+    except DamagedFileError as error:
+        return None, [Finding(file, str(error))]
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         return None, [Finding(file, f"It is not readable TOML: {error}.")]
-    return _validated(Entry, record, file)
-
-
-def parse_placements(data: bytes, folder: EntryFolder) -> tuple[list[PlacementRow] | None, list[Finding]]:
-    """The rows of `placements.json`, or the findings."""
-    return _rows(Table[PlacementRow], data, folder.file(PLACEMENTS))
-
-
-def parse_timings(data: bytes, folder: EntryFolder) -> tuple[list[TimingRow] | None, list[Finding]]:
-    """The rows of `timings.json`, or the findings."""
-    return _rows(Table[TimingRow], data, folder.file(TIMINGS))
-
-
-def parse_replays(data: bytes) -> tuple[ReplayTable | None, list[Finding]]:
-    """`replayed.json` from its bytes, or the findings."""
-    return _from_json(ReplayTable, data, REPLAYED)
-
-
-def _rows(kind: type[Table[Row]], data: bytes, file: str) -> tuple[list[Row] | None, list[Finding]]:
-    table, findings = _from_json(kind, data, file)
-    return None if table is None else table.rows, findings
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _from_json(kind: type[Model], data: bytes, file: str) -> tuple[Model | None, list[Finding]]:
-    try:
-        record = parse_json(data, file)
-    except DamagedFileError as error:
-        return None, [Finding(file, str(error).removeprefix(f"{file} ").replace("is not", "It is not", 1))]
-    return _validated(kind, record, file)
-
-
-def _validated(kind: type[Model], record: Any, file: str) -> tuple[Model | None, list[Finding]]:
     if not isinstance(record, dict):
         return None, [Finding(file, f"It must be an object, not {short_repr(record)}.")]
     schema = record.get("schema")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
-        return None, [
-            Finding(file, f"It has schema {short_repr(schema)}, but this version reads {SCHEMA}; update shard-gym.")
-        ]
+    if type(schema) is int and schema > SCHEMA:
+        reason = f"It has schema {short_repr(schema)}, but this version reads {SCHEMA}; update shard-gym."
+        return None, [Finding(file, reason)]
     try:
-        return kind.model_validate(record), []
+        return MODELS[name].model_validate(record), []
     except ValidationError as error:
         return None, [_finding(each, record, file) for each in error.errors(include_url=False)]
 
@@ -339,9 +310,9 @@ def format_toml(record: Mapping[str, Any]) -> bytes:
     Raises:
         InvalidOptionError: a text is no valid Unicode.
     """
-    plain = [f"{key} = {_toml_value(value)}" for key, value in record.items() if not isinstance(value, Mapping)]
+    plain = [f"{key} = {_toml(value)}" for key, value in record.items() if not isinstance(value, Mapping)]
     sections = [
-        "\n".join(["", f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in section.items())])
+        "\n".join(["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in section.items())])
         for key, section in record.items()
         if isinstance(section, Mapping)
     ]
@@ -353,16 +324,10 @@ def format_toml(record: Mapping[str, Any]) -> bytes:
         ) from error
 
 
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+def _toml(value: Any) -> str:
+    """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_text(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return _toml_text(value) if isinstance(value, str) else repr(value)
-
-
-def _toml_text(text: str) -> str:
-    """A basic string of TOML: like JSON's, but DEL must be escaped, too."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)  # also nan and inf, which the schema then refuses by their key
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

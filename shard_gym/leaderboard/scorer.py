@@ -10,6 +10,7 @@ import numpy as np
 
 from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.measured.model import PENALTY_MARGIN, MeasuredCostModel
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
@@ -55,11 +56,7 @@ class Scorer:
     @cached_property
     def penalties(self) -> FloatArray:
         """(N,) ms, the cost charged for each task without a placement."""
-        margin = 1.0
-        if self.track == MEASURED:
-            from shard_gym.cost_models.measured.model import PENALTY_MARGIN
-
-            margin = PENALTY_MARGIN
+        margin = PENALTY_MARGIN if self.track == MEASURED else 1.0
         return np.array([margin * self.model.penalty_ms(task.tables, task.topology) for task in self.suite])
 
     @cached_property
@@ -69,19 +66,13 @@ class Scorer:
         The version is maintained by hand. The hash also covers the penalty of every task and the cost of its known
         placement, to nine digits, so it also changes with a formula whose version was not raised.
         """
-        lines = [f"{TRACK_COST_MODELS[self.track]}-v{self._version()}", self.suite.sha256]
+        version = MeasuredCostModel.version if self.track == MEASURED else self.model.version
+        lines = [f"{TRACK_COST_MODELS[self.track]}-v{version}", self.suite.sha256]
         for number, task in enumerate(self.suite):
             known = task.known_placement
             cost = self.costs(number, [known])[0] if known is not None else 0.0
             lines.append(f"{task.name} {self.penalties[number]:.8e} {cost:.8e}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-    def _version(self) -> int:
-        if self.track == SIMULATED:
-            return self.model.version
-        from shard_gym.cost_models.measured.model import MeasuredCostModel
-
-        return MeasuredCostModel.version
 
 
 @lru_cache(maxsize=128)

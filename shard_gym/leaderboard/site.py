@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
@@ -64,17 +64,11 @@ def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
     """The content of each file of the page by its path, sorted; nothing is written."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
     for key, value in _values(leaderboards):
-        files[f"{DATA}/{key}.js"] = _script(key, value)
+        # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
+        literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
+        files[f"{DATA}/{key}.js"] = script.encode("ascii")
     return dict(sorted(files.items()))
-
-
-def _script(key: str, value: Any) -> bytes:
-    """A script that stores `value` under `key`. A page opened from a disk may load scripts, but may not fetch JSON.
-
-    The text is ASCII, with all other characters escaped, and `value` is a literal that runs no code.
-    """
-    literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n".encode("ascii")
 
 
 def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
@@ -83,16 +77,10 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
     entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
-    yield (
-        "index",
-        {
-            "competitors": sorted(entries),
-            "suites": [_summary(each) for each in leaderboards],
-            "profiles": _profiles(leaderboards),
-        },
-    )
+    summaries = [_summary(each) for each in leaderboards]
+    yield "index", {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
     for each in leaderboards:
-        key, tasks = leaderboard_key(each), range(len(each.scorer.suite))
+        key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
@@ -102,7 +90,7 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
             yield f"{key}/entries/{ranked.verified.folder.slug}", _placement_sheets(each.scorer, costs, placements)
 
 
-def leaderboard_key(leaderboard: Leaderboard) -> str:
+def _leaderboard_key(leaderboard: Leaderboard) -> str:
     """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/nvidia-h200/dlrm-20x4"."""
     hardware = () if leaderboard.track == SIMULATED else (slug(leaderboard.hardware),)
     return "/".join((leaderboard.track, *hardware, leaderboard.suite))
@@ -113,7 +101,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     suite = leaderboard.scorer.suite
     tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
     return {
-        "key": leaderboard_key(leaderboard),
+        "key": _leaderboard_key(leaderboard),
         "name": suite.name,
         "track": leaderboard.track,
         "hardware": leaderboard.hardware,
@@ -141,9 +129,9 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
             "id": each.slug,
             "name": each.name,
             "tasks": each.tasks,
-            "shares": _numbers(performance_profile(each.ratios)),
+            "shares": rounded(performance_profile(each.ratios)),
             "iqm": _number(each.iqm),
-            "iqm_interval": [_number(end) for end in each.interval],
+            "iqm_interval": rounded(each.interval, SCORE_DIGITS),
         }
         for each in ranked
     ]
@@ -173,7 +161,7 @@ def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
         "improvement_over_next": _number(ranked.improvement_over_next),
         "planning_ms": _number(1e3 * (entry.planning.seconds if replayed is None else replayed)),
         "planning_queries": _number(entry.planning.queries),
-        "interval_ms": [_number(end) for end in ranked.interval_ms],
+        "interval_ms": rounded(ranked.interval_ms, SCORE_DIGITS),
     }
 
 
@@ -189,53 +177,47 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
     return {
         "name": task.name,
         "devices_per_host": topology.devices_per_host,
-        "caps_mib": _numbers(topology.memory_cap_bytes / MIB),
-        "best_known_ms": None if best is None else _number(best.costs_ms[number], COST_DIGITS),
+        "caps_mib": rounded(topology.memory_cap_bytes / MIB),
+        "best_known_ms": None if best is None else _number(float(best.costs_ms[number]), COST_DIGITS),
         "lower_bound_ms": _number(bound, COST_DIGITS),
         "tables": list(tables.names),
-        "costs_ms": _numbers(scorer.model.single_table_costs(scorer.loads(number)[0], topology), TABLE_DIGITS),
-        "memory_mib": _numbers(tables.memory_bytes / MIB, TABLE_DIGITS),
+        "costs_ms": rounded(scorer.model.single_table_costs(scorer.loads(number)[0], topology), TABLE_DIGITS),
+        "memory_mib": rounded(tables.memory_bytes / MIB, TABLE_DIGITS),
         "dims": tables.embedding_dim.tolist(),
         "rows": tables.num_embeddings.tolist(),
-        "pooling": _numbers(tables.pooling_factor, TABLE_DIGITS),
+        "pooling": rounded(tables.pooling_factor, TABLE_DIGITS),
     }
 
 
 def _placement_sheets(
     scorer: Scorer, costs_ms: ArrayLike, placements: Sequence[Placement | None]
 ) -> dict[str, list[Any]]:
-    """The costs of all tasks, and a sheet of each placement; None where there is no placement."""
-    sheets = [
-        None if placement is None else _placement_sheet(scorer, number, placement)
-        for number, placement in enumerate(placements)
-    ]
-    return {"task_costs_ms": _numbers(costs_ms), "placements": sheets}
+    """The costs of all tasks, and a sheet of each placement."""
+    sheets = [_placement_sheet(scorer, number, placement) for number, placement in enumerate(placements)]
+    return {"task_costs_ms": rounded(costs_ms), "placements": sheets}
 
 
-def _placement_sheet(scorer: Scorer, number: int, placement: Placement) -> dict[str, Any]:
+def _placement_sheet(scorer: Scorer, number: int, placement: Placement | None) -> dict[str, Any] | None:
     """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model."""
+    if placement is None:
+        return None
     task, (loads, cluster) = scorer.suite[number], scorer.loads(number)
     phases, cost = scorer.model.costs(scorer.model.reduce(loads, placement, task.num_devices), cluster)
     return {
-        "cost_ms": _number(cost, COST_DIGITS),
-        "phases_ms": [_numbers(device) for device in phases],
+        "cost_ms": _number(float(cost), COST_DIGITS),
+        "phases_ms": [rounded(device) for device in phases],
         "critical": [np.flatnonzero(phase).tolist() for phase in critical_devices(phases).T],
-        "memory_mib": _numbers(memory_used(placement, task.tables, task.num_devices) / MIB),
+        "memory_mib": rounded(memory_used(placement, task.tables, task.num_devices) / MIB),
         "placement": placement_to_json(placement),
     }
 
 
-def significant(values: ArrayLike, digits: int = COST_DIGITS) -> NDArray[np.float64]:
-    """`values` rounded to `digits` significant digits, as the nearest float64 to that decimal number."""
-    given = np.asarray(values, np.float64)
-    return np.array([float(f"{value:.{digits}g}") for value in given.ravel()]).reshape(given.shape)
+def rounded(values: ArrayLike, digits: int = COST_DIGITS) -> list[float]:
+    """(K,) `values` to `digits` significant digits; whole numbers have no ".0", which makes the files smaller."""
+    numbers = [float(f"{value:.{digits}g}") for value in np.asarray(values, np.float64).tolist()]
+    return [int(number) if number.is_integer() else number for number in numbers]
 
 
-def _numbers(values: ArrayLike, digits: int = COST_DIGITS) -> list[float]:
-    """(K,) rounded numbers; whole ones have no ".0", which makes the files smaller."""
-    return [int(value) if value.is_integer() else value for value in significant(values, digits).tolist()]
-
-
-def _number(value: ArrayLike | None, digits: int = SCORE_DIGITS) -> float | None:
+def _number(value: float | None, digits: int = SCORE_DIGITS) -> float | None:
     """One rounded number; None stays None."""
-    return None if value is None else _numbers([float(np.asarray(value))], digits)[0]
+    return None if value is None else rounded([value], digits)[0]

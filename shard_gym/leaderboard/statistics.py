@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.evaluation import CONFIDENCE
 
 NUM_SAMPLES = 2_000
 """Bootstrap samples behind an interval."""
-
-CONFIDENCE = 0.95
 
 TAUS: FloatArray = np.round(np.geomspace(1.0, 4.0, 61), 4)
 """Multiples of the best known cost at which performance profiles are evaluated."""
@@ -45,11 +44,6 @@ def mean_interval(costs: FloatArray) -> tuple[float, float]:
     return percentile_interval(bootstrap_samples(costs, np.random.default_rng(0)).mean(axis=1))
 
 
-def gap(costs: FloatArray, best: FloatArray) -> float:
-    """Mean of (S, N) costs / (N,) best known costs, less 1."""
-    return float((costs / best).mean() - 1.0)
-
-
 def probability_of_improvement(costs: FloatArray, others: FloatArray) -> float:
     """Probability that a run of the first entry costs less than one of the second on the same task, ties count half.
 
@@ -64,10 +58,8 @@ def interquartile_mean(values: FloatArray) -> FloatArray:
 
     If M is no multiple of four, M / 4 is rounded down, as in `scipy.stats.trim_mean`.
     """
-    count = values.shape[-1]
-    cut = count // 4
-    middle = np.sort(values, axis=-1)[..., cut : count - cut]
-    return np.asarray(middle.mean(axis=-1))
+    cut = values.shape[1] // 4
+    return np.asarray(np.sort(values)[:, cut : values.shape[1] - cut].mean(axis=1))
 
 
 def interquartile_mean_interval(ratios: Sequence[FloatArray], count: int = 500) -> tuple[float, float]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 
 ENTRY, PLACEMENTS, TIMINGS = "entry.toml", "placements.json", "timings.json"
 REPLAYED = "replayed.json"
@@ -29,9 +28,10 @@ LIMITS: dict[str, int] = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, TIMINGS: 16 * MI
 ROOT_FILES = ("README.md", REPLAYED)
 """Files allowed in the folder of the leaderboards itself."""
 
-SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-MAX_SLUG = 64
-SLUG_RULE = f"1 to {MAX_SLUG} of a-z, 0-9 and single hyphens between them"
+LINKED_FOLDER = "It is a link; put the folder itself there."
+
+SLUG = re.compile(r"(?=.{1,64}$)[a-z0-9]+(?:-[a-z0-9]+)*")
+SLUG_RULE = "1 to 64 of a-z, 0-9 and single hyphens between them"
 
 MAX_FINDINGS = 200
 """Findings kept for one entry: a file of a million wrong numbers is one mistake."""
@@ -63,13 +63,13 @@ class Finding:
         return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
-def truncated(findings: Iterable[Finding]) -> list[Finding]:
+def truncated(findings: list[Finding]) -> list[Finding]:
     """The first `MAX_FINDINGS` findings, and one that counts the others."""
-    listed = list(findings)
-    if len(listed) <= MAX_FINDINGS:
-        return listed
-    more = len(listed) - MAX_FINDINGS
-    return [*listed[:MAX_FINDINGS], Finding(listed[0].file.rpartition("/")[0], f"There are {more} more findings.")]
+    more = len(findings) - MAX_FINDINGS
+    if more <= 0:
+        return findings
+    folder = findings[0].file.rpartition("/")[0]
+    return [*findings[:MAX_FINDINGS], Finding(folder, f"There are {more} more findings.")]
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,6 @@ class EntryFolder:
         return f"{self.id}/{name}"
 
 
-def is_slug(name: str) -> bool:
-    """Whether `name` may be the name of an entry's folder."""
-    return len(name) <= MAX_SLUG and SLUG.fullmatch(name) is not None
-
-
 def entry_folder(root: Path, entry_id: str) -> EntryFolder:
     """The folder of the entry TRACK/SUITE/ENTRY, whether it exists or not.
 
@@ -115,35 +110,12 @@ def entry_folder(root: Path, entry_id: str) -> EntryFolder:
         InvalidOptionError: `entry_id` has another form.
     """
     parts = entry_id.strip("/").split("/")
-    if len(parts) != 3 or parts[0] not in FILES or not all(map(is_slug, parts[1:])):
+    if len(parts) != 3 or parts[0] not in FILES or not all(map(SLUG.fullmatch, parts[1:])):
         raise InvalidOptionError(
             f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(FILES)} and names of {SLUG_RULE}; "
             f"not {short_repr(entry_id)}."
         )
     return EntryFolder(root, *parts)
-
-
-def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry under `root`, sorted by name, and a finding for everything else there that is not allowed.
-
-    Raises:
-        InvalidOptionError: `root` is no folder.
-    """
-    require_root(root)
-    findings: list[Finding] = []
-    folders = []
-    for track in _subfolders(root, "", findings, allowed=ROOT_FILES):
-        if track not in FILES:
-            findings.append(Finding(track, f"There is no such track; the tracks are {' and '.join(FILES)}."))
-            continue
-        for suite in _subfolders(root / track, track, findings):
-            for slug in _subfolders(root / track / suite, f"{track}/{suite}", findings):
-                folder = EntryFolder(root, track, suite, slug)
-                if is_slug(slug):
-                    folders.append(folder)
-                else:
-                    findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
-    return folders, findings
 
 
 def require_root(root: Path) -> None:
@@ -156,23 +128,41 @@ def require_root(root: Path) -> None:
         raise InvalidOptionError(f"{root} is no folder. Name the folder of the leaderboards with --root.")
 
 
-def _subfolders(folder: Path, name: str, findings: list[Finding], allowed: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names of the folders in `folder`; anything else that is not allowed becomes a finding."""
-    for item in _listing(folder):
-        item_name = f"{name}/{item.name}".lstrip("/")
-        if item.is_symlink():
-            findings.append(Finding(item_name, "It is a link; put the folder itself there."))
-        elif item.name in allowed:
+def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
+    """Every entry under `root`, sorted by name, and a finding for everything else there that is not allowed.
+
+    Raises:
+        InvalidOptionError: `root` is no folder.
+    """
+    require_root(root)
+    findings: list[Finding] = []
+    folders = []
+    for track in _subfolders(root, root, findings):
+        if track.name not in FILES:
+            findings.append(Finding(track.name, f"There is no such track; the tracks are {' and '.join(FILES)}."))
             continue
-        elif item.is_dir(follow_symlinks=False):
-            yield item.name
-        else:
-            findings.append(Finding(item_name, "No file is allowed here; remove it."))
+        for suite in _subfolders(root, track, findings):
+            for path in _subfolders(root, suite, findings):
+                folder = EntryFolder(root, track.name, suite.name, path.name)
+                if SLUG.fullmatch(folder.slug):
+                    folders.append(folder)
+                else:
+                    findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
+    return folders, findings
 
 
-def _listing(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as items:
-        return sorted(items, key=lambda item: item.name)
+def _subfolders(root: Path, folder: Path, findings: list[Finding]) -> list[Path]:
+    """The folders in `folder`; anything else that is not allowed becomes a finding."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            findings.append(Finding(name, LINKED_FOLDER))
+        elif path.is_dir():
+            found.append(path)
+        elif name not in ROOT_FILES:
+            findings.append(Finding(name, "No file is allowed here; remove it."))
+    return found
 
 
 def read_files(folder: EntryFolder) -> tuple[dict[str, bytes], list[Finding]]:
@@ -180,62 +170,52 @@ def read_files(folder: EntryFolder) -> tuple[dict[str, bytes], list[Finding]]:
 
     A file that is missing, a link, executable or too large is not read.
     """
-    for path in (folder.root / folder.track, folder.root / folder.track / folder.suite, folder.path):
+    for path in (folder.path.parents[1], folder.path.parent, folder.path):
         name = path.relative_to(folder.root).as_posix()
         if path.is_symlink():
-            return {}, [Finding(name, "It is a link; put the folder itself there.")]
+            return {}, [Finding(name, LINKED_FOLDER)]
         if not path.is_dir():
             return {}, [Finding(name, "There is no such folder.")]
     required = FILES[folder.track]
     findings = [
-        Finding(folder.file(item.name), f"An entry holds {', '.join(required)} and nothing else; remove it.")
-        for item in _listing(folder.path)
-        if item.name not in required
+        Finding(folder.file(path.name), f"An entry holds {', '.join(required)} and nothing else; remove it.")
+        for path in sorted(folder.path.iterdir())
+        if path.name not in required
     ]
     contents = {}
     for file in required:
         try:
-            contents[file] = _read(folder.path / file, LIMITS[file])
-        except _RefusedError as refused:
+            contents[file] = read_limited(folder.path / file)
+        except DamagedFileError as refused:
             findings.append(Finding(folder.file(file), str(refused)))
     return contents, findings
 
 
-def read_root_file(root: Path, file: str) -> tuple[bytes | None, list[Finding]]:
-    """The content of one of `ROOT_FILES`, None if it does not exist; and why it is refused, if it is."""
-    path = root / file
-    if not path.exists() and not path.is_symlink():
-        return None, []
-    try:
-        return _read(path, LIMITS[file]), []
-    except _RefusedError as refused:
-        return None, [Finding(file, str(refused))]
+def read_limited(path: Path) -> bytes:
+    """A regular file named in `LIMITS`, checked and read through one handle so that it cannot change between.
 
-
-class _RefusedError(Exception):
-    """A file is not read; the message says why."""
-
-
-def _read(path: Path, limit: int) -> bytes:
-    """A regular file of at most `limit` bytes, checked and read through one handle so that it cannot change between."""
+    Raises:
+        DamagedFileError: it is missing, a link, executable or too large; the message calls it "It".
+    """
+    limit = LIMITS[path.name]
     try:
         if path.is_symlink():  # Windows has no O_NOFOLLOW
-            raise _RefusedError("It is a link; put the file itself there.")
+            raise DamagedFileError("It is a link; put the file itself there.")
         # A pipe would block without O_NONBLOCK.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         handle = os.open(path, flags)
     except FileNotFoundError as error:
-        raise _RefusedError("The file is missing.") from error
+        raise DamagedFileError("The file is missing.") from error
     except OSError as error:
-        raise _RefusedError(f"It cannot be read: {error.strerror}.") from error
+        raise DamagedFileError(f"It cannot be read: {error.strerror}.") from error
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise _RefusedError("It is no regular file.")
+            raise DamagedFileError("It is no regular file.")
         if status.st_mode & 0o111 and os.name == "posix":
-            raise _RefusedError("It is executable; change that with: chmod a-x FILE.")
+            raise DamagedFileError("It is executable; change that with: chmod a-x FILE.")
         if status.st_size > limit:
-            raise _RefusedError(f"It has {status.st_size:,} bytes; the limit is {limit:,}.")
+            raise DamagedFileError(f"It has {status.st_size:,} bytes; the limit is {limit:,}.")
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read(limit)
     finally:

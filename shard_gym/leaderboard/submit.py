@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ import numpy as np
 
 import shard_gym
 from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
-from shard_gym.evaluation import TaskResult
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
-from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse_entry, parse_timings
+from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, load_scorer
 from shard_gym.leaderboard.store import (
     ENTRY,
@@ -30,20 +29,13 @@ from shard_gym.leaderboard.store import (
     require_root,
 )
 from shard_gym.leaderboard.verify import name_taken, normalized_name, timed_cost, verify_entry
+from shard_gym.suites import load_suite
+from shard_gym.text import counted
 
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """Who submits what: the part of an entry that does not follow from the agent.
-
-    Attributes:
-        name: of the entry, as the tables show it.
-        authors: at least one.
-        licence: of the agent's code, an SPDX identifier; empty if it is not public.
-        link: https address of code or paper; empty for none.
-        machine: the machine it planned on.
-        commit: of ShardGym, 40 hexadecimal digits.
-    """
+    """The part of an entry that does not follow from the agent; leaderboards/README.md describes each key."""
 
     name: str
     authors: Sequence[str]
@@ -60,16 +52,16 @@ class RawTimings:
     Attributes:
         gpu: as the driver names it, such as "NVIDIA H200".
         layout: "sequential" (one GPU executed all devices, one after the other) or "parallel" (each device was a GPU).
-        content: the content of `timings.json`.
+        rows: of `timings.json`, for every seed and task in order.
     """
 
     gpu: str
     layout: str
-    content: bytes
+    rows: Sequence[Mapping[str, Any]]
 
 
 def submit(
-    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, timings: RawTimings | None = None
+    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, measure: Callable[[], RawTimings] | None = None
 ) -> list[Finding]:
     """Write an entry if it is valid; otherwise nothing is written, and the findings are returned.
 
@@ -77,15 +69,16 @@ def submit(
         folder: where to write it.
         agent: the agent and its evaluations of the test tasks of the suite.
         info: who submits what.
-        timings: in the measured track only.
+        measure: executes the placements; called in the measured track only, after the evaluations were checked.
 
     Raises:
-        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the evaluations or
-            timings do not match the track, the suite and the seeds.
+        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the evaluations do not
+            match the suite and the seeds.
         UnwritablePathError: it cannot be written.
     """
     require_free(folder)
-    _check_evaluations(folder, agent, timings)
+    _check_evaluations(folder, agent)
+    timings = measure() if measure and folder.track == MEASURED else None
     placements = [
         {"task": result.task, "seed": seed, "placement": result.placement}
         for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
@@ -93,7 +86,7 @@ def submit(
     ]
     files = {PLACEMENTS: format_rows(placements), ENTRY: format_toml(entry_record(folder, agent, info, timings))}
     if timings is not None:
-        files[TIMINGS] = timings.content
+        files[TIMINGS] = format_rows(timings.rows)
     return _write_if_valid(folder, files)
 
 
@@ -110,20 +103,21 @@ def require_free(folder: EntryFolder) -> None:
         )
 
 
-def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent, timings: RawTimings | None) -> None:
-    if (folder.track == MEASURED) != (timings is not None):
-        raise InvalidOptionError("Timings belong to entries of the measured track, and each of those needs them.")
+def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent) -> None:
+    """Check that there is one evaluation of all test tasks for each seed."""
     if len(agent.evaluations) != len(agent.seeds):
         kind = "uses chance" if agent.uses_chance else "uses none"
         raise InvalidOptionError(
             f"An agent that {kind} needs {len(agent.seeds)} evaluations, one for each of the seeds "
             f"{list(agent.seeds)}, in their order; got {len(agent.evaluations)}."
         )
+    names = [task.name for task in load_suite(folder.suite)]
     for evaluation in agent.evaluations:
-        if (evaluation.suite, evaluation.split) != (folder.suite, "test"):
+        if (evaluation.suite, [result.task for result in evaluation.tasks]) != (folder.suite, names):
+            found = f"{counted(len(evaluation.tasks), 'task')} of {short_repr(evaluation.suite)}"
             raise InvalidOptionError(
-                f"The entry is for the test tasks of {folder.suite!r}, but an evaluation is of "
-                f"{short_repr(evaluation.suite)} ({short_repr(evaluation.split)})."
+                f"The entry is for the {counted(len(names), 'test task')} of {folder.suite!r} in order, but an "
+                f"evaluation has {found} ({short_repr(evaluation.split)})."
             )
 
 
@@ -133,6 +127,13 @@ def entry_record(
     """The content of `entry.toml`."""
     scorer = load_scorer(folder.suite, folder.track)
     results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
+    costs = [result.cost_ms for result in results]
+    if timings is not None:
+        penalties = np.tile(scorer.penalties, len(agent.seeds))
+        costs = [
+            float(penalty) if row["phases_ms"] is None else timed_cost(row["phases_ms"])
+            for row, penalty in zip(timings.rows, penalties, strict=True)
+        ]
     return {
         "schema": SCHEMA,
         "name": info.name,
@@ -161,24 +162,10 @@ def entry_record(
             **({} if timings is None else {"gpu": timings.gpu, "layout": timings.layout}),
         },
         "scores": {
-            "mean_cost_ms": _mean_cost_ms(folder, results, timings),
+            "mean_cost_ms": float(np.mean(costs)),
             "failures": sum(result.placement is None for result in results),
         },
     }
-
-
-def _mean_cost_ms(folder: EntryFolder, results: Sequence[TaskResult], timings: RawTimings | None) -> float:
-    """The mean cost that the entry claims: of the evaluations, or of the timings in the measured track."""
-    if timings is None:
-        return float(np.mean([result.cost_ms for result in results]))
-    rows, findings = parse_timings(timings.content, folder)
-    if rows is None:
-        raise InvalidOptionError(f"The timings cannot be used. {findings[0]}")
-    scorer = load_scorer(folder.suite, MEASURED)
-    penalties = dict(zip((task.name for task in scorer.suite), scorer.penalties.tolist(), strict=True))
-    # A task that does not exist has no penalty; verification reports it.
-    costs = [penalties.get(row.task, 0.0) if row.phases_ms is None else timed_cost(row) for row in rows]
-    return float(np.mean(costs))
 
 
 def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Finding]:
@@ -201,10 +188,9 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
 
 def _check_name_is_free(folder: EntryFolder, name: str) -> list[Finding]:
     """A finding if another entry of the suite has a name that looks the same."""
-    paths = sorted(folder.path.parent.iterdir()) if folder.path.parent.is_dir() else []
-    for other in (EntryFolder(folder.root, folder.track, folder.suite, path.name) for path in paths):
-        content = read_files(other)[0].get(ENTRY)
-        entry = parse_entry(content, other)[0] if content else None
+    for path in sorted(folder.path.parent.glob("*")):
+        other = EntryFolder(folder.root, folder.track, folder.suite, path.name)
+        entry, _ = parse(read_files(other)[0].get(ENTRY, b""), ENTRY)
         if entry is not None and normalized_name(entry.name) == normalized_name(name):
             return [name_taken(folder, name, other, entry.name)]
     return []
@@ -212,12 +198,8 @@ def _check_name_is_free(folder: EntryFolder, name: str) -> list[Finding]:
 
 def current_commit() -> str:
     """The commit of the checkout that ShardGym runs from; empty if it does not run from a checkout."""
-    folder = Path(shard_gym.__file__).resolve().parent
+    command = ["git", "-C", str(Path(shard_gym.__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
-        git = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return ""
-    commit = git.stdout.strip()
-    return commit if git.returncode == 0 and len(commit) == 40 else ""

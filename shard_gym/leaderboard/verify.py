@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS
 from shard_gym.agents.training.registry import LEARNERS
@@ -23,10 +24,9 @@ from shard_gym.leaderboard.schema import (
     Entry,
     PlacementRow,
     Row,
+    Table,
     TimingRow,
-    parse_entry,
-    parse_placements,
-    parse_timings,
+    parse,
 )
 from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, Scorer, load_scorer
 from shard_gym.leaderboard.store import (
@@ -59,11 +59,6 @@ DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "cost-greedy")
 PlacementGrid = list[list[Placement | None]]
 """Placements by seed and task: S lists of N; None where the agent found no placement."""
 
-Cell = tuple[int, int]
-"""The position of a seed and the number of a task."""
-
-OnEntry = Callable[[EntryFolder], None]
-
 
 @dataclass(frozen=True, eq=False)
 class VerifiedEntry:
@@ -87,36 +82,35 @@ class VerifiedEntry:
 def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
     """The entry if it is valid, and otherwise everything that is wrong with it."""
     files, findings = read_files(folder)
-    entry, wrong = parse_entry(files[ENTRY], folder) if ENTRY in files else (None, [])
-    findings += wrong
-    rows, wrong = parse_placements(files[PLACEMENTS], folder) if PLACEMENTS in files else (None, [])
-    findings += wrong
-    timings, wrong = parse_timings(files[TIMINGS], folder) if TIMINGS in files else (None, [])
-    findings += wrong
+    parsed = {}
+    for name, content in files.items():
+        parsed[name], wrong = parse(content, folder.file(name))
+        findings += wrong
+    entry: Entry | None = parsed.get(ENTRY)
+    table: Table[PlacementRow] | None = parsed.get(PLACEMENTS)
+    timings: Table[TimingRow] | None = parsed.get(TIMINGS)
     try:
         scorer = load_scorer(folder.suite, folder.track)
     except (UnknownNameError, DamagedFileError) as error:
         reason = f"Its suite {folder.suite!r} cannot be loaded: {error}"
         return None, truncated([*findings, Finding(folder.id, reason)])
-    chance = entry.agent.uses_chance if entry is not None else any(row.seed for row in rows or ())
-    seeds = SEEDS if chance else ONE_SEED
     if entry is not None:
         findings += [Finding(folder.file(ENTRY), reason) for reason in _check_declarations(entry, folder, scorer)]
-    placements: PlacementGrid | None = None
-    if rows is not None:
-        file = folder.file(PLACEMENTS)
-        placements, wrong = _check_placements(rows, scorer.suite, seeds, file)
-        findings += [*wrong, *(_check_seeds_differ(placements, seeds, file) if chance else ())]
+    if table is None:
+        return None, truncated(findings)
+    chance = entry.agent.uses_chance if entry is not None else any(row.seed for row in table.rows)
+    seeds = SEEDS if chance else ONE_SEED
+    placements, wrong = _check_placements(table.rows, scorer.suite, seeds, folder.file(PLACEMENTS))
+    findings += wrong
     costs: FloatArray | None = None
-    if placements is not None:
-        if folder.track != MEASURED:
-            costs = _simulated_costs(placements, scorer)
-        elif timings is not None:
-            costs, wrong = _measured_costs(timings, placements, seeds, scorer, folder.file(TIMINGS))
-            findings += wrong
-        if entry is not None and costs is not None and not findings:
-            findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
-    if findings or entry is None or placements is None or costs is None:
+    if folder.track != MEASURED:
+        costs = _simulated_costs(placements, scorer)
+    elif timings is not None:
+        costs, wrong = _measured_costs(timings.rows, placements, seeds, scorer, folder.file(TIMINGS))
+        findings += wrong
+    if entry is not None and costs is not None and not findings:
+        findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
+    if findings or entry is None or costs is None:
         return None, truncated(findings)
     return VerifiedEntry(folder, entry, placements, costs, sha256_of(files[PLACEMENTS])), []
 
@@ -124,51 +118,45 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
 def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> list[str]:
     """Everything in `entry.toml` that contradicts its folder, the suite or the rules."""
     wrong = []
-    for key, value, required in (
-        ("track", entry.track, folder.track),
-        ("suite.name", entry.suite.name, folder.suite),
-        ("cost_model.name", entry.cost_model.name, TRACK_COST_MODELS[folder.track]),
+    for key, value, required, way_out in (
+        ("track", entry.track, folder.track, ""),
+        ("suite.name", entry.suite.name, folder.suite, ""),
+        ("suite.sha256", entry.suite.sha256, scorer.suite.sha256, " Place the tasks as they are now."),
+        ("cost_model.name", entry.cost_model.name, TRACK_COST_MODELS[folder.track], ""),
+        ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256, " Place the tasks as they are now."),
     ):
         if value != required:
-            wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.")
-    for key, value, required in (
-        ("suite.sha256", entry.suite.sha256, scorer.suite.sha256),
-        ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256),
-    ):
-        if value != required:
-            wrong.append(f"{key} is {value}, but here it is {required}. Place the tasks as they are now.")
-    chance, seeds = entry.agent.uses_chance, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
+            wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{way_out}")
+    agent, seeds = entry.agent, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
     if entry.seeds != seeds:
-        kind = "uses chance" if chance else "uses no chance"
+        kind = "uses chance" if agent.uses_chance else "uses no chance"
         wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
-    name = entry.agent.name
-    if name in {*AGENTS, *LEARNERS}:
-        if chance == (name in DETERMINISTIC_AGENTS):
-            kind = "uses none" if chance else "does use chance"
-            wrong.append(f"agent.uses_chance is {str(chance).lower()}, but ShardGym's agent {name!r} {kind}.")
-        if entry.agent.learns != (name in LEARNERS):
-            kind = "learns" if name in LEARNERS else "does not learn"
-            wrong.append(f"agent.learns is {str(entry.agent.learns).lower()}, but ShardGym's agent {name!r} {kind}.")
+    if agent.name in {*AGENTS, *LEARNERS}:
+        for key, declared, true in (
+            ("uses_chance", agent.uses_chance, agent.name not in DETERMINISTIC_AGENTS),
+            ("learns", agent.learns, agent.name in LEARNERS),
+        ):
+            if declared != true:
+                must = f"must be {str(true).lower()} for ShardGym's agent {agent.name!r}"
+                wrong.append(f"agent.{key} is {str(declared).lower()}, but {must}.")
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 
 def _arrange(
     rows: Sequence[Row], suite: TaskSuite, seeds: Sequence[int], file: str
-) -> tuple[dict[Cell, Row], list[Finding]]:
-    """The rows by seed and task, and a finding for every pair that is missing, duplicate or unknown."""
+) -> tuple[dict[tuple[int, int], Row], list[Finding]]:
+    """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
     tasks = {task.name: number for number, task in enumerate(suite)}
     positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[Cell, Row] = {}
+    cells: dict[tuple[int, int], Row] = {}
     findings = []
     for row in rows:
-        # The name is unchecked text; other characters than these are quoted and escaped.
-        name = row.task if re.fullmatch(r"[A-Za-z0-9/._-]{1,120}", row.task) else short_repr(row.task)
         if row.task not in tasks:
-            findings.append(Finding(file, f"Suite {suite.name!r} has no such test task.", name, row.seed))
+            findings.append(Finding(file, f"Suite {suite.name!r} has no such test task.", row.task, row.seed))
         elif row.seed not in positions:
-            findings.append(Finding(file, f"The seed is none of {list(seeds)}.", name, row.seed))
+            findings.append(Finding(file, f"The seed is none of {list(seeds)}.", row.task, row.seed))
         elif (cell := (positions[row.seed], tasks[row.task])) in cells:
-            findings.append(Finding(file, "The task occurs twice for this seed.", name, row.seed))
+            findings.append(Finding(file, "The task occurs twice for this seed.", row.task, row.seed))
         else:
             cells[cell] = row
     findings += [
@@ -183,7 +171,10 @@ def _arrange(
 def _check_placements(
     rows: Sequence[PlacementRow], suite: TaskSuite, seeds: Sequence[int], file: str
 ) -> tuple[PlacementGrid, list[Finding]]:
-    """The placements by seed and task, each checked: its memory is recomputed from the tables."""
+    """The placements by seed and task, each checked: its memory is recomputed from the tables.
+
+    On a suite of many tasks, equal placements of two seeds are one run submitted twice.
+    """
     cells, findings = _arrange(rows, suite, seeds, file)
     placements: PlacementGrid = [[None] * len(suite) for _ in seeds]
     for (position, number), row in cells.items():
@@ -195,34 +186,38 @@ def _check_placements(
             placements[position][number] = checked
         except InvalidPlacementError as error:
             findings.append(Finding(file, str(error), task.name, row.seed))
-    return placements, findings
-
-
-def _check_seeds_differ(placements: PlacementGrid, seeds: Sequence[int], file: str) -> list[Finding]:
-    """A finding if two seeds of an agent that uses chance have the same placements: one run submitted twice."""
-    if len(placements[0]) < MANY_TASKS:
-        return []
-    seen: dict[bytes, int] = {}
-    for seed, row in zip(seeds, placements, strict=True):
-        first = seen.setdefault(_canonical_bytes(row), seed)
-        if first != seed:
+    if len(suite) >= MANY_TASKS:
+        for first, seed in _repeated(zip(map(_canonical, placements), seeds, strict=True)):
             reason = (
                 f"The placements of seed {seed} are those of seed {first} on every task. Run each seed separately; "
                 "an agent that another seed does not change declares agent.uses_chance = false, and has one."
             )
-            return [Finding(file, reason, seed=seed)]
-    return []
+            findings.append(Finding(file, reason, seed=seed))
+    return placements, findings
 
 
-def _canonical_bytes(row: Sequence[Placement | None]) -> bytes:
+Item = TypeVar("Item")
+
+
+def _repeated(items: Iterable[tuple[Hashable, Item]]) -> Iterator[tuple[Item, Item]]:
+    """From keys and items: each item whose key occurred before, after the first item with that key."""
+    seen: dict[Hashable, Item] = {}
+    for key, item in items:
+        first = seen.setdefault(key, item)
+        if first != item:
+            yield first, item
+
+
+def _canonical(placements: Sequence[Placement | None]) -> bytes:
     """Equal for placements that differ in the numbers of the devices only: a suite's devices are alike."""
-    return b"|".join(b"-" if placement is None else _renumbered(placement).tobytes() for placement in row)
-
-
-def _renumbered(placement: Placement) -> Placement:
-    """`placement` with the devices numbered in the order in which they appear."""
-    _, first, inverse = np.unique(placement, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+    parts = []
+    for placement in placements:
+        if placement is None:
+            parts.append(b"-")
+            continue
+        _, first, inverse = np.unique(placement, return_index=True, return_inverse=True)
+        parts.append(np.argsort(np.argsort(first))[inverse].tobytes())  # numbered in their order of appearance
+    return b"|".join(parts)
 
 
 def _simulated_costs(placements: PlacementGrid, scorer: Scorer) -> FloatArray:
@@ -246,22 +241,21 @@ def _measured_costs(
         task, placement = scorer.suite[number], placements[position][number]
         wrong = _check_timing(row, task, placement, float(scorer.penalties[number]))
         if not wrong and row.phases_ms is not None:
+            costs[position, number] = timed_cost(row.phases_ms)
             first = seen.setdefault(json.dumps(row.phases_ms), task.name)
             wrong = f"Its timings equal those of task {first} to the last digit." if first != task.name else ""
         if wrong:
             findings.append(Finding(file, wrong, task.name, row.seed))
-        elif placement is not None:
-            costs[position, number] = timed_cost(row)
     return costs, findings
 
 
-def timed_cost(row: TimingRow) -> float:
-    """Ms of a measured placement: the sum over the phases of the slowest device's median.
+def timed_cost(phases_ms: ArrayLike) -> float:
+    """Ms of a placement from its times (I, D, 4): the sum over the phases of the slowest device's median.
 
     A collective starts when the last device is ready, so each phase takes as long as its slowest device
     (`cost_models.measured.model`).
     """
-    return float(np.median(np.array(row.phases_ms), axis=0).max(axis=0).sum())
+    return float(np.median(np.asarray(phases_ms), axis=0).max(axis=0).sum())
 
 
 def _check_timing(row: TimingRow, task: Task, placement: Placement | None, penalty_ms: float) -> str:
@@ -280,8 +274,8 @@ def _check_timing(row: TimingRow, task: Task, placement: Placement | None, penal
         return (
             f"A device with tables took {fastest} ms for its forward or backward; a kernel takes {MIN_COMPUTE_MS} ms."
         )
-    if timed_cost(row) >= penalty_ms:
-        return f"It took {timed_cost(row)} ms, more than the penalty of {penalty_ms} ms for not placing the task."
+    if timed_cost(ms) >= penalty_ms:
+        return f"It took {timed_cost(ms)} ms, more than the penalty of {penalty_ms} ms for not placing the task."
     if (ms == ms[0]).all():
         return "Every iteration took exactly as long as the first; these are no raw timings."
     return ""
@@ -291,66 +285,56 @@ def _check_scores(entry: Entry, placements: PlacementGrid, costs: FloatArray, fi
     """A finding for each claimed score that differs from the recomputed one."""
     claimed, mean = entry.scores, float(costs.mean())
     failures = sum(placement is None for row in placements for placement in row)
-    findings = []
+    wrong = []
     if abs(claimed.mean_cost_ms - mean) > TOLERANCE * mean:
-        findings.append(
-            Finding(file, f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
-        )
+        wrong.append(f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
     if claimed.failures != failures:
-        findings.append(Finding(file, f"scores.failures is {claimed.failures}, but {failures} placements are null."))
-    return findings
+        wrong.append(f"scores.failures is {claimed.failures}, but {failures} placements are null.")
+    return [Finding(file, reason) for reason in wrong]
 
 
-def verify_all(root: Path, on_entry: OnEntry | None = None) -> tuple[list[VerifiedEntry], list[Finding]]:
+def verify_all(
+    root: Path, track: Callable[[list[EntryFolder]], Iterable[EntryFolder]] = list
+) -> tuple[list[VerifiedEntry], list[Finding]]:
     """Every valid entry under `root`, sorted by folder, and everything that is wrong with the others.
 
     Args:
         root: the folder of the leaderboards.
-        on_entry: called after each entry.
+        track: iterates over the entries; a progress bar, for example.
 
     Raises:
         InvalidOptionError: there is no such folder.
     """
     folders, findings = find_entries(root)
     entries = []
-    for folder in folders:
+    for folder in track(folders):
         verified, wrong = verify_entry(folder)
         findings += wrong
         if verified is not None:
             entries.append(verified)
-        if on_entry:
-            on_entry(folder)
-    return entries, [*findings, *_check_names_differ(entries), *_check_no_copies(entries)]
+    return entries, [*findings, *_check_entries_differ(entries)]
 
 
-def _check_no_copies(entries: Sequence[VerifiedEntry]) -> list[Finding]:
-    """A finding for each entry with the placements of another one of its suite, for every task and seed.
+def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
+    """A finding for each entry whose name looks like that of another one of its suite, or that has its placements.
 
     The files do not tell which was first, so both are named. Two exact solvers would count as copies, too.
     """
-    seen: dict[tuple[str, bytes], VerifiedEntry] = {}
-    findings = []
-    for each in entries:
-        if each.folder.track == MEASURED or len(each.placements[0]) < MANY_TASKS:
-            continue
-        first = seen.setdefault((each.folder.suite, b"||".join(map(_canonical_bytes, each.placements))), each)
-        if first is not each:
-            reason = (
-                f"The placements are those of {first.folder.id}, on every task and for every seed. An entry needs "
-                "placements of its own."
-            )
-            findings.append(Finding(each.folder.file(PLACEMENTS), reason))
-    return findings
-
-
-def _check_names_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
-    """A finding for each entry whose name looks like that of another one of its suite."""
-    seen: dict[tuple[str, str, str], VerifiedEntry] = {}
-    findings = []
-    for each in entries:
-        first = seen.setdefault((each.folder.track, each.folder.suite, normalized_name(each.entry.name)), each)
-        if first is not each:
-            findings.append(name_taken(each.folder, each.entry.name, first.folder, first.entry.name))
+    names = [((each.folder.track, each.folder.suite, normalized_name(each.entry.name)), each) for each in entries]
+    placements = [
+        ((each.folder.suite, *map(_canonical, each.placements)), each)
+        for each in entries
+        if each.folder.track != MEASURED and len(each.placements[0]) >= MANY_TASKS
+    ]
+    findings = [
+        name_taken(each.folder, each.entry.name, first.folder, first.entry.name) for first, each in _repeated(names)
+    ]
+    for first, each in _repeated(placements):
+        reason = (
+            f"The placements are those of {first.folder.id}, on every task and for every seed. An entry needs "
+            "placements of its own."
+        )
+        findings.append(Finding(each.folder.file(PLACEMENTS), reason))
     return findings
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -23,7 +24,8 @@ SCHEMA = 1
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 
-class BestKnown(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class BestKnown:
     """The best known placement of one task, (T,) int64 and checked, and its cost."""
 
     cost_ms: float

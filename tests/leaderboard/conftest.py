@@ -24,22 +24,19 @@ SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-AGENT_FIELDS = {"uses_chance", "options", "training_data", "training_queries", "search_budget"}
-
-
 def submit_agent(
     folder: EntryFolder,
     agent: str,
     evaluations: Sequence[Evaluation],
     timings: RawTimings | None = None,
-    **changes: Any,
+    name: str = "",
+    authors: Sequence[str] = ("Ada Example",),
+    **facts: Any,
 ) -> list[Finding]:
-    """Submit evaluations under the name `agent`; `changes` are of the facts about the agent or about the entry."""
-    facts = {"name": f"The {agent} agent", "authors": ["Ada Example"], "licence": "MIT", "commit": COMMIT}
-    facts |= {"link": "https://example.org/code", "machine": "a laptop", "uses_chance": agent == "random", **changes}
-    info = EntryInfo(**{name: value for name, value in facts.items() if name not in AGENT_FIELDS})
-    known = {name: value for name, value in facts.items() if name in AGENT_FIELDS}
-    return submit(folder, EvaluatedAgent(agent, evaluations=tuple(evaluations), **known), info, timings)
+    """Submit evaluations under the name `agent`, with further facts about the agent."""
+    info = EntryInfo(name or f"The {agent} agent", authors, "MIT", "https://example.org/code", "a laptop", COMMIT)
+    facts = {"uses_chance": agent == "random", "evaluations": tuple(evaluations), **facts}
+    return submit(folder, EvaluatedAgent(agent, **facts), info, (lambda: timings) if timings else None)
 
 
 def make_entry(
@@ -52,29 +49,17 @@ def make_entry(
     assert submit_agent(folder, as_agent or agent, evaluations, **changes) == []
 
 
-def raw_timings(suite: str, seeds: tuple[int, ...] = (0,), scale: float = 1.0) -> bytes:
-    """Ten iterations for every placement of an agent that never fails."""
+def make_measured(
+    root: Path, gpu: str = "NVIDIA H200", slug: str = "measured-greedy", layout: str = "parallel", scale: float = 1.0
+) -> None:
+    """An entry of the measured track with ten invented iterations for every placement."""
     rng = np.random.default_rng(0)
-    return format_rows(
-        [
-            {
-                "task": task.name,
-                "seed": seed,
-                "phases_ms": np.round(scale * rng.uniform(1.0, 2.0, (10, task.num_devices, 4)), 3).tolist(),
-            }
-            for seed in seeds
-            for task in load_suite(suite)
-        ]
-    )
-
-
-def make_measured(root: Path, gpu: str = "NVIDIA H200", slug: str = "measured-greedy", **changes: Any) -> None:
-    """An entry of the measured track with invented timings; `changes` are of `layout` and the `scale` of the times."""
-    timings = RawTimings(gpu, changes.get("layout", "parallel"), raw_timings(SUITE, scale=changes.get("scale", 1.0)))
-    evaluations = [evaluate(make_agent("size-greedy"), SUITE)]
-    assert (
-        submit_agent(EntryFolder(root, "measured", SUITE, slug), "size-greedy", evaluations, timings, name=slug) == []
-    )
+    rows = []
+    for task in load_suite(SUITE):
+        ms = np.round(scale * rng.uniform(1.0, 2.0, (10, task.num_devices, 4)), 3)
+        rows.append({"task": task.name, "seed": 0, "phases_ms": ms.tolist()})
+    folder, timings = EntryFolder(root, "measured", SUITE, slug), RawTimings(gpu, layout, rows)
+    assert submit_agent(folder, "size-greedy", [evaluate(make_agent("size-greedy"), SUITE)], timings, slug) == []
 
 
 @pytest.fixture(scope="session")

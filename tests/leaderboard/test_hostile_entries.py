@@ -23,20 +23,17 @@ TOML = "entry.toml"
 TASK3 = "dlrm-20x4/test/3"
 ROW3 = f"{ROWS}, task {TASK3}, seed 0"
 NO_TASK = "Suite 'dlrm-20x4' has no such test task"
-NAME, LINK = "The random agent", "https://example.org/code"
+NAME, LINK, SEEDS = "The random agent", "https://example.org/code", r"seeds = \[.*\]"
 HUGE = "f" * 20_000
+ONE_GPU = '\ngpu = "H"\nlayout = "parallel"'
 
 
-def toml(old: str, new: str) -> Change:
-    return lambda entry: entry.toml(old, new)
-
-
-def toml_pattern(pattern: str, new: str) -> Change:
+def toml(pattern: str, new: str) -> Change:
     return lambda entry: entry.text(lambda text: re.sub(pattern, new, text))
 
 
-def learns_from(data: str) -> Change:
-    return toml_pattern(r"learns = false((?s:.*))data = \[\]", rf'learns = true\1data = ["{data}"]')
+def learns_from(data: str, finding: str) -> tuple[str, str, str]:
+    return r"learns = false((?s:.*))data = \[\]", rf'learns = true\1data = ["{data}"]', finding
 
 
 def rows(change: Callable[[list[dict[str, Any]]], object]) -> Change:
@@ -92,79 +89,79 @@ def only_best_seed(entry: Any) -> None:
     entry.rows(lambda rows: rows.__delitem__(slice(50, None)))
 
 
-ONE_GPU = '[hardware]\ngpu = "H"\nlayout = "parallel"'
-
-# In entry.toml: the text that is replaced, its replacement, and the finding.
+# In entry.toml: the pattern that is replaced, its replacement, and the finding.
 DECLARED: dict[str, tuple[str, str, str]] = {
     # Seeds
     "fewer seeds": (
-        "seeds = [0, 1, 2, 3, 4]",
+        SEEDS,
         "seeds = [0, 1]",
-        r"seeds are \[0, 1\], but an agent that uses chance has exactly the seeds \[0, 1, 2, 3, 4\]",
+        r"seeds are \[0, 1\], but .* chance has exactly the seeds \[0, 1, 2, 3, 4\]",
     ),
-    "chosen seeds": ("seeds = [0, 1, 2, 3, 4]", "seeds = [3, 17, 40, 41, 99]", r"seeds are \[3, 17, 40, 41, 99\]"),
     "a seed among the options": ("options = {}", "options = {seed = 7}", "agent.options must not hold 'seed'"),
-    # Scores, tracks and budgets
-    "an edited count of failures": ("failures = 0", "failures = 2", "scores.failures is 2, but 0 placements are null"),
-    "an own cost model": (
-        'name = "analytical"',
-        'name = "mine"',
-        "cost_model.name is 'mine', but in simulated/dlrm-20x4 it must be 'analytical'",
+    # Scores, hashes, tracks and budgets
+    "an edited score": (
+        "mean_cost_ms = .*",
+        "mean_cost_ms = 6.5",
+        "scores.mean_cost_ms is 6.5, but the placements cost 9",
     ),
+    "a score of NaN": ("mean_cost_ms = .*", "mean_cost_ms = nan", "scores.mean_cost_ms is refused: .* it is nan"),
+    "an edited count of failures": ("failures = 0", "failures = 2", "scores.failures is 2, but 0 placements are null"),
+    "another suite's hash": (
+        r'(20x4"\nsha256 = ")....',
+        r"\1dead",
+        "suite.sha256 is 'dead.* must be '8ae7.* Place the tasks",
+    ),
+    "another cost model's hash": (r'(analytical"\nsha256 = ")....', r"\1dead", "cost_model.sha256 is 'dead"),
+    "another track": (
+        r"simulated((?s:.*)\[hardware])",
+        rf"measured\1{ONE_GPU}",
+        "track is 'measured', but in simulated/",
+    ),
+    "an own cost model": ('"analytical"', '"mine"', "cost_model.name is 'mine', but .* it must be 'analytical'"),
     "a GPU in the simulated track": (
-        "[hardware]",
-        '[hardware]\ngpu = "NVIDIA H200"',
-        "hardware.gpu and hardware.layout are required in the measured track and refused elsewhere",
+        r"\[hardware]",
+        f"[hardware]{ONE_GPU}",
+        "hardware.gpu and hardware.layout are required",
     ),
     "negative budgets": ("search_budget = 0", "search_budget = -1", "planning.search_budget is refused"),
-    "training queries without learning": (
-        "data = []\nqueries = 0",
-        "data = []\nqueries = 5",
-        "training.queries must be 0",
-    ),
+    "planning queries not declared": (r"(\[planning])\nqueries = .*", r"\1", "The key 'planning.queries' is missing"),
+    # Training
+    "training queries without learning": ("(data.*\n)queries = 0", r"\1queries = 5", "training.queries must be 0"),
     "training data not declared": ("learns = false", "learns = true", "agent.learns and training.data differ"),
     "an agent that learns and does not say so": (
-        'name = "random"',
-        'name = "ppo"',
-        "agent.learns is false, but ShardGym's agent 'ppo' learns",
+        '"random"',
+        '"ppo"',
+        "agent.learns is false, but must be true for .* 'ppo'",
     ),
+    "an agent that does not learn and says so": learns_from(
+        "other: logs", "agent.learns is true, but must be false for"
+    ),
+    "training on the test split": learns_from(
+        "dlrm-20x4/test", r"training.data names 'dlrm-20x4/test', which holds \d+ tables"
+    ),
+    "training data that do not exist": learns_from("secret", "training.data names 'secret'. Training data are named"),
     # Types, keys and schema
     "an unknown key": ("schema = 1", "schema = 1\nverified = true", "The key 'verified' is not known"),
-    "an unknown key in a section": ("[scores]", "[scores]\nrank = 1", "The key 'scores.rank' is not known"),
     "a missing key": ('licence = "MIT"\n', "", "The key 'licence' is missing"),
-    "a doubled key": (
-        'licence = "MIT"',
-        'licence = "MIT"\nlicence = "GPL"',
-        "It is not readable TOML: .*overwrite",
-    ),
+    "a doubled key": ('(licence = "MIT")', r"\1\n\1", "It is not readable TOML: .*overwrite"),
     "a date for a text": ('licence = "MIT"', "licence = 2026-01-01", "licence is refused: .*string"),
-    "a date for a number": (
-        "search_budget = 0",
-        "search_budget = 2026-01-01T00:00:00",
-        "planning.search_budget is refused",
-    ),
     "a text for a number": ("failures = 0", 'failures = "0"', "scores.failures is refused"),
     "a truth value for a count": ("failures = 0", "failures = false", "scores.failures is refused"),
     "a future schema": ("schema = 1", "schema = 2", "It has schema 2, but this version reads 1"),
     "an integer without end": ("search_budget = 0", f"search_budget = 0x{HUGE}", ".*search_budget is refused"),
     "a schema without end": ("schema = 1", f"schema = 0x{HUGE}", "It has schema a int too large to show"),
     "keys in keys in keys": ("options = {}", f"options{'.x' * 3_000} = 1", ".*agent.options.x"),
-    "a bomb of brackets": (
-        "options = {}",
-        "options = {x = " + "[" * 9_000 + "]" * 9_000 + "}",
-        "It is not readable TOML",
-    ),
+    "a bomb of brackets": ("options = {}", f"options = {{x = {'[' * 9_000}{']' * 9_000}}}", "It is not readable TOML"),
     # Names and links
     "a link that runs code": (LINK, "javascript:alert(1)", "link is refused: it must be an https:// address"),
     "a link that leaves its cell": (LINK, "https://e.org/x)|<b>", "link is refused"),
     "a name with reversed text": (NAME, "The \u202emodnar agent", "name is refused: it must be printable text"),
-    "a name of two lines": (NAME, "The\\nagent", "name is refused: it must be printable"),
+    "a name of two lines": (NAME, r"The\\nagent", "name is refused: it must be printable"),
     "an endless name": (NAME, "x" * 500, "name is refused: .*120"),
     "a Cyrillic letter": (NAME, "The r\u0430ndom agent", "name is refused: it must be made of Latin"),
     "an invisible letter": (NAME, "The random agent\u3164", "name is refused: it must be made of Latin"),
-    "a blank of braille": (NAME, "\u2800", "name is refused"),
     "a tower of accents": (NAME, "Z" + "\u0301\u0302" * 40, "name is refused"),
-    "an option with a line break": ("options = {}", 'options = {"x\\n::stop-commands::" = 1}', ".*options.x"),
+    "an option with a line break": ("options = {}", r'options = {"x\\n::stop-commands::" = 1}', ".*options.x"),
 }
 
 # In placements.json, about the task 3 and the seed 0: the change and the finding.
@@ -174,16 +171,11 @@ PLACED: dict[str, tuple[Change, str]] = {
     "no rows": (rows(lambda rows: rows.clear()), "The task is missing"),
     "more than the memory": (set_row(placement=[0] * 20), "Device 0 is given 20 tables that need .* its cap is"),
     "too short": (rows(lambda rows: rows[3]["placement"].pop()), r"A placement of 20 tables needs shape \(20,\)"),
-    "too long": (rows(lambda rows: rows[3]["placement"].append(0)), r".* got \(21,\)"),
     "empty": (set_row(placement=[]), r".* got \(0,\)"),
     "a device too many": (set_device(4), "Table 7 .* the devices are 0 to 3"),
     "a negative device": (set_device(-1), "Table 7 .* is on device -1"),
-    "a float": (set_device(1.5), "rows.3.placement.7 is refused: .*integer"),
     "a whole float": (set_device(1.0), "rows.3.placement.7 is refused: .*integer"),
     "a truth value": (set_device(True), "rows.3.placement.7 is refused: .*integer"),
-    "a text": (set_device("1"), "rows.3.placement.7 is refused: .*integer"),
-    "a null in a placement": (set_device(None), "rows.3.placement.7 is refused"),
-    "a nested list": (set_device([1]), "rows.3.placement.7 is refused"),
     "a huge integer": (device_text("9" * 40), "rows.3.placement.7 is refused"),
     "an unknown key in a row": (set_row(cost_ms=1.0), "The key 'rows.3.cost_ms' is not known"),
 }
@@ -191,8 +183,10 @@ PLACED: dict[str, tuple[Change, str]] = {
 # Anywhere: the change and the finding with its file.
 CHANGED: dict[str, tuple[Change, str]] = {
     "an extra task": (copy_row(task="dlrm-20x4/test/50"), f"{ROWS}, task dlrm-20x4/test/50, seed 0: {NO_TASK}"),
-    "a training task": (set_row(task="dlrm-20x4/train/3"), f"{ROWS}, task dlrm-20x4/train/3, seed 0: {NO_TASK}"),
-    "a task with a line break": (copy_row(task="x\n1 entry"), rf"{ROWS}, task 'x\\n1 entry', seed 0: {NO_TASK}"),
+    "a task with a line break": (
+        copy_row(task="x\n1 entry"),
+        rf"{ROWS}, task x.1 entry, seed 0: rows.250.task is refused",
+    ),
     "fewer seeds than declared": (
         rows(lambda rows: rows.__delitem__(slice(200, None))),
         f"{ROWS}, task {TASK3}, seed 4: The task is missing",
@@ -208,71 +202,21 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "the best run called deterministic": (
         only_best_seed,
-        f"{TOML}: agent.uses_chance is false, but ShardGym's agent 'random' does use chance",
-    ),
-    "an edited score": (
-        toml_pattern("mean_cost_ms = .*", "mean_cost_ms = 6.5"),
-        f"{TOML}: scores.mean_cost_ms is 6.5, but the placements cost 9",
-    ),
-    "a score of NaN": (
-        toml_pattern("mean_cost_ms = .*", "mean_cost_ms = nan"),
-        f"{TOML}: scores.mean_cost_ms is refused: .* it is nan",
+        f"{TOML}: agent.uses_chance is false, but must be true for ShardGym's agent 'random'",
     ),
     "a hard task left out as a failure": (
         set_row(placement=None),
         f"{TOML}: scores.failures is 0, but 1 placements are null",
     ),
-    "another suite's hash": (
-        toml_pattern(r'(dlrm-20x4"\nsha256 = ")....', r"\1dead"),
-        f"{TOML}: suite.sha256 is dead.* but here it is 8ae7",
-    ),
-    "another cost model's hash": (
-        toml_pattern(r'(analytical"\nsha256 = ")....', r"\1dead"),
-        f"{TOML}: cost_model.sha256 is dead",
-    ),
-    "another track declared": (
-        lambda entry: (entry.toml("simulated", "measured"), entry.toml("[hardware]", ONE_GPU)),
-        f"{TOML}: track is 'measured', but in simulated/dlrm-20x4 it must be 'simulated'",
-    ),
-    "planning queries not declared": (
-        toml_pattern(r"(\[planning\])\nqueries = .*", r"\1"),
-        f"{TOML}: The key 'planning.queries' is missing",
-    ),
-    "training on the test split": (
-        learns_from("dlrm-20x4/test"),
-        rf"{TOML}: training.data names 'dlrm-20x4/test', which holds \d+ tables of the test tasks of dlrm-20x4",
-    ),
-    "training on another suite's test tables": (
-        learns_from("mixdim-4/test"),
-        f"{TOML}: training.data names 'mixdim-4/test', which holds",
-    ),
-    "training on the whole pool": (
-        learns_from("pool/dlrm-2021"),
-        f"{TOML}: training.data names 'pool/dlrm-2021', which holds",
-    ),
-    "training data that do not exist": (
-        learns_from("secret"),
-        f"{TOML}: training.data names 'secret'. Training data are named",
-    ),
-    "an agent that does not learn and says so": (
-        learns_from("other: logs"),
-        f"{TOML}: agent.learns is true, but ShardGym's agent 'random' does not",
-    ),
     # Files
     "NaN": (device_text("NaN"), f"{ROWS}: It is not readable JSON: the number NaN is not allowed"),
-    "infinity": (device_text("1e999"), f"{ROWS}: It is not readable JSON: the number 1e999 is too large"),
     "an integer too long to read": (device_text("9" * 5000), f"{ROWS}: It is not readable JSON"),
     "a doubled key": (
         lambda entry: entry.text(lambda text: text.replace('"seed":0,', '"seed":0,"seed":1,', 1), ROWS),
         f"{ROWS}: It is not readable JSON: the key 'seed'",
     ),
-    "a future schema": (
-        lambda entry: entry.text(lambda text: text.replace('"schema":1', '"schema":7', 1), ROWS),
-        f"{ROWS}: It has schema 7",
-    ),
     "a row that is no object": (rows(lambda rows: rows.append(5)), rf"{ROWS}: rows.250 is refused"),
     "a list for an object": (content(b"[]"), f"{ROWS}: It must be an object"),
-    "placements that are not UTF-8": (content(b'{"schema":1,"rows":["\xff"]}'), f"{ROWS}: It is not readable JSON"),
     "a pickle": (content(pickle.dumps({"schema": 1, "rows": []})), f"{ROWS}: It is not readable JSON"),
     "a bomb of brackets": (content(b"[" * 500_000 + b"]" * 500_000), f"{ROWS}: It is not readable JSON"),
     "not UTF-8": (
@@ -281,19 +225,14 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "an oversized file": (content(b"#" * 32_769, TOML), f"{TOML}: It has 32,769 bytes; the limit is 32,768"),
     "a missing file": (lambda entry: (entry.path / ROWS).unlink(), f"{ROWS}: The file is missing"),
-    "a missing description": (lambda entry: (entry.path / TOML).unlink(), f"{TOML}: The file is missing"),
     "a hidden file": (add_file(".hidden"), ".hidden: An entry holds entry.toml, placements.json and nothing"),
-    "a program": (add_file("setup.py"), "setup.py: An entry holds"),
     "a folder inside": (lambda entry: (entry.path / "more").mkdir(), "more: An entry holds"),
     "an executable file": (lambda entry: (entry.path / ROWS).chmod(0o755), f"{ROWS}: It is executable"),
     "a pipe": (
         lambda entry: ((entry.path / ROWS).unlink(), os.mkfifo(entry.path / ROWS)),
         f"{ROWS}: It is no regular file",
     ),
-    "a folder for a file": (
-        lambda entry: ((entry.path / ROWS).unlink(), (entry.path / ROWS).mkdir()),
-        f"{ROWS}: It ",
-    ),
+    "a folder for a file": (lambda entry: ((entry.path / ROWS).unlink(), (entry.path / ROWS).mkdir()), f"{ROWS}: It "),
 }
 
 REFUSED: list[Any] = [

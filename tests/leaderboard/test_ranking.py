@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import ranking, statistics
-from shard_gym.leaderboard.ranking import (
-    IMPROVED_BY,
-    competitors,
-    improvements,
-    load_leaderboards,
-    update_best_known,
-)
+from shard_gym.leaderboard.ranking import IMPROVED_BY, competitors, improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import best_known as best_known_module
 from shard_gym.suites import load_suite
@@ -70,12 +63,6 @@ def test_each_gpu_and_layout_has_a_leaderboard_of_its_own(root: Path, add_measur
         ("NVIDIA H200", ["measured-greedy", "same-gpu"]),
         ("NVIDIA H200 (sequential)", ["one-gpu"]),
     ]
-
-
-def test_an_invalid_folder_gives_no_leaderboards(root: Path, random_entry) -> None:
-    random_entry.rows(lambda rows: rows.pop(3))
-    with pytest.raises(DamagedFileError, match=r"1 finding, the first: .*task dlrm-20x4/test/3, seed 0"):
-        load_leaderboards(root)
 
 
 # Competitors across suites
@@ -141,24 +128,21 @@ def worsen(path: Path, tasks: list[str]) -> None:
     path.write_text(json.dumps(record))
 
 
-def test_heuristics_improve_no_best_known_placement(made: Path) -> None:
-    assert improvements(verify_all(made)[0]) == {}
-
-
 def test_improvements_are_found_and_written(made: Path, known_file: Path) -> None:
     before = known_file.read_bytes()
     names = [f"{SUITE}/test/3", f"{SUITE}/test/40"]
-    worsen(known_file, names)
     entries, _ = verify_all(made)
+    assert improvements(entries) == {}
+    worsen(known_file, names)
     found = improvements(entries)
     assert list(found) == [SUITE]
-    assert [each.task for each in found[SUITE]] == names
+    assert list(found[SUITE]) == names
     lowest = min(each.costs_ms[:, 3].min() for each in entries if each.folder.track == "simulated")
-    assert found[SUITE][0].cost_ms == lowest
+    assert found[SUITE][names[0]].cost_ms == lowest
     assert update_best_known(SUITE, found[SUITE]) == known_file
     best = best_known(load_suite(SUITE), make_cost_model("analytical"))
     assert best[names[0]].cost_ms == pytest.approx(lowest, rel=1e-12)
-    assert np.array_equal(best[names[0]].placement, found[SUITE][0].placement)
+    assert np.array_equal(best[names[0]].placement, found[SUITE][names[0]].placement)
     # The other tasks and the words about the search effort are unchanged.
     record, old = json.loads(known_file.read_text()), json.loads(before)
     others = {name: entry for name, entry in old["splits"]["test"].items() if name not in names}

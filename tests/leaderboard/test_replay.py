@@ -1,20 +1,15 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shard_gym.agents import make_agent
-from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
-
-SUITE = "dlrm-20x4"
 
 
 @pytest.mark.parametrize("slug", ["random", "size-greedy"])
@@ -25,9 +20,6 @@ def test_agents_of_shard_gym_repeat_their_placements(made: Path, verified, slug:
     assert row is not None
     assert (row.tasks, row.placements, findings) == (3, entry.sha256, [])
     assert row.seconds > 0
-
-
-def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
     assert not can_replay(verified(made, "measured-greedy"))
 
 
@@ -36,9 +28,7 @@ def test_measured_entries_are_not_replayed(made: Path, verified) -> None:
     [
         ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
         ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot be made as declared"),
-        ("options = {}", 'options = {cost_model = "analytical"}', "as declared: no agent has the option"),
-        ("options = {}", 'options = {name = "random"}', "as declared: no agent has the option"),
-        ("options = {}", "options = {max_seconds = 1}", "entry.toml: The agent cannot be made as declared"),
+        ("options = {}", 'options = {cost_model = "x"}', "entry.toml: The agent cannot be made as declared"),
         ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
     ],
 )
@@ -52,22 +42,13 @@ def test_a_wrong_declaration_of_the_agent_is_found(
     assert message in str(findings[0])
 
 
-def test_the_placements_of_every_seed_are_compared(root: Path, random_entry, verified) -> None:
-    greedy = evaluate(make_agent("lookup-greedy"), SUITE)
-    placements = {result.task: result.placement for result in greedy.tasks}
-
-    def replace_seed(rows) -> None:
-        for row in rows:
-            if row["seed"] == 3:
-                row["placement"] = placements[row["task"]]
-
-    random_entry.rows(replace_seed)
-    claim = next(each for each in random_entry.findings() if "scores.mean_cost_ms" in each)
-    old, new = re.findall(r"[0-9.]+[0-9]", claim.split("mean_cost_ms is ")[1])
-    random_entry.toml(f"mean_cost_ms = {old}", f"mean_cost_ms = {new}")
-    _, findings = replay(verified(root, "random"), 5)
-    assert [finding.seed for finding in findings] == [3]
-    assert "placements.json, task dlrm-20x4/test/" in str(findings[0])
+def test_the_placements_of_every_seed_are_compared(made: Path, verified) -> None:
+    entry = verified(made, "random")
+    costs = entry.costs_ms.copy()
+    costs[3] += 1.0
+    _, (finding,) = replay(replace(entry, costs_ms=costs), 5)
+    assert finding.seed == 3
+    assert "placements.json, task dlrm-20x4/test/" in str(finding)
 
 
 def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified) -> None:
@@ -114,10 +95,8 @@ def test_the_leaderboard_has_the_replayed_times(root: Path, times: Path) -> None
         ('"schema": 1', '"schema": 2', "It has schema 2"),
         ('"tasks": 3', '"tasks": 0', "entries.simulated/dlrm-20x4/random.tasks is refused"),
         ('"tasks": 3', '"tasks": 51', "taken with 51 tasks, but there are 50"),
-        ('"tasks": 3', '"tasks": 3, "by": "me"', "is not known"),
         ("0.25", "NaN", "It is not readable JSON"),
         ("dlrm-20x4/random", "dlrm-20x4/gone", "which does not exist"),
-        ("simulated/dlrm-20x4/random", "../x", "which does not exist"),
         ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but the time was taken with other placements"),
     ],
 )
@@ -127,12 +106,6 @@ def test_times_that_cannot_be_of_an_entry_are_found(root: Path, times: Path, old
     times.write_text(text.replace(old, new))
     found = findings_of(root)
     assert any(each.startswith("replayed.json: ") and message in each for each in found), found
-
-
-def test_times_of_changed_placements_are_found(root: Path, times: Path, random_entry) -> None:
-    random_entry.text(lambda text: text.replace('{"task"', ' {"task"', 1), "placements.json")
-    (finding,) = findings_of(root)
-    assert "'simulated/dlrm-20x4/random', but the time was taken with other placements" in finding
 
 
 def test_an_invalid_entry_is_not_reported_twice(root: Path, times: Path, random_entry) -> None:

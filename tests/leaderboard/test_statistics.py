@@ -23,10 +23,6 @@ def test_interval_of_one_task_is_the_bootstrap_over_seeds() -> None:
     assert 3.8 < high < 4.5
 
 
-def test_interval_of_one_number_is_that_number() -> None:
-    assert statistics.mean_interval(np.array([[3.0]])) == (3.0, 3.0)
-
-
 def test_interval_holds_both_sources_of_chance() -> None:
     rng = np.random.default_rng(0)
     tasks, seeds = rng.normal(0, 1, (1, 50)), rng.normal(0, 3, (5, 50))
@@ -45,10 +41,6 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         low, high = statistics.percentile_interval(statistics.bootstrap_samples(costs, rng, 400).mean(axis=1))
         hits += low <= 10 <= high
     assert 0.9 <= hits / 200 <= 0.99
-
-
-def test_gap_is_the_mean_of_ratios() -> None:
-    assert statistics.gap(np.array([[2.0, 3.0], [4.0, 3.0]]), np.array([2.0, 3.0])) == pytest.approx(0.25)
 
 
 matrices = st.integers(1, 3).flatmap(
@@ -73,12 +65,6 @@ def test_improvement_counts_every_pair_of_runs(both) -> None:
     assert statistics.probability_of_improvement(first, second) + statistics.probability_of_improvement(
         second, first
     ) == pytest.approx(1.0)
-
-
-def test_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
-    values = np.array([[1000.0, 1, 2, 3, 4, 5, 6, -1000]])
-    assert statistics.interquartile_mean(values)[0] == pytest.approx(3.5 - 1.0 + 0.0 + 1.0)
-    assert statistics.interquartile_mean(np.array([[7.0]]))[0] == 7.0
 
 
 def test_interquartile_mean_is_that_of_scipy() -> None:

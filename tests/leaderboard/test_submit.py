@@ -9,9 +9,8 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.evaluations import evaluate_agent, read_evaluation, read_evaluations
-from shard_gym.leaderboard.schema import format_toml, parse_entry
+from shard_gym.leaderboard.schema import format_toml, parse
 from shard_gym.leaderboard.store import EntryFolder, entry_folder
-from shard_gym.leaderboard.submit import RawTimings
 from shard_gym.leaderboard.verify import verify_entry
 
 SUITE = "dlrm-20x4"
@@ -70,37 +69,19 @@ def test_half_a_character_is_no_name(folder: EntryFolder, greedy: Evaluation, su
         submit_as(folder, "mine", [greedy], authors=["\ud800"])
 
 
-@pytest.mark.parametrize(
-    ("chance", "count", "message"),
-    [
-        (True, 1, r"An agent that uses chance needs 5 evaluations.* got 1"),
-        (False, 2, r"An agent that uses none needs 1 evaluations.* got 2"),
-    ],
-)
-def test_there_is_one_evaluation_for_each_seed(
-    folder: EntryFolder, greedy: Evaluation, submit_as, chance: bool, count: int, message: str
-) -> None:
-    with pytest.raises(InvalidOptionError, match=message):
-        submit_as(folder, "mine", [greedy] * count, uses_chance=chance)
+def test_there_is_one_evaluation_for_each_seed(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
+    with pytest.raises(InvalidOptionError, match=r"An agent that uses chance needs 5 evaluations.* got 1"):
+        submit_as(folder, "mine", [greedy], uses_chance=True)
+    with pytest.raises(InvalidOptionError, match=r"An agent that uses none needs 1 evaluations.* got 2"):
+        submit_as(folder, "mine", [greedy] * 2)
 
 
 def test_evaluations_are_of_the_suite_and_its_test_tasks(root: Path, greedy: Evaluation, submit_as) -> None:
-    with pytest.raises(InvalidOptionError, match="an evaluation is of 'dlrm-20x4' \\('test'\\)"):
+    with pytest.raises(InvalidOptionError, match=r"of 'dlrm-40x4' .* has 50 tasks of 'dlrm-20x4' \('test'\)"):
         submit_as(EntryFolder(root, "simulated", "dlrm-40x4", "mine"), "mine", [greedy])
     trained = evaluate(make_agent("size-greedy"), SUITE, split="train")
     with pytest.raises(InvalidOptionError, match="\\('train'\\)"):
         submit_as(EntryFolder(root, "simulated", SUITE, "mine"), "mine", [trained])
-
-
-def test_the_measured_track_has_timings_and_no_other_track(root: Path, greedy: Evaluation, submit_as) -> None:
-    timings = RawTimings("NVIDIA H200", "parallel", b"{}")
-    for track, given, message in (
-        ("measured", None, "Timings belong to entries of the measured track"),
-        ("simulated", timings, "Timings belong to entries of the measured track"),
-        ("measured", timings, "The timings cannot be used"),
-    ):
-        with pytest.raises(InvalidOptionError, match=message):
-            submit_as(EntryFolder(root, track, SUITE, "mine"), "mine", [greedy], given)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +92,8 @@ def test_other_names_of_entries_are_refused(tmp_path: Path, name: str) -> None:
         entry_folder(tmp_path, name)
 
 
-def test_toml_escapes_control_characters(folder: EntryFolder) -> None:
-    entry, findings = parse_entry(format_toml({"schema": 1, "name": "del\x7f"}), folder)
+def test_toml_escapes_control_characters() -> None:
+    entry, findings = parse(format_toml({"schema": 1, "name": "del\x7f"}), "entry.toml")
     assert entry is None
     assert any("name is refused: it must be printable" in str(finding) for finding in findings)
 
@@ -134,10 +115,9 @@ def test_evaluations_are_read_as_they_were_written(tmp_path: Path, greedy: Evalu
     [
         (lambda record: [record, record], InvalidOptionError),
         (lambda record: {}, DamagedFileError),
-        (lambda record: {**record, "tasks": []}, DamagedFileError),
-        (lambda record: {**record, "more": 1}, DamagedFileError),
         (lambda record: {**record, "suite": 5}, DamagedFileError),
-        (lambda record: {**record, "tasks": [{**record["tasks"][0], "seconds": "1"}]}, DamagedFileError),
+        (lambda record: {**record, "tasks": [{**record["tasks"][0], "seconds": "x"}]}, DamagedFileError),
+        (lambda record: {**record, "tasks": [{**record["tasks"][0], "true_cost_queries": 10**400}]}, DamagedFileError),
     ],
 )
 def test_files_that_are_no_evaluation_are_refused(tmp_path: Path, greedy: Evaluation, change, error) -> None:

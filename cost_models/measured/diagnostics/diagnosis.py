@@ -161,7 +161,7 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
         session.close()
     for name, found, expected in zip(
         ("outputs", "updated weights"),
-        (outputs.reshape(4, 4), updated),
+        (np.reshape(outputs, (4, 4)), np.array(updated)),
         expected_iteration(tables, weights),
         strict=True,
     ):

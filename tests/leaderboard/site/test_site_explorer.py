@@ -52,11 +52,6 @@ def test_the_best_known_placement_is_compared_like_an_entry(
     assert (browser.chosen("left"), browser.chosen("right")) == ("best known", "random")
 
 
-def test_measured_costs_have_no_best_known(browser: Browser, site: Path) -> None:
-    browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4")
-    assert "Best known" not in browser.texts("#right option")
-
-
 def test_phases_memory_and_critical_devices_are_those_of_the_cost_model(
     browser: Browser, site: Path, digits: Digits, example: Any
 ) -> None:
@@ -143,6 +138,7 @@ def test_a_failed_task_says_so(browser: Browser, site: Path) -> None:
     browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4&task=1")
     (notice,) = browser.texts("#panels .notice")
     assert "no valid placement" in notice
+    assert "Best known" not in browser.texts("#right option")
     browser.pick("task", "0")
     assert browser.texts("#panels .notice") == []
     assert "(estimate)" in browser.texts("#panels .cost")[0]

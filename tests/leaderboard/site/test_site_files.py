@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import explain
 from shard_gym.leaderboard.ranking import competitors
-from shard_gym.leaderboard.site import STATIC, significant, site_files, write_site
+from shard_gym.leaderboard.site import STATIC, rounded, site_files, write_site
 from shard_gym.leaderboard.store import MIB
 from shard_gym.text import slug
 
@@ -110,10 +109,6 @@ def test_task_sheets_describe_the_tasks(example: Any) -> None:
             assert close([sheet["best_known_ms"], sheet["lower_bound_ms"]], [best, exact.lower_bound_ms])
 
 
-def test_equal_leaderboards_give_equal_bytes(example: Any) -> None:
-    assert site_files(example.leaderboards) == site_files(list(example.leaderboards))
-
-
 def test_the_folder_is_written_and_updated(example: Any, tmp_path: Path) -> None:
     (tmp_path / "CNAME").write_text("example.org")
     files = site_files(example.leaderboards)
@@ -126,12 +121,6 @@ def test_the_folder_is_written_and_updated(example: Any, tmp_path: Path) -> None
     assert left == {**site_files(fewer), "CNAME": b"example.org"}
     assert removed in files
     assert removed not in left
-
-
-def test_a_folder_that_cannot_be_written_is_named(example: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UnwritablePathError, match="file"):
-        write_site(example.leaderboards, tmp_path / "file" / "site")
 
 
 def test_hostile_text_stays_a_string_of_ascii_characters(example: Any, values_of: Any) -> None:
@@ -166,10 +155,10 @@ def test_failures_and_missing_numbers_are_null(measured: Any, values_of: Any) ->
 
 @given(st.lists(st.floats(-1e12, 1e12), max_size=8), st.integers(1, 9))
 def test_rounding_keeps_the_significant_digits(numbers: list[float], digits: int) -> None:
-    rounded = significant(numbers, digits)
-    for exact, value in zip(numbers, rounded, strict=True):
+    short = rounded(numbers, digits)
+    for exact, value in zip(numbers, short, strict=True):
         assert abs(value - exact) <= 0.5000001 * 10.0 ** (1 - digits) * abs(exact)
-    assert (significant(rounded, digits) == rounded).all()
+    assert rounded(short, digits) == short
 
 
 @given(st.text())
