@@ -15,7 +15,7 @@ from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.training import TrainingRun
 from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, UnknownNameError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.placement import check_placement
@@ -158,27 +158,6 @@ def test_unknown_names_are_refused_with_those_there_are(
     options: dict[str, Any], says: str, small_suite: TaskSuite
 ) -> None:
     with pytest.raises(UnknownNameError, match=says):
-        DreamShardLearner(small_suite, make_cost_model("analytical"), **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"iterations": 0},
-        {"measurements": True},
-        {"measurements": 2.5},
-        {"queries": "many"},
-        {"learning_rate": 0},
-        {"learning_rate": float("nan")},
-        {"preset": "paper", "episodes": 1},
-        {"preset": "paper", "policy_updates": -1},
-        {"preset": "paper", "entropy": -0.1},
-        {"preset": "paper", "cost_features": 1},
-    ],
-    ids=str,
-)
-def test_impossible_values_are_refused(options: dict[str, Any], small_suite: TaskSuite) -> None:
-    with pytest.raises(InvalidOptionError):
         DreamShardLearner(small_suite, make_cost_model("analytical"), **options)
 
 
