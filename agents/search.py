@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
@@ -66,12 +66,18 @@ class LocalSearchAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        budget = _Budget(self.cost_model, self.max_queries, self.max_seconds)  # the starts count
+        spent = self._budget()  # the starts count
         rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
         starts = [Neighbourhood(task, self.cost_model, placement) for placement in self._starts(task)]
-        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget)
+        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, spent)
         search.run()
         return search.best
+
+    def _budget(self) -> Callable[[], bool]:
+        """A function that says whether the evaluations or the time of one task, from now on, are spent."""
+        last_query = self.cost_model.queries + self.max_queries
+        deadline = time.perf_counter() + self.max_seconds if self.max_seconds else float("inf")
+        return lambda: self.cost_model.queries >= last_query or time.perf_counter() >= deadline
 
     def _starts(self, task: Task) -> list[Placement]:
         """The placements of all greedy agents that find one, and the one packed by memory if it fits.
@@ -93,32 +99,20 @@ class LocalSearchAgent(CostGuidedAgent):
         return starts
 
 
-class _Budget:
-    """The evaluations and the time that one search may take."""
-
-    def __init__(self, model: CountedCostModel, max_queries: int, max_seconds: float | None) -> None:
-        self._model = model
-        self._last_query = model.queries + max_queries
-        self._deadline = time.perf_counter() + max_seconds if max_seconds else float("inf")
-
-    def spent(self) -> bool:
-        return self._model.queries >= self._last_query or time.perf_counter() >= self._deadline
-
-
 class _Search:
     """One search over the placements of one task; `best` is the cheapest placement found."""
 
-    def __init__(self, current: Neighbourhood, rng: np.random.Generator, budget: _Budget) -> None:
+    def __init__(self, current: Neighbourhood, rng: np.random.Generator, spent: Callable[[], bool]) -> None:
         self._current = current
         self._rng = rng
-        self._budget = budget
+        self._spent = spent
         self.best = current.placement
         self._best_cost = float(current.costs.exact)
 
     def run(self) -> None:
         """Descend, perturb, and return if the perturbation found nothing better, until the budget is spent."""
         self._descend()
-        while not self._budget.spent():
+        while not self._spent():
             local_optimum, cost = self._current.placement, self._current.costs.smoothed
             if not self._perturb():
                 return
@@ -128,7 +122,7 @@ class _Search:
 
     def _descend(self) -> None:
         """Apply moves that lower the cost until none does."""
-        while not self._budget.spent() and self._improve():
+        while not self._spent() and self._improve():
             pass
 
     def _improve(self) -> bool:
@@ -140,7 +134,7 @@ class _Search:
             if costs.smoothed[best] < self._current.costs.smoothed - MIN_GAIN_MS:
                 self._current.set_placement(self._current.placement_after(batch, best))
                 return True
-            if self._budget.spent():
+            if self._spent():
                 return False
         return False
 

@@ -52,9 +52,7 @@ class DreamShardLearner(Learner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     Args:
-        suite: the tasks to learn from.
-        cost_model: the true cost.
-        seed: of everything random.
+        suite, cost_model, seed: see `Learner`.
         name: of the agent.
         preset: "dream-search" or "paper".
         changes: options of the preset that differ from its defaults.
@@ -120,7 +118,7 @@ class DreamShardLearner(Learner):
         return costs
 
     def _measured(self, tables: Tables, topology: Topology, placement: Placement) -> float:
-        """The true cost of `placement` in ms; it is recorded."""
+        """The true cost of `placement` in ms, recorded: the one place where the agent asks for it."""
         estimate = self.cost_model.estimate(placement, tables, topology)
         self._recorder.add(tables, topology, placement, estimate)
         return estimate.total_ms

@@ -32,11 +32,7 @@ class DeviceFeatures(BaseFeaturesExtractor):
 
 
 class ActorAndCritic(nn.Module):
-    """A scorer and a critic without shared weights.
-
-    Args:
-        width: of their hidden layers.
-    """
+    """A scorer and a critic without shared weights."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
