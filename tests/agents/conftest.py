@@ -1,12 +1,15 @@
-"""A small suite that every agent that learns can be trained on, and tasks whose tables hardly fit."""
+"""A small suite that every agent that learns can be trained on, tasks whose tables hardly fit, and planted optima."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from shard_gym.agents.training import Learner, Report
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSuite
@@ -46,3 +49,31 @@ def dead_end(packing_task: Callable[..., Task]) -> Task:
     The largest comes first in every order, and the emptiest (or first) device is the wrong one.
     """
     return packing_task((60, 50, 50), (100, 60), (30.0, 20.0, 20.0))
+
+
+@pytest.fixture(scope="session")
+def planted_suite(planted_task: Callable[..., Any]) -> Callable[..., tuple[TaskSuite, np.ndarray]]:
+    """Makes a suite of tables that come in groups of equals, and what the best placement of each task costs, ms."""
+
+    def make(rng: np.random.Generator, count: int, groups: int, devices: int) -> tuple[TaskSuite, np.ndarray]:
+        pairs = [planted_task(rng, groups, devices) for _ in range(count)]
+        tasks = tuple(Task(f"planted/{n}", task.tables, task.topology) for n, (task, _) in enumerate(pairs))
+        model = AnalyticalCostModel()
+        costs = [model.estimate(best, task.tables, task.topology).total_ms for task, best in pairs]
+        return TaskSuite("planted", tasks), np.array(costs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained() -> Callable[[Learner], list[Report]]:
+    """Trains a learner to its end, without a folder; the reports of its iterations."""
+
+    def train(learner: Learner) -> list[Report]:
+        reports = []
+        while learner.iteration < learner.iterations:
+            reports.append(learner.iterate())
+            learner.iteration += 1
+        return reports
+
+    return train
