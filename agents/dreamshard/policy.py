@@ -24,13 +24,7 @@ from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 
 
 def new_policy(rng: np.random.Generator, features: NDArray[np.float32] | None = None) -> FloatWeights:
-    """Weights of an untrained policy.
-
-    Args:
-        rng: draws them.
-        features: (M, 21), `Tables.features` of the training tables, which the inputs are normalized over; None
-            leaves the inputs as they are.
-    """
+    """Weights of an untrained policy, whose inputs are normalized over (M, 21) `features` of the training tables."""
     return {
         **new_table_network(rng),
         **net.new_mlp(rng, "costs", (3, 64, LATENT)),
@@ -40,12 +34,9 @@ def new_policy(rng: np.random.Generator, features: NDArray[np.float32] | None = 
 
 
 def device_scores(weights: Weights, latent_sums: Array, costs_ms: Array) -> Array:
-    """(..., D) scores; the policy is their softmax over the legal devices.
+    """(..., D) scores, whose softmax over the legal devices is the policy.
 
-    Args:
-        weights: of the policy.
-        latent_sums: (..., D, 32), for each device the sum of the latents of its tables.
-        costs_ms: (..., D, 4), the estimated phases of each device.
+    They follow from the (..., D, 32) sums of the latents of each device's tables and its (..., D, 4) estimated phases.
     """
     costs = net.relu(net.mlp(weights, "costs", costs_ms[..., [0, 2, 3]]))
     return net.dense(weights, "score", net.joined([latent_sums, costs]))[..., 0]

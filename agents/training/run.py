@@ -184,10 +184,6 @@ class TrainingLog:
     from, so they stay in order, and a part that ended before its first iteration is overwritten. Each file begins by
     declaring all later steps void, so iterations that are repeated replace the old ones.
 
-    Args:
-        folder: created if it is missing.
-        iteration: the number of iterations that are done.
-
     Raises:
         MissingExtraError: TensorBoard is not installed.
     """

@@ -121,16 +121,10 @@ class NeuralCostModel(AdditiveCostModel):
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array | None:
-        """(..., D, 2) ms of the forward and the backward all-to-all, if they depend on all devices.
+        """(..., D, 2) ms of the forward and the backward all-to-all; None for a network whose `own_phases` have them.
 
-        Args:
-            weights: of the network.
-            phases: (..., D, 4) ms, from `own_phases`.
-            loads: (..., D, C), the `shared_loads`.
-            cluster: the topologies; its arrays are of the same library.
-
-        Returns:
-            None for a network whose `own_phases` include them.
+        They depend on the (..., D, 4) `own_phases` and the (..., D, C) `shared_loads` of all devices, and on the
+        `cluster`, whose arrays are of the same library.
         """
         return None
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
@@ -35,9 +36,8 @@ def trainable(weights: FloatWeights) -> TensorWeights:
 def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
     """AdamW for all `weights` that are trained; matrices decay, biases and shortcuts do not.
 
-    Decay matters for tasks with more devices than those of the training: without it, the shipped `dlrm-50x4` agent of
-    DreamShard had an error of 93% on its placements of dlrm-40x8, with a decay of 0.5 one of 19% (seed 0, November
-    2026). Decay needs a high learning rate.
+    Decay matters for tasks with more devices than in training (see `WEIGHT_DECAY` of DreamShard's learner), and needs
+    a high learning rate.
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name in sorted(weights):
@@ -80,24 +80,18 @@ class Samples:
         self.cost_unit = self.cost_ms.mean()
         self._inputs = torch.tensor(network.describe(data.tables))
         self._num_devices = data.phases_ms.shape[1]
-        self.members, self._devices = self._padded(data)
+        members, devices = (
+            [torch.tensor(part, dtype=torch.int64) for part in np.split(rows, data.start[1:-1])]
+            for rows in (data.members, data.devices)
+        )
+        self.members = pad_sequence(members, batch_first=True)  # with table 0 on the device D, which is dropped
+        self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
         self._topology = torch.tensor(data.topology)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
         self._clusters = {f.name: torch.tensor(getattr(clusters, f.name), dtype=torch.float32) for f in fields(Cluster)}
 
     def __len__(self) -> int:
         return len(self.cost_ms)
-
-    def _padded(self, data: CostDataset) -> tuple[Tensor, Tensor]:
-        """(P, T) rows of tables and (P, T) devices; padded with table 0 on the device D, whose loads are dropped."""
-        widest = int(np.diff(data.start).max())
-        members = np.zeros((len(data), widest), np.int64)
-        devices = np.full((len(data), widest), self._num_devices)
-        for p in range(len(data)):
-            rows = slice(int(data.start[p]), int(data.start[p + 1]))
-            members[p, : rows.stop - rows.start] = data.members[rows]
-            devices[p, : rows.stop - rows.start] = data.devices[rows]
-        return torch.tensor(members), torch.tensor(devices)
 
     def latents(self, weights: Weights, *needed: Tensor) -> Tensor:
         """(M, K) loads of the tables; with `needed`, rows of tables, those of all others may be 0.
@@ -136,7 +130,7 @@ class Samples:
             for device in range(self._num_devices)
             if (self._devices[p] == device).any()
         ]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
+        return pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
 
     @cached_property
     def used_phases_ms(self) -> Tensor:
