@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from shard_gym.agents.base import Agent, CostGuidedAgent
+from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
 from shard_gym.agents.neighbourhood import costs_with
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, placement_order
@@ -49,7 +48,7 @@ class RandomAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        rng = task_rng(self.seed, task)
         return _placed(task, rng.permutation(task.num_tables), lambda _, fitting: rng.choice(fitting))
 
 

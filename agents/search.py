@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_seed
@@ -67,7 +66,7 @@ class LocalSearchAgent(CostGuidedAgent):
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
         spent = self._budget()  # the starts count
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        rng = task_rng(self.seed, task)
         starts = [Neighbourhood(task, self.cost_model, placement) for placement in self._starts(task)]
         search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, spent)
         search.run()

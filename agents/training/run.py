@@ -56,9 +56,8 @@ class TrainingRun:
         self.folder = folder
         self.seconds = 0.0
         self._config = _config(learner, options)
-        require_writable(folder / CONFIG)
-        for path in (folder / TRAINING, folder / AGENT):
-            require_writable(path)
+        for name in (CONFIG, TRAINING, AGENT):
+            require_writable(folder / name)
         if (folder / LOG).exists() and not (folder / LOG).is_dir():
             raise UnwritablePathError(
                 f"{folder / LOG} is a file where the log's folder should be; name another folder."
