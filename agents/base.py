@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
+
+import numpy as np
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_cost_model
 from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
@@ -52,3 +55,8 @@ class CostGuidedAgent(Agent):
     def true_cost_queries(self, fingerprint: str) -> int:
         """See `Agent`."""
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
+
+
+def task_rng(seed: int, task: Task) -> np.random.Generator:
+    """A generator that depends on the seed and the name of the task alone, whatever was placed before."""
+    return np.random.default_rng([seed, zlib.crc32(task.name.encode())])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from shard_gym.agents.base import Agent, CostGuidedAgent
+from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
 from shard_gym.agents.neighbourhood import costs_with
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.base import FloatArray, placement_order
@@ -18,20 +17,25 @@ from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
 
-def _fitting(task: Task, table: int, free: np.ndarray) -> np.ndarray:
-    """The devices where `table` still fits.
+def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
+    """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says.
 
     Raises:
-        NoPlacementFoundError: there is none.
+        NoPlacementFoundError: a table fits nowhere.
     """
-    needed = task.tables.memory_bytes[table]
-    fitting = np.flatnonzero(free >= needed)
-    if fitting.size == 0:
-        raise NoPlacementFoundError(
-            f"Table {task.tables.names[table]} of task {task.name!r} needs {format_bytes(needed)}, but the emptiest "
-            f"device has {format_bytes(free.max())} free after the tables placed before it."
-        )
-    return fitting
+    placement = np.empty(task.num_tables, np.int64)
+    free = task.topology.memory_cap_bytes.copy()
+    for table in order:
+        needed = task.tables.memory_bytes[table]
+        fitting = np.flatnonzero(free >= needed)
+        if fitting.size == 0:
+            raise NoPlacementFoundError(
+                f"Table {task.tables.names[table]} of task {task.name!r} needs {format_bytes(needed)}, but the "
+                f"emptiest device has {format_bytes(free.max())} free after the tables placed before it."
+            )
+        device = placement[table] = choose(table, fitting)
+        free[device] -= needed
+    return placement
 
 
 class RandomAgent(Agent):
@@ -44,13 +48,8 @@ class RandomAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
-        placement = np.empty(task.num_tables, np.int64)
-        free = task.topology.memory_cap_bytes.copy()
-        for table in rng.permutation(task.num_tables):
-            placement[table] = rng.choice(_fitting(task, table, free))
-            free[placement[table]] -= task.tables.memory_bytes[table]
-        return placement
+        rng = task_rng(self.seed, task)
+        return _placed(task, rng.permutation(task.num_tables), lambda _, fitting: rng.choice(fitting))
 
 
 TableScore = Callable[[Tables], FloatArray]
@@ -89,16 +88,14 @@ class GreedyAgent(Agent):
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
         scores = self.score(task.tables)
-        placement = np.empty(task.num_tables, np.int64)
-        free = task.topology.memory_cap_bytes.copy()
         load = np.zeros(task.num_devices)
-        for table in np.argsort(-scores, kind="stable"):
-            fitting = _fitting(task, table, free)
-            device = fitting[load[fitting].argmin()]
-            placement[table] = device
+
+        def choose(table: int, fitting: np.ndarray) -> int:
+            device: int = fitting[load[fitting].argmin()]
             load[device] += scores[table]
-            free[device] -= task.tables.memory_bytes[table]
-        return placement
+            return device
+
+        return _placed(task, np.argsort(-scores, kind="stable"), choose)
 
 
 PAPER_SCORES: Mapping[str, TableScore] = {
@@ -130,16 +127,15 @@ class CostGreedyAgent(CostGuidedAgent):
         cluster = task.topology.cluster()
         loads = model.table_loads(task.tables, task.topology)
         device_loads = np.zeros((task.num_devices, model.num_loads))
-        placement = np.empty(task.num_tables, np.int64)
-        free = task.topology.memory_cap_bytes.copy()
-        for table in placement_order(loads, task.topology, model):
-            fitting = _fitting(task, table, free)
+
+        def choose(table: int, fitting: np.ndarray) -> int:
             joined = model.add(device_loads[fitting], loads[table])
             own_phases = model.device_phases(device_loads)
             phases, cost = costs_with(model, cluster, device_loads, own_phases, (fitting, joined))
             own = phases[np.arange(len(fitting)), fitting].sum(axis=-1)
             best = np.lexsort((own, cost))[0]
-            placement[table] = fitting[best]
-            device_loads[fitting[best]] = joined[best]
-            free[fitting[best]] -= task.tables.memory_bytes[table]
-        return placement
+            device: int = fitting[best]
+            device_loads[device] = joined[best]
+            return device
+
+        return _placed(task, placement_order(loads, task.topology, model), choose)

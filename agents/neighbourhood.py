@@ -34,17 +34,10 @@ def costs_with(
     own_phases: FloatArray,
     *new_loads: NewLoads,
 ) -> tuple[FloatArray, FloatArray]:
-    """The costs of M variants of one placement. Only the devices with new loads are computed again.
+    """The (M, D, 4) phases and (M,) iteration costs, ms, of M variants of a placement with (D, K) `device_loads`.
 
-    Args:
-        model: the cost model.
-        cluster: the topology.
-        device_loads: (D, K) float64, the loads of the placement.
-        own_phases: (D, 4) float64, `model.device_phases(device_loads)`.
-        new_loads: one entry for each device that differs in a variant.
-
-    Returns:
-        The (M, D, 4) phases and the (M,) iteration costs, ms.
+    Only the devices with `new_loads`, one entry for each that differs in a variant, are computed again; `own_phases`
+    is `model.device_phases(device_loads)`.
     """
     phases = _replaced(own_phases, [(device, model.device_phases(loads)) for device, loads in new_loads])
     shared = _replaced(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import CostModel, CountedCostModel, CountedEstimates, additive_estimate
+from shard_gym.cost_models import CostModel, additive_estimate
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
@@ -69,14 +68,20 @@ class LocalSearchAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        budget = _Budget(self.cost_model, self.max_queries, self.max_seconds)  # the starts count
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        spent = self._budget()  # the starts count
+        rng = task_rng(self.seed, task)
         model = self.additive_model(task)
         starts = [Neighbourhood(task, model, placement) for placement in self._starts(task)]
         batch = BATCH if model is self.cost_model else 1
-        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, budget, batch)
+        search = _Search(min(starts, key=lambda start: float(start.costs.exact)), rng, spent, batch)
         search.run()
         return search.best
+
+    def _budget(self) -> Callable[[], bool]:
+        """A function that says whether the evaluations or the time of one task, from now on, are spent."""
+        last_query = self.cost_model.queries + self.max_queries
+        deadline = time.perf_counter() + self.max_seconds if self.max_seconds else float("inf")
+        return lambda: self.cost_model.queries >= last_query or time.perf_counter() >= deadline
 
     def _starts(self, task: Task) -> list[Placement]:
         """The placements of all greedy agents that find one, and the one packed by memory if it fits.
@@ -98,33 +103,21 @@ class LocalSearchAgent(CostGuidedAgent):
         return starts
 
 
-class _Budget:
-    """The evaluations and the time that one search may take."""
-
-    def __init__(self, model: CountedCostModel | CountedEstimates, max_queries: int, max_seconds: float | None) -> None:
-        self._model = model
-        self._last_query = model.queries + max_queries
-        self._deadline = time.perf_counter() + max_seconds if max_seconds else float("inf")
-
-    def spent(self) -> bool:
-        return self._model.queries >= self._last_query or time.perf_counter() >= self._deadline
-
-
 class _Search:
     """One search over the placements of one task; `best` is the cheapest placement found."""
 
-    def __init__(self, current: Neighbourhood, rng: np.random.Generator, budget: _Budget, batch: int) -> None:
+    def __init__(self, current: Neighbourhood, rng: np.random.Generator, spent: Callable[[], bool], batch: int) -> None:
         self._current = current
         self._batch = batch
         self._rng = rng
-        self._budget = budget
+        self._spent = spent
         self.best = current.placement
         self._best_cost = float(current.costs.exact)
 
     def run(self) -> None:
         """Descend, perturb, and return if the perturbation found nothing better, until the budget is spent."""
         self._descend()
-        while not self._budget.spent():
+        while not self._spent():
             local_optimum, cost = self._current.placement, self._current.costs.smoothed
             if not self._perturb():
                 return
@@ -134,7 +127,7 @@ class _Search:
 
     def _descend(self) -> None:
         """Apply moves that lower the cost until none does."""
-        while not self._budget.spent() and self._improve():
+        while not self._spent() and self._improve():
             pass
 
     def _improve(self) -> bool:
@@ -146,7 +139,7 @@ class _Search:
             if costs.smoothed[best] < self._current.costs.smoothed - MIN_GAIN_MS:
                 self._current.set_placement(self._current.placement_after(batch, best))
                 return True
-            if self._budget.spent():
+            if self._spent():
                 return False
         return False
 

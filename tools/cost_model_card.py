@@ -40,23 +40,14 @@ CRITEO_ROWS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measurement and the prediction of the model.
+    """One measurement and the prediction of the model."""
 
-    Attributes:
-        label: the setting, within its group.
-        measured: the published value in ms, or a ratio of times; a text if it is not comparable.
-        predicted: the prediction in the same unit; None if it is not comparable.
-        unit: "ms", or "" for a ratio of times.
-        sets: the constant that was set from this row, or "".
-        not_comparable: the reason for no prediction, or "".
-    """
-
-    label: str
-    measured: float | str
-    predicted: float | None
-    unit: str = "ms"
-    sets: str = ""
-    not_comparable: str = ""
+    label: str  # the setting, within its group
+    measured: float | str  # the published value in ms, or a ratio of times; a text if it is not comparable
+    predicted: float | None  # in the same unit; None if it is not comparable
+    unit: str = "ms"  # "" for a ratio of times
+    sets: str = ""  # the constant that was set from this row
+    not_comparable: str = ""  # the reason for no prediction
 
     @property
     def ratio(self) -> float:
@@ -78,7 +69,9 @@ def compare(model: AdditiveCostModel) -> list[Group]:
     """Every measurement with the prediction of `model`, in the order of the file."""
     return [
         Group(
-            *(group[key] for key in ("title", "source", "setting")),
+            group["title"],
+            group["source"],
+            group["setting"],
             group.get("quantity") == "iteration",
             [_compare(group, row, model) for row in group["rows"]],
         )

@@ -96,14 +96,7 @@ class DreamShardAgent(Agent):
 def load_dreamshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> DreamShardAgent:
-    """The agent of a training run.
-
-    Args:
-        arrays: the weights, under the prefixes `COST` and `POLICY`.
-        about: the agent's name, and the preset and options it was trained with.
-        cost_model: the true cost; not evaluated.
-        seed: of the local search.
-        changes: `queries` to place with, for `dream-search`.
+    """The agent of a training run; `changes` are `queries` to place with, for `dream-search`.
 
     Raises:
         InvalidCheckpointError: the arrays are not those of such an agent.

@@ -42,7 +42,8 @@ MEASURE, TRAIN_SURROGATE, TRAIN_POLICY = range(3)
 
 WEIGHT_DECAY = 0.5
 """Of the surrogate of `dream-search`, for tasks with more devices than in training. Trained on dlrm-50x4 (seed 0), its
-mean error on its own placements for the first ten tasks of dlrm-40x8 is 19%. Without decay it is 93% over the suite."""
+mean error on its own placements for the first ten tasks of dlrm-40x8 is 19%. Without decay it is 93% over the suite
+(November 2026)."""
 
 DATA, COST_OPTIMIZER, POLICY_OPTIMIZER = "data.", "cost_optimizer.", "policy_optimizer."
 """Prefixes of the arrays of a state that are not weights."""
@@ -52,9 +53,7 @@ class DreamShardLearner(Learner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     Args:
-        suite: the tasks to learn from.
-        cost_model: the true cost.
-        seed: of everything random.
+        suite, cost_model, seed: see `Learner`.
         name: of the agent.
         preset: "dream-search" or "paper".
         changes: options of the preset that differ from its defaults.

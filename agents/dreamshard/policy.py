@@ -13,57 +13,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.features import (
+    LATENT,
     fitted_feature_normalization,
-    new_feature_normalization,
+    new_table_network,
     plain_features,
 )
-from shard_gym.cost_models.neural.network import (
-    Array,
-    FloatWeights,
-    Weights,
-    dense,
-    joined,
-    mlp,
-    new_dense,
-    new_mlp,
-    normalized,
-    relu,
-)
-from shard_gym.tables import FEATURE_NAMES
-
-LATENT = 32
+from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 
 
 def new_policy(rng: np.random.Generator, features: NDArray[np.float32] | None = None) -> FloatWeights:
-    """Weights of an untrained policy.
-
-    Args:
-        rng: draws them.
-        features: (M, 21), `Tables.features` of the training tables, which the inputs are normalized over; None
-            leaves the inputs as they are.
-    """
+    """Weights of an untrained policy, whose inputs are normalized over (M, 21) `features` of the training tables."""
     return {
-        **new_feature_normalization(),
-        **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
-        **new_mlp(rng, "costs", (3, 64, LATENT)),
-        **new_dense(rng, "score", 2 * LATENT, (2 * LATENT, 1)),
+        **new_table_network(rng),
+        **net.new_mlp(rng, "costs", (3, 64, LATENT)),
+        **net.new_dense(rng, "score", 2 * LATENT, (2 * LATENT, 1)),
         **({} if features is None else fitted_feature_normalization(plain_features(features))),
     }
 
 
-def table_latents(weights: Weights, features: Array) -> Array:
-    """(..., 32) of tables with (..., 21) features: an MLP (21, 128, 32), ReLU on both layers."""
-    return relu(mlp(weights, "table", normalized(weights, "features", plain_features(features))))
-
-
 def device_scores(weights: Weights, latent_sums: Array, costs_ms: Array) -> Array:
-    """(..., D) scores; the policy is their softmax over the legal devices.
+    """(..., D) scores, whose softmax over the legal devices is the policy.
 
-    Args:
-        weights: of the policy.
-        latent_sums: (..., D, 32), for each device the sum of the latents of its tables.
-        costs_ms: (..., D, 4), the estimated phases of each device.
+    They follow from the (..., D, 32) sums of the latents of each device's tables and its (..., D, 4) estimated phases.
     """
-    costs = relu(mlp(weights, "costs", costs_ms[..., [0, 2, 3]]))
-    return dense(weights, "score", joined([latent_sums, costs]))[..., 0]
+    costs = net.relu(net.mlp(weights, "costs", costs_ms[..., [0, 2, 3]]))
+    return net.dense(weights, "score", net.joined([latent_sums, costs]))[..., 0]

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from shard_gym.agents.dreamshard.options import PaperOptions
-from shard_gym.agents.dreamshard.policy import device_scores, new_policy, table_latents
+from shard_gym.agents.dreamshard.policy import device_scores, new_policy
 from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.neural.features import plain_features, table_latents
 from shard_gym.cost_models.neural.network import Weights
 from shard_gym.cost_models.neural.training import as_arrays, new_optimizer, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
@@ -22,17 +23,7 @@ placement by so much that the differences between complete episodes would vanish
 
 
 class PolicyTraining:
-    """The policy and its optimizer.
-
-    Args:
-        suite: the training tasks.
-        rng: draws the first weights.
-        options: of the preset `paper`.
-
-    Attributes:
-        weights: tensors by name; changed in place.
-        optimizer: Adam.
-    """
+    """The policy and its optimizer. `weights` are tensors by name, changed in place."""
 
     def __init__(self, suite: TaskSuite, rng: np.random.Generator, options: PaperOptions) -> None:
         self._suite = suite
@@ -69,14 +60,7 @@ def advantages(rollout: Rollout) -> FloatArray:
 
 
 def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, entropy_weight: float) -> Tensor:
-    """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps (dreamshard/training.py).
-
-    Args:
-        weights: of the policy, tensors.
-        steps: of N episodes.
-        advantage: (N,).
-        entropy_weight: of the bonus.
-    """
+    """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps of N episodes (dreamshard/training.py)."""
     log_probabilities = action_log_probabilities(weights, steps)
     taken, actions = torch.tensor(steps.taken), torch.tensor(steps.actions)
     chosen = log_probabilities.gather(-1, actions[..., None])[..., 0]
@@ -87,7 +71,7 @@ def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, en
 
 def action_log_probabilities(weights: Weights, steps: Trajectories) -> Tensor:
     """(N, T, D) log of the probability of each device at each step; -inf where it is illegal."""
-    latents = table_latents(weights, torch.tensor(steps.features))
+    latents = table_latents(weights, plain_features(torch.tensor(steps.features)))
     placed = torch.nn.functional.one_hot(torch.tensor(steps.actions), steps.legal.shape[-1]).float()
     placed = (placed * torch.tensor(steps.taken)[..., None])[..., None] * latents[..., None, :]
     scores = device_scores(weights, placed.cumsum(dim=1) - placed, torch.tensor(steps.costs_ms))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.dreamshard.policy import device_scores, table_latents
+from shard_gym.agents.dreamshard.policy import device_scores
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.neural.features import plain_features, table_latents
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.state import COMPLETE, advance, initial_state
@@ -64,18 +65,17 @@ def play(
     *,
     cost_features: bool = True,
 ) -> Rollout:
-    """Play the N episodes of `problem` to their ends.
+    """Play the N episodes of `problem`, which was prepared with `model`, to their ends.
 
     Args:
-        problem: prepared with `model`.
-        model: estimates the costs.
+        problem, model: the tasks, and what estimates their costs.
         weights: of the policy.
         rng: draws the devices; with None the most likely ones are taken.
         cost_features: whether the policy sees the estimated costs.
     """
     state, step_model = initial_state(problem, model), _WithoutTotals(model)
     features = problem.tables.features[problem.row]
-    latents = table_latents(weights, features)
+    latents = table_latents(weights, plain_features(features))
     longest, episodes = int(problem.num_tables.max()), np.arange(problem.num_envs)
     latent_sums = np.zeros((problem.num_envs, problem.max_devices, latents.shape[-1]), np.float32)
     shape = (problem.num_envs, longest, problem.max_devices)

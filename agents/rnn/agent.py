@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from shard_gym.agents.base import Agent
+from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.rnn.network import PlacementNetwork, decode
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_seed
@@ -53,7 +52,7 @@ class RnnAgent(Agent):
                 f"{self.name} was trained for at most {most} devices, and its output layer has one unit for each; "
                 f"task {task.name!r} has {task.num_devices}. Train it on a suite with as many."
             )
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        rng = task_rng(self.seed, task)
         noise = gumbel_noise(rng, task.num_tables, 1, most) if self.sample else None
         with torch.no_grad(), one_thread():
             decoded = decode(self.network, task, noise)

@@ -38,9 +38,7 @@ class RnnLearner(Learner):
     than random on every suite, with 3,000 it reaches 7.33 ms on dlrm-20x4 (seed 0; random 9.97, local search 6.90).
 
     Args:
-        suite: the tasks to learn from.
-        cost_model: the true cost.
-        seed: of everything random.
+        suite, cost_model, seed: see `Learner`.
         name: of the agent.
         iterations: steps of REINFORCE.
         episodes: placements in each, at least two; 300 x 10 by default.

@@ -6,7 +6,6 @@ An LSTM reads the tables, and a second one with attention chooses their devices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,18 +20,11 @@ FORBIDDEN = -1e9
 """Added to the logits of devices where the table does not fit; -inf would make NaN of the entropy."""
 
 
-class Memory(NamedTuple):
-    """The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
+Memory = tuple[Tensor, Tensor]
+"""The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
 
-    hidden: Tensor
-    cell: Tensor
-
-
-class Encoded(NamedTuple):
-    """The (T, H) states of the encoder for T tables, and their (T, H) attention keys."""
-
-    states: Tensor
-    keys: Tensor
+Encoded = tuple[Tensor, Tensor]
+"""The (T, H) states of the encoder for T tables, and their (T, H) attention keys."""
 
 
 class PlacementNetwork(nn.Module):
@@ -63,22 +55,19 @@ class PlacementNetwork(nn.Module):
     def encode(self, features: Tensor, count: int) -> tuple[Encoded, Memory]:
         """The encoder's output for (T, 21) table features, and the decoder's first memory of `count` placements."""
         states, (hidden, cell) = self.encoder(features)
-        return Encoded(states, self.key(states)), Memory(hidden.expand(count, -1), cell.expand(count, -1))
+        return (states, self.key(states)), (hidden.expand(count, -1), cell.expand(count, -1))
 
     def step(self, encoded: Encoded, table: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """(B, D) logits of the devices for one table, and the decoder's memory afterwards.
+        """(B, D) logits of the devices for the table at that position, and the decoder's memory afterwards.
 
-        Args:
-            encoded: the tables.
-            table: its position.
-            previous: (B,) int64, the device of the table before it; D before the first.
-            memory: that of the previous step.
+        `previous` is (B,) int64, the device of the table before it; D before the first.
         """
-        state = encoded.states[table].expand(len(previous), -1)
-        after = Memory(*self.decoder(torch.cat([self.device(previous), state], dim=-1), memory))
-        attention = self.score(torch.tanh(encoded.keys + self.query(after.hidden)[:, None])).squeeze(-1)
-        context = attention.softmax(dim=-1) @ encoded.states
-        return self.logits(torch.cat([after.hidden, context], dim=-1)), after
+        states, keys = encoded
+        state = states[table].expand(len(previous), -1)
+        hidden, cell = self.decoder(torch.cat([self.device(previous), state], dim=-1), memory)
+        attention = self.score(torch.tanh(keys + self.query(hidden)[:, None])).squeeze(-1)
+        context = attention.softmax(dim=-1) @ states
+        return self.logits(torch.cat([hidden, context], dim=-1)), (hidden, cell)
 
 
 def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> PlacementNetwork:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.sb3.network import DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
@@ -59,7 +58,7 @@ class SetPolicyAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        rng = np.random.default_rng([self.seed, zlib.crc32(task.name.encode())])
+        rng = task_rng(self.seed, task)
         for retry in range(self.retries + 1):
             try:
                 return self._try(task, retry / max(self.retries, 1), rng)

@@ -21,11 +21,7 @@ class MaskedDQN(DQN):
     """DQN whose random actions are legal. Those of the network are legal with `SetDQNPolicy`.
 
     Each environment explores independently. SB3's DQN draws one number for all of them, and actions from the whole
-    space.
-
-    Args:
-        exploration: returns the share of random actions.
-        arguments: see `DQN`.
+    space. `exploration` returns the share of random actions.
     """
 
     def __init__(self, *arguments: Any, exploration: Callable[[], float], **options: Any) -> None:

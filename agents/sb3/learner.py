@@ -32,7 +32,6 @@ from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
-from shard_gym.errors import unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
@@ -103,9 +102,7 @@ class Sb3Learner(Learner):
     and MaskablePPO differ only in the source of the mask.
 
     Args:
-        suite: the tasks to learn from.
-        cost_model: the true cost.
-        seed: of everything random.
+        suite, cost_model, seed: see `Learner`.
         name: "ppo", "maskable-ppo", "a2c" or "dqn".
         iterations: the number of iterations; None for the default in `ALGORITHMS`.
         num_envs: environments stepped together, at least 2; None for the default.
@@ -114,7 +111,6 @@ class Sb3Learner(Learner):
         replay: steps in DQN's replay buffer, of all environments together; unused by the others.
 
     Raises:
-        UnknownNameError: there is no such algorithm.
         InvalidOptionError: an option is out of range.
     """
 
@@ -132,8 +128,6 @@ class Sb3Learner(Learner):
         replay: int = 40_000,
     ) -> None:
         super().__init__(suite, cost_model, seed)
-        if name not in ALGORITHMS:
-            raise unknown_name("algorithm of Stable-Baselines3", name, ALGORITHMS)
         defaults = ALGORITHMS[name]
         self.name = name
         self.iterations = checked_count("iterations", defaults.iterations if iterations is None else iterations)

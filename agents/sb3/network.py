@@ -94,11 +94,7 @@ def _squashed(ratio: torch.Tensor) -> torch.Tensor:
 
 
 class DeviceEncoder(nn.Module):
-    """Embeds every device from its own and the shared features, and pools the embeddings.
-
-    Args:
-        width: of the embeddings.
-    """
+    """Embeds every device from its own and the shared features, and pools the embeddings."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -115,11 +111,7 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """One score for each device, `ILLEGAL` where the current table does not fit.
-
-    Args:
-        width: of the hidden layers.
-    """
+    """One score for each device, `ILLEGAL` where the current table does not fit."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -137,11 +129,7 @@ class DeviceScorer(nn.Module):
 
 
 class SetCritic(nn.Module):
-    """One value for each observation.
-
-    Args:
-        width: of the hidden layers.
-    """
+    """One value for each observation."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

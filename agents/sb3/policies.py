@@ -32,11 +32,7 @@ class DeviceFeatures(BaseFeaturesExtractor):
 
 
 class ActorAndCritic(nn.Module):
-    """A scorer and a critic without shared weights.
-
-    Args:
-        width: of their hidden layers.
-    """
+    """A scorer and a critic without shared weights."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -86,18 +82,11 @@ class _Dueling(ActorAndCritic):
         return values
 
 
-class SetQNetwork(QNetwork):
-    """One Q-value for each device; neither an action nor a target is ever that of an illegal device."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.q_net = _Dueling(self.net_arch[0])  # type: ignore[assignment]
-
-
 class SetDQNPolicy(DQNPolicy):
-    """For DQN."""
+    """For DQN. One Q-value for each device; neither an action nor a target is ever that of an illegal device."""
 
-    def make_q_net(self) -> SetQNetwork:
+    def make_q_net(self) -> QNetwork:
         """A new network with an extractor of its own."""
-        arguments = self._update_features_extractor(self.net_args, features_extractor=None)
-        return SetQNetwork(**arguments).to(self.device)
+        network = super().make_q_net()
+        network.q_net = _Dueling(self.net_arch[0])  # type: ignore[assignment]
+        return network

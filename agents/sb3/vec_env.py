@@ -95,10 +95,6 @@ class PlacementVecEnv(VecEnv):
         masks = self.envs.action_masks()
         return [masks[env] for env in self._get_indices(indices)]
 
-    def has_attr(self, attr_name: str) -> bool:
-        """Whether each environment has `attr_name`."""
-        return attr_name == "action_masks" or hasattr(self.envs, attr_name)
-
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of the vector environment, once for each environment."""
         return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]

@@ -56,9 +56,8 @@ class TrainingRun:
         self.folder = folder
         self.seconds = 0.0
         self._config = _config(learner, options)
-        require_writable(folder / CONFIG)
-        for path in (folder / TRAINING, folder / AGENT):
-            require_writable(path)
+        for name in (CONFIG, TRAINING, AGENT):
+            require_writable(folder / name)
         if (folder / LOG).exists() and not (folder / LOG).is_dir():
             raise UnwritablePathError(
                 f"{folder / LOG} is a file where the log's folder should be; name another folder."
@@ -183,10 +182,6 @@ class TrainingLog:
     TensorBoard reads the files of a folder in the order of their names. They are named by the iteration they start
     from, so they stay in order, and a part that ended before its first iteration is overwritten. Each file begins by
     declaring all later steps void, so iterations that are repeated replace the old ones.
-
-    Args:
-        folder: created if it is missing.
-        iteration: the number of iterations that are done.
 
     Raises:
         MissingExtraError: TensorBoard is not installed.

@@ -121,16 +121,10 @@ class NeuralCostModel(AdditiveCostModel):
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array | None:
-        """(..., D, 2) ms of the forward and the backward all-to-all, if they depend on all devices.
+        """(..., D, 2) ms of the forward and the backward all-to-all; None for a network whose `own_phases` have them.
 
-        Args:
-            weights: of the network.
-            phases: (..., D, 4) ms, from `own_phases`.
-            loads: (..., D, C), the `shared_loads`.
-            cluster: the topologies; its arrays are of the same library.
-
-        Returns:
-            None for a network whose `own_phases` include them.
+        They depend on the (..., D, 4) `own_phases` and the (..., D, C) `shared_loads` of all devices, and on the
+        `cluster`, whose arrays are of the same library.
         """
         return None
 
@@ -183,8 +177,8 @@ class NeuralCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """See `AdditiveCostModel`."""
-        phases = self.own_phases(self.weights, loads.astype(np.float32))
-        return _clipped(phases, loads[..., self.alone])
+        phases = np.maximum(self.own_phases(self.weights, loads.astype(np.float32)), 0.0)
+        return np.where((loads[..., self.alone] > 0)[..., None], phases, 0.0).astype(np.float64)
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """See `AdditiveCostModel`."""
@@ -208,8 +202,3 @@ class NeuralCostModel(AdditiveCostModel):
         total = float(loads[:, self.alone].sum())
         # The order of additions differs between placements, so leave room for rounding.
         return LEAST_SHARE * total * (1 - 1e-9), MOST_SHARE * total * (1 + 1e-9)
-
-
-def _clipped(phases: Array, alone: FloatArray) -> FloatArray:
-    """Phases without negative times; all 0 for an empty device."""
-    return np.where((alone > 0)[..., None], np.maximum(phases, 0.0), 0.0).astype(np.float64)

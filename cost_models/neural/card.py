@@ -29,11 +29,10 @@ MAX_DIMS = 8
 def make_card(
     model: NeuralCostModel, costs: SplitCosts, test_tasks: Sequence[CostDataset], hardware: str
 ) -> dict[str, Any]:
-    """The card of a fitted `model`; JSON values.
+    """The card of `model`, as `fit_cost_model` returned it; JSON values.
 
     Args:
-        model: as `fit_cost_model` returned it, with a card that has the key "fit".
-        costs: the data set it was fitted to, with test tables.
+        model, costs: the network, and the data set it was fitted to, with test tables.
         test_tasks: several placements of test tables for each task; if there are none, the card has no rankings.
         hardware: name of the machine on which the costs were measured.
 

@@ -9,29 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
+from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
+    LATENT,
     fitted_feature_normalization,
-    new_feature_normalization,
+    new_table_network,
     plain_features,
+    table_latents,
 )
-from shard_gym.cost_models.neural.network import (
-    Array,
-    FloatWeights,
-    Weights,
-    heads,
-    joined,
-    largest,
-    mlp,
-    new_heads,
-    new_mlp,
-    normalized,
-    relu,
-)
-from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
-LATENT = 32
 HIDDEN = 64
 HEADS = ("forward", "communication", "backward")
 
@@ -58,10 +48,9 @@ class DreamShardCostModel(NeuralCostModel):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **new_feature_normalization(),
-            **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
-            **new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
-            **new_mlp(rng, "overall", (LATENT, HIDDEN, 1)),
+            **new_table_network(rng),
+            **net.new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
+            **net.new_mlp(rng, "overall", (LATENT, HIDDEN, 1)),
         }
 
     @classmethod
@@ -78,13 +67,13 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`."""
-        latents = relu(mlp(weights, "table", normalized(weights, "features", inputs)))
-        return joined([latents, inputs[:, :1] * 0.0 + 1.0])
+        latents = table_latents(weights, inputs)
+        return net.joined([latents, inputs[:, :1] * 0.0 + 1.0])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """See `NeuralCostModel`."""
-        return heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
+        return net.heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """The sum of the heads, by which the authors sort tables; the head for the cost is not trained on one table."""
@@ -94,7 +83,7 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """(...) ms from the maxima of the latent sums over the devices; does not depend on the phases."""
-        return mlp(weights, "overall", cls._placement(cls._device(loads), cluster))[..., 0]
+        return net.mlp(weights, "overall", cls._placement(cls._device(loads), cluster))[..., 0]
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
@@ -104,7 +93,7 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def _placement(cls, latents: Array, cluster: Cluster) -> Array:
         """(..., 32), the latents of a placement: the maxima over its (..., D, 32) devices."""
-        return largest(latents, -2)
+        return net.largest(latents, -2)
 
 
 class MeanTablesCostModel(DreamShardCostModel):
@@ -117,7 +106,7 @@ class MeanTablesCostModel(DreamShardCostModel):
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`; the last summed latent counts the tables."""
         loads = super().latents(weights, inputs)
-        return joined([loads, loads[:, LATENT:]])
+        return net.joined([loads, loads[:, LATENT:]])
 
     @classmethod
     def _device(cls, loads: Array) -> Array:

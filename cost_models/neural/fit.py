@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -63,23 +63,14 @@ class FitOptions:
             raise wrong_kind("weight_decay", decay, "a number of at least 0")
 
 
-@dataclass(frozen=True)
-class FitProgress:
-    """State of a fit after a validation.
-
-    Attributes:
-        step: batches trained on so far.
-        steps: most batches to train on.
-        loss: mean of the last training losses.
-        validation_error: see `validation_error`.
-        best_step: the step with the smallest validation error so far, whose weights are kept.
-    """
+class FitProgress(NamedTuple):
+    """State of a fit after a validation."""
 
     step: int
     steps: int
-    loss: float
+    loss: float  # mean of the last training losses
     validation_error: float
-    best_step: int
+    best_step: int  # with the smallest validation error so far; its weights are kept
 
 
 OnProgress = Callable[[FitProgress], None]

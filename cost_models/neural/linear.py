@@ -58,8 +58,7 @@ def fit_linear(data: CostDataset) -> LinearCostModel:
 
 
 def _table_loads(tables: Tables) -> FloatArray:
-    features = np.asarray(plain_features(tables.features()), np.float64)
-    return np.concatenate([features, np.ones((len(tables), 1))], axis=1)
+    return _with_constant(np.asarray(plain_features(tables.features()), np.float64))
 
 
 def _with_constant(loads: FloatArray) -> NDArray[np.float64]:

@@ -12,31 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
+from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import (
+    LATENT,
     fitted_feature_normalization,
-    new_feature_normalization,
+    new_table_network,
     plain_features,
+    table_latents,
 )
-from shard_gym.cost_models.neural.network import (
-    Array,
-    FloatWeights,
-    Weights,
-    fitted_normalization,
-    heads,
-    joined,
-    largest,
-    mlp,
-    new_heads,
-    new_mlp,
-    new_normalization,
-    normalized,
-    relu,
-)
-from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.tables import Tables
 from shard_gym.topology import Cluster
 
-LATENT = 32
 HIDDEN = 64
 COMMUNICATION_SIZES = (128, 64, 32, 16)
 OUTPUT_BYTES = 4
@@ -69,9 +57,8 @@ class NeuroShardCostModel(NeuralCostModel):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **new_feature_normalization(),
-            **new_mlp(rng, "table", (len(FEATURE_NAMES), 128, LATENT)),
-            **new_heads(rng, "compute", LATENT, HIDDEN, 2),
+            **new_table_network(rng),
+            **net.new_heads(rng, "compute", LATENT, HIDDEN, 2),
             **new_communication(rng),
         }
 
@@ -91,15 +78,15 @@ class NeuroShardCostModel(NeuralCostModel):
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`; the last summed latent is the MiB of pooled outputs."""
-        latents = relu(mlp(weights, "table", normalized(weights, "features", inputs[:, :-1])))
-        return joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
+        latents = table_latents(weights, inputs[:, :-1])
+        return net.joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """See `NeuralCostModel`; the all-to-alls are 0."""
-        both = heads(weights, "compute", loads[..., :LATENT])
+        both = net.heads(weights, "compute", loads[..., :LATENT])
         nothing = both * 0.0
-        return joined([both[..., :1], nothing, both[..., 1:]])
+        return net.joined([both[..., :1], nothing, both[..., 1:]])
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
@@ -116,10 +103,10 @@ def output_mib(tables: Tables) -> NDArray[np.float32]:
 def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNICATION_SIZES) -> FloatWeights:
     """Initial weights of `communication`, with hidden layers of these sizes."""
     return {
-        **new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
-        **new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
-        **new_normalization("route", ROUTE_FEATURES),
-        **new_normalization("skew", SKEW_FEATURES),
+        **net.new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
+        **net.new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
+        **net.new_normalization("route", ROUTE_FEATURES),
+        **net.new_normalization("skew", SKEW_FEATURES),
     }
 
 
@@ -128,16 +115,19 @@ def fitted_communication_normalization(data: NormalizationData, mib: NDArray[np.
     real = data.cluster.device_mask
     route = routes(mib, data.cluster)[real]
     ready = data.phases_ms[..., [FORWARD, BACKWARD_COMM, BACKWARD]].sum(axis=-1)
-    return {**fitted_normalization("route", route), **fitted_normalization("skew", skews(ready, data.cluster)[real])}
+    return {
+        **net.fitted_normalization("route", route),
+        **net.fitted_normalization("skew", skews(ready, data.cluster)[real]),
+    }
 
 
 def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster) -> Array:
     """(..., D, 2) ms of the forward and backward all-to-all from (..., D, 4) phases and (..., D) MiB of outputs."""
-    route = normalized(weights, "route", routes(mib, cluster))
-    backward = mlp(weights, "backward_comm", route)
+    route = net.normalized(weights, "route", routes(mib, cluster))
+    backward = net.mlp(weights, "backward_comm", route)
     late = skews(phases[..., FORWARD] + phases[..., BACKWARD] + backward[..., 0], cluster)
-    forward = mlp(weights, "forward_comm", joined([route, normalized(weights, "skew", late)]))
-    return joined([forward, backward])
+    forward = net.mlp(weights, "forward_comm", net.joined([route, net.normalized(weights, "skew", late)]))
+    return net.joined([forward, backward])
 
 
 def skews(ready: Array, cluster: Cluster) -> Array:
@@ -147,10 +137,10 @@ def skews(ready: Array, cluster: Cluster) -> Array:
     computation (neuroshard/simulator.py).
     """
     real = cluster.device_mask * 1.0
-    first = -largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
+    first = -net.largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
     late = (ready - first) * real
-    last = largest(late, -1)[..., None] + late * 0.0
-    return joined([late[..., None], last[..., None]])
+    last = net.largest(late, -1)[..., None] + late * 0.0
+    return net.joined([late[..., None], last[..., None]])
 
 
 def routes(mib: Array, cluster: Cluster) -> Array:
@@ -172,4 +162,4 @@ def routes(mib: Array, cluster: Cluster) -> Array:
         total / count,
         count + mib * 0.0,
     ]
-    return joined([column[..., None] for column in columns])
+    return net.joined([column[..., None] for column in columns])

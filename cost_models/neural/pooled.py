@@ -16,23 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import COMMUNICATION
+from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
-from shard_gym.cost_models.neural.network import (
-    Array,
-    FloatWeights,
-    Weights,
-    fitted_normalization,
-    heads,
-    joined,
-    log2,
-    mlp,
-    new_heads,
-    new_mlp,
-    new_normalization,
-    new_shortcut,
-    normalized,
-    relu,
-)
+from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.cost_models.neural.neuroshard import (
     MIB,
     ROUTE_FEATURES,
@@ -77,14 +63,14 @@ class PooledCostModel(NeuralCostModel):
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
         return {
-            **new_mlp(rng, "table", (INPUTS, 128, LATENT)),
-            **new_heads(rng, "compute", DEVICE, HIDDEN, 2),
-            **new_shortcut("compute", DEVICE, 2),
+            **net.new_mlp(rng, "table", (INPUTS, 128, LATENT)),
+            **net.new_heads(rng, "compute", DEVICE, HIDDEN, 2),
+            **net.new_shortcut("compute", DEVICE, 2),
             **new_communication(rng, ROUTE_HIDDEN),
-            **new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
-            **new_shortcut("backward_comm", ROUTE_FEATURES, 1),
-            **new_normalization("work", len(WORK)),
-            **new_normalization("device", DEVICE),
+            **net.new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
+            **net.new_shortcut("backward_comm", ROUTE_FEATURES, 1),
+            **net.new_normalization("work", len(WORK)),
+            **net.new_normalization("device", DEVICE),
             "phase.scale": np.ones(4, np.float32),
         }
 
@@ -93,8 +79,8 @@ class PooledCostModel(NeuralCostModel):
         """See `NeuralCostModel`."""
         used = data.loads[..., cls.num_sums] > 0
         return {
-            **fitted_normalization("work", np.log2(1 + data.inputs[:, -PLAIN:-1])),
-            **fitted_normalization("device", cls._device(data.loads)[used]),
+            **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -PLAIN:-1])),
+            **net.fitted_normalization("device", cls._device(data.loads)[used]),
             **fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
             "phase.scale": data.phases_ms[used].mean(axis=0),
         }
@@ -111,20 +97,20 @@ class PooledCostModel(NeuralCostModel):
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`."""
         amount, width = inputs[:, -PLAIN:-1], inputs[:, -1:]
-        level = normalized(weights, "work", log2(amount + 1.0))
-        latent = relu(mlp(weights, "table", joined([inputs[:, :-PLAIN], level])))
-        return joined([latent, amount, width * 0.0 + 1.0, width])
+        level = net.normalized(weights, "work", net.log2(amount + 1.0))
+        latent = net.relu(net.mlp(weights, "table", net.joined([inputs[:, :-PLAIN], level])))
+        return net.joined([latent, amount, width * 0.0 + 1.0, width])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """See `NeuralCostModel`; the all-to-alls are 0."""
-        both = heads(weights, "compute", normalized(weights, "device", cls._device(loads)))
-        return joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
+        both = net.heads(weights, "compute", net.normalized(weights, "device", cls._device(loads)))
+        return net.joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
         """(..., 38), the inputs of the heads: all loads of a device but its tables' costs alone."""
-        return joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
+        return net.joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
 
     @classmethod
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:

@@ -35,12 +35,8 @@ NETWORKS: dict[str, type[NeuralCostModel]] = {
 def network_named(name: str, *others: str) -> type[NeuralCostModel]:
     """The network with the architecture `name`.
 
-    Args:
-        name: of the network.
-        others: further names that the caller accepts, for the message.
-
     Raises:
-        UnknownNameError: there is none.
+        UnknownNameError: there is none; the message lists `others`, which the caller accepts, too.
     """
     if name not in NETWORKS:
         raise unknown_name("network", name, [*NETWORKS, *others])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
@@ -35,9 +36,8 @@ def trainable(weights: FloatWeights) -> TensorWeights:
 def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
     """AdamW for all `weights` that are trained; matrices decay, biases and shortcuts do not.
 
-    Decay matters for tasks with more devices than those of the training: without it, the shipped `dlrm-50x4` agent of
-    DreamShard had an error of 93% on its placements of dlrm-40x8, with a decay of 0.5 one of 19% (seed 0, November
-    2026). Decay needs a high learning rate.
+    Decay matters for tasks with more devices than in training (see `WEIGHT_DECAY` of DreamShard's learner), and needs
+    a high learning rate.
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name in sorted(weights):
@@ -61,41 +61,37 @@ def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
 
 
 class Samples:
-    """A data set as tensors, from which batches are taken.
-
-    Args:
-        data: P placements.
-        network: gives the inputs of the tables.
+    """A data set of P placements as tensors, from which batches are taken.
 
     Attributes:
+        network: gives the inputs of the tables.
         phases_ms: (P, D, 4) float32.
         cost_ms: (P,) float32.
+        phase_unit: (4,) ms, the mean of each phase over all devices.
+        cost_unit: () ms, the mean cost.
+        members: (P, T) rows of the tables of each placement, padded with 0.
     """
 
     def __init__(self, data: CostDataset, network: type[NeuralCostModel]) -> None:
         self.network = network
         self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32)
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
+        self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
+        self.cost_unit = self.cost_ms.mean()
         self._inputs = torch.tensor(network.describe(data.tables))
         self._num_devices = data.phases_ms.shape[1]
-        self._members, self._devices = self._padded(data)
+        members, devices = (
+            [torch.tensor(part, dtype=torch.int64) for part in np.split(rows, data.start[1:-1])]
+            for rows in (data.members, data.devices)
+        )
+        self.members = pad_sequence(members, batch_first=True)  # with table 0 on the device D, which is dropped
+        self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
         self._topology = torch.tensor(data.topology)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
         self._clusters = {f.name: torch.tensor(getattr(clusters, f.name), dtype=torch.float32) for f in fields(Cluster)}
 
     def __len__(self) -> int:
         return len(self.cost_ms)
-
-    def _padded(self, data: CostDataset) -> tuple[Tensor, Tensor]:
-        """(P, T) rows of tables and (P, T) devices; padded with table 0 on the device D, whose loads are dropped."""
-        widest = int(np.diff(data.start).max())
-        members = np.zeros((len(data), widest), np.int64)
-        devices = np.full((len(data), widest), self._num_devices)
-        for p in range(len(data)):
-            rows = slice(int(data.start[p]), int(data.start[p + 1]))
-            members[p, : rows.stop - rows.start] = data.members[rows]
-            devices[p, : rows.stop - rows.start] = data.devices[rows]
-        return torch.tensor(members), torch.tensor(devices)
 
     def latents(self, weights: Weights, *needed: Tensor) -> Tensor:
         """(M, K) loads of the tables; with `needed`, rows of tables, those of all others may be 0.
@@ -112,16 +108,12 @@ class Samples:
         some = self.network.latents(weights, self._inputs[chosen])
         return torch.zeros(len(self._inputs), some.shape[1]).index_copy(0, chosen, some)
 
-    def members(self, which: Indices) -> Tensor:
-        """(B, T) the rows of the tables of the placements `which`, padded with 0."""
-        return self._members[which]
-
     def loads(self, latents: Tensor, which: Indices) -> Tensor:
         """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
         width = self._num_devices + 1
         rows = torch.arange(len(which))[:, None] * width + self._devices[which]
-        rows, chosen = rows.flatten(), latents.index_select(0, self.members(which).flatten())
+        rows, chosen = rows.flatten(), latents.index_select(0, self.members[which].flatten())
         loads = torch.zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
             maxima = torch.zeros(len(which) * width, self.network.num_maxima)
@@ -133,12 +125,12 @@ class Samples:
     def used_devices(self) -> Tensor:
         """(U, T) for every device that holds a table, the rows of its tables, padded with M."""
         rows = [
-            self._members[p][self._devices[p] == device]
+            self.members[p][self._devices[p] == device]
             for p in range(len(self))
             for device in range(self._num_devices)
             if (self._devices[p] == device).any()
         ]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
+        return pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
 
     @cached_property
     def used_phases_ms(self) -> Tensor:
@@ -151,16 +143,6 @@ class Samples:
         """(B, K) loads of the devices `rows` of `used_devices`; networks without maxima."""
         padded = torch.cat([latents, torch.zeros_like(latents[:1])])
         return padded[self.used_devices[rows]].sum(dim=1)
-
-    @cached_property
-    def phase_unit(self) -> Tensor:
-        """(4,) ms, the mean of each phase over all devices."""
-        return self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
-
-    @cached_property
-    def cost_unit(self) -> Tensor:
-        """() ms, the mean cost."""
-        return self.cost_ms.mean()
 
     def clusters(self, which: Indices) -> Cluster:
         """The clusters of the placements `which`, as tensors."""
@@ -199,7 +181,7 @@ def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tenso
         (B, D, 4) ms of the phases, 0 for devices that are empty or padding; and (B,) ms of the iterations.
     """
     network = samples.network
-    loads = samples.loads(samples.latents(weights, samples.members(which)), which)
+    loads = samples.loads(samples.latents(weights, samples.members[which]), which)
     used = (loads[..., network.num_sums] > 0)[..., None]
     phases = network.own_phases(weights, loads) * used
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
@@ -236,7 +218,7 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     """
     which = rng.integers(len(samples), size=batch_size)
     rows = rng.integers(len(samples.used_devices), size=batch_size)
-    latents = samples.latents(weights, samples.members(which), samples.used_devices[rows])
+    latents = samples.latents(weights, samples.members[which], samples.used_devices[rows])
     loads = samples.loads(latents, which)
     cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
     phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))
@@ -257,18 +239,9 @@ def train_network(
     batch_size: int = 64,
     loss: Loss = relative_loss,
 ) -> float:
-    """Train `weights` in place for `steps` steps.
+    """Train `weights` in place for `steps` steps, at least 1, on batches that `rng` chooses.
 
-    Args:
-        weights: see `trainable`.
-        optimizer: of these weights.
-        samples: the training data.
-        rng: chooses the batches.
-        steps: at least 1.
-        learning_rate: of the first step.
-        final_learning_rate: value after the last step; the rate falls linearly.
-        batch_size: placements in a batch.
-        loss: to minimize.
+    The rate falls linearly from `learning_rate` to `final_learning_rate` after the last step.
 
     Returns:
         The mean of the last `REPORTED_LOSSES` losses.

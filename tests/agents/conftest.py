@@ -1,12 +1,17 @@
-"""A small suite that every agent that learns can be trained on."""
+"""A small suite that every agent that learns can be trained on, tasks whose tables hardly fit, and planted optima."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from shard_gym.agents.training import Learner, Report
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSuite
 
 
@@ -18,3 +23,57 @@ def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
     return TaskSuite(
         "small", tuple(random_task(rng, t, d, slack=1.6, name=f"small/{i}") for i, (t, d) in enumerate(sizes))
     )
+
+
+@pytest.fixture(scope="session")
+def packing_task() -> Callable[..., Task]:
+    """Makes a task of tables with the given MiB and pooling (by default the dearest first) on devices with the given
+    MiB."""
+
+    def make(sizes: Sequence[int], caps: Sequence[int], pooling: Sequence[float] | None = None) -> Task:
+        count, rows = len(sizes), np.array(sizes) * 2**15  # MiB at dim 16 in FP16
+        bins = np.tile(np.eye(17)[3], (count, 1))
+        lookups = 2.0 ** np.arange(count, 0, -1) if pooling is None else pooling
+        names = tuple("abcdefgh"[:count])
+        tables = Tables(rows, [16] * count, lookups, [100.0] * count, bins, bins, Workload(1024), names=names)
+        caps_bytes = np.array(caps) * 2**20
+        return Task("packing", tables, hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=caps_bytes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def dead_end(packing_task: Callable[..., Task]) -> Task:
+    """Three tables of 60, 50 and 50 MiB on devices of 100 and 60 MiB: only 50 + 50 and 60 fit.
+
+    The largest comes first in every order, and the emptiest (or first) device is the wrong one.
+    """
+    return packing_task((60, 50, 50), (100, 60), (30.0, 20.0, 20.0))
+
+
+@pytest.fixture(scope="session")
+def planted_suite(planted_task: Callable[..., Any]) -> Callable[..., tuple[TaskSuite, np.ndarray]]:
+    """Makes a suite of tables that come in groups of equals, and what the best placement of each task costs, ms."""
+
+    def make(rng: np.random.Generator, count: int, groups: int, devices: int) -> tuple[TaskSuite, np.ndarray]:
+        pairs = [planted_task(rng, groups, devices) for _ in range(count)]
+        tasks = tuple(Task(f"planted/{n}", task.tables, task.topology) for n, (task, _) in enumerate(pairs))
+        model = AnalyticalCostModel()
+        costs = [model.estimate(best, task.tables, task.topology).total_ms for task, best in pairs]
+        return TaskSuite("planted", tasks), np.array(costs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained() -> Callable[[Learner], list[Report]]:
+    """Trains a learner to its end, without a folder; the reports of its iterations."""
+
+    def train(learner: Learner) -> list[Report]:
+        reports = []
+        while learner.iteration < learner.iterations:
+            reports.append(learner.iterate())
+            learner.iteration += 1
+        return reports
+
+    return train

@@ -38,16 +38,6 @@ def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
     )
 
 
-def dead_end() -> Task:
-    """Three tables of 60, 50 and 50 MiB on devices of 100 MiB and 60 MiB: only 50 + 50 and 60 fit.
-
-    The largest comes first in every order, and the emptiest (or first) device is the wrong one.
-    """
-    tables = plain([60 * 2**15, 50 * 2**15, 50 * 2**15], [16, 16, 16], [30.0, 20.0, 20.0])
-    caps = np.array([100, 60]) * 2**20
-    return Task("stuck", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps))
-
-
 # All of them
 
 
@@ -80,19 +70,19 @@ def test_most_tasks_are_solved(random_task: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random"])
-def test_a_dead_end_names_the_table_and_the_bytes(name: str) -> None:
+def test_a_dead_end_names_the_table_and_the_bytes(dead_end: Task, name: str) -> None:
     """Both 60 and 50 fit the first device's 100 alone; after 60 went there, one 50 is left over."""
     with pytest.raises(
-        NoPlacementFoundError, match=r"Table [bc] of task 'stuck' needs 50.00 MiB, .* has 40.00 MiB free"
+        NoPlacementFoundError, match=r"Table [bc] of task 'packing' needs 50.00 MiB, .* has 40.00 MiB free"
     ):
-        make_agent(name).place(dead_end())
+        make_agent(name).place(dead_end)
 
 
-def test_random_meets_the_dead_end_too_but_not_always() -> None:
+def test_random_meets_the_dead_end_too_but_not_always(dead_end: Task) -> None:
     outcomes = set()
     for seed in range(30):
         try:
-            outcomes.add(tuple(RandomAgent(seed).place(dead_end()).tolist()))
+            outcomes.add(tuple(RandomAgent(seed).place(dead_end).tolist()))
         except NoPlacementFoundError as error:
             outcomes.add(str(error).split()[0])
     assert outcomes == {(1, 0, 0), "Table"}

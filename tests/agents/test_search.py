@@ -19,7 +19,6 @@ from shard_gym.evaluation import evaluate, score
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, capped_task
 
 MODEL = make_cost_model("analytical")
@@ -115,27 +114,21 @@ def test_a_task_without_a_choice_is_placed(random_task: Any) -> None:
     assert sorted(found.tolist()) == [0, 1]
 
 
-def stranding(caps: list[int]) -> Task:
-    """Small busy tables are placed first and leave no room for the idle large one."""
-    bins = np.tile(np.eye(17)[3], (5, 1))
-    rows = np.array([25, 25, 25, 25, 60]) * 2**15  # MiB at dim 16 in FP16
-    tables = Tables(rows, np.full(5, 16), [50.0, 50.0, 50.0, 50.0, 1.0], np.full(5, 1000.0), bins, bins, Workload(1024))
-    caps_bytes = np.array(caps) * 2**20
-    return Task("stranded", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps_bytes))
+SMALL_BUSY_BEFORE_LARGE_IDLE = {"sizes": (25, 25, 25, 25, 60), "pooling": (50.0, 50.0, 50.0, 50.0, 1.0)}
 
 
-def test_it_finds_a_start_where_the_order_by_cost_strands_a_table() -> None:
-    task = stranding([100, 100])
-    with pytest.raises(NoPlacementFoundError, match="table_4"):
+def test_it_finds_a_start_where_the_order_by_cost_strands_a_table(packing_task: Any) -> None:
+    task = packing_task(caps=(100, 100), **SMALL_BUSY_BEFORE_LARGE_IDLE)
+    with pytest.raises(NoPlacementFoundError, match="Table e"):
         CostGreedyAgent("analytical").place(task)
     found = LocalSearchAgent(max_queries=300).place(task)
     check_placement(found, task.tables, task.topology)
 
 
-def test_it_says_so_when_it_finds_no_start() -> None:
+def test_it_says_so_when_it_finds_no_start(packing_task: Any) -> None:
     """A valid placement exists (60 alone on the second device), but neither start finds it."""
-    with pytest.raises(NoPlacementFoundError, match="table_4"):
-        LocalSearchAgent(max_queries=300).place(stranding([100, 60]))
+    with pytest.raises(NoPlacementFoundError, match="Table e"):
+        LocalSearchAgent(max_queries=300).place(packing_task(caps=(100, 60), **SMALL_BUSY_BEFORE_LARGE_IDLE))
 
 
 # On the shipped suites

@@ -110,11 +110,6 @@ def test_a_table_alone_pays_for_its_own_lanes_only(zipf_tables: Any) -> None:
     assert took[3] - fixed_ms(H100.device, 2) == pytest.approx(warp_rows * CYCLES_PER_WARP_ROW / (132 * 1.755e6))
 
 
-def test_the_backward_grows_with_the_distinct_rows_it_updates(zipf_tables: Any) -> None:
-    few, many = (on_one_device(zipf_tables([rows], 128, 10.0, batch_size=65_536)) for rows in (10**5, 10**8))
-    assert many[1] > 2 * few[1]
-
-
 def test_one_table_by_hand() -> None:
     """1000 rows of 40 FP16 columns (80 bytes: 3 sectors of 32), each read 131.072 times; half of them fit the L2."""
     bins = np.zeros((1, NUM_BINS))

@@ -16,29 +16,23 @@ MODEL = AnalyticalCostModel()
 TOPOLOGY = hardware_profile("a100-dgx").topology(3)
 
 
-@pytest.fixture(scope="module")
-def tables(zipf_tables: Any) -> Tables:
-    made: Tables = zipf_tables([1_000, 10**7, 10**5, 10**6], [128, 16, 64, 32], [1.0, 20.0, 5.0, 60.0], s=1.05)
-    return made
-
-
-def test_a_table_alone_costs_what_a_task_of_that_table_costs(tables: Tables) -> None:
-    loads = MODEL.table_loads(tables, TOPOLOGY)
+def test_a_table_alone_costs_what_a_task_of_that_table_costs(four_tables: Tables) -> None:
+    loads = MODEL.table_loads(four_tables, TOPOLOGY)
     phases = MODEL.single_table_phases(loads, TOPOLOGY)
     costs = MODEL.single_table_costs(loads, TOPOLOGY)
-    for table in range(len(tables)):
-        estimate = MODEL.estimate(np.zeros(1, np.int64), tables.select([table]), TOPOLOGY)
+    for table in range(len(four_tables)):
+        estimate = MODEL.estimate(np.zeros(1, np.int64), four_tables.select([table]), TOPOLOGY)
         assert phases[table] == pytest.approx(estimate.phases_ms[0])
         assert costs[table] == pytest.approx(estimate.total_ms)
 
 
-def test_tables_are_placed_by_descending_cost_and_equal_ones_in_order(tables: Tables) -> None:
-    loads = MODEL.table_loads(tables, TOPOLOGY)
+def test_tables_are_placed_by_descending_cost_and_equal_ones_in_order(four_tables: Tables) -> None:
+    loads = MODEL.table_loads(four_tables, TOPOLOGY)
     order = placement_order(loads, TOPOLOGY, MODEL)
     costs = MODEL.single_table_costs(loads, TOPOLOGY)[order]
     assert sorted(order) == [0, 1, 2, 3]
     assert (np.diff(costs) < 0).all()
-    equal = MODEL.table_loads(tables.select([2, 1] * 40), TOPOLOGY)  # table 1 is the costlier one
+    equal = MODEL.table_loads(four_tables.select([2, 1] * 40), TOPOLOGY)  # table 1 is the costlier one
     assert placement_order(equal, TOPOLOGY, MODEL).tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
 
 
@@ -60,16 +54,16 @@ class PerTable(AnalyticalCostModel):
 
 
 def test_a_model_of_ones_own_can_be_registered_and_brings_its_own_head(
-    monkeypatch: pytest.MonkeyPatch, tables: Tables
+    monkeypatch: pytest.MonkeyPatch, four_tables: Tables
 ) -> None:
     assert make_cost_model(MODEL) is MODEL
     with pytest.raises(UnknownNameError, match=r"no cost model named 'analitical'. Did you mean 'analytical'\?"):
         make_cost_model("analitical")
     monkeypatch.setitem(COST_MODELS, "per-table", PerTable)
     model = make_cost_model("per-table")
-    estimate = model.estimate(np.array([0, 1, 2, 0]), tables, TOPOLOGY)
+    estimate = model.estimate(np.array([0, 1, 2, 0]), four_tables, TOPOLOGY)
     assert estimate.total_ms == pytest.approx(estimate.phases_ms.sum())
-    counted = CountedCostModel(model).estimate(np.array([0, 1, 2, 0]), tables, TOPOLOGY)
+    counted = CountedCostModel(model).estimate(np.array([0, 1, 2, 0]), four_tables, TOPOLOGY)
     assert counted.total_ms == estimate.total_ms
 
 
@@ -103,11 +97,11 @@ def test_plain_costs_are_dropped_where_a_subclass_overrides_their_formulas() -> 
         assert changed().plain_costs is None, changed
 
 
-def test_costs_follow_the_topology(tables: Tables) -> None:
+def test_costs_follow_the_topology(four_tables: Tables) -> None:
     """The same tables, one on each device: the older machine is slower, and hosts apart are slower still."""
 
     def cost(topology: Topology) -> float:
-        return MODEL.estimate(np.array([0, 1, 2, 3]), tables, topology).total_ms
+        return MODEL.estimate(np.array([0, 1, 2, 3]), four_tables, topology).total_ms
 
     old, new = hardware_profile("v100-nvlink"), hardware_profile("h100-dgx")
     assert cost(new.topology(4)) < cost(old.topology(4)) < cost(old.topology(4, devices_per_host=1))

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel
 from shard_gym.envs.core.problem import prepare
@@ -15,26 +14,20 @@ MODEL = AnalyticalCostModel()
 TOPOLOGY = hardware_profile("a100-dgx").topology(3)
 
 
-@pytest.fixture(scope="module")
-def tables(zipf_tables: Any) -> Tables:
-    made: Tables = zipf_tables([1_000, 10**7, 10**5, 10**6], [128, 16, 64, 32], [1.0, 20.0, 5.0, 60.0], s=1.05)
-    return made
-
-
-def test_a_counted_model_counts_placements_and_changes_no_number(tables: Tables) -> None:
+def test_a_counted_model_counts_placements_and_changes_no_number(four_tables: Tables) -> None:
     counted = CountedCostModel(MODEL)
     placement = np.array([0, 1, 2, 0])
-    estimate = counted.estimate(placement, tables, TOPOLOGY)
+    estimate = counted.estimate(placement, four_tables, TOPOLOGY)
     assert counted.queries == 1
-    assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, tables, TOPOLOGY).phases_ms)
-    loads = counted.table_loads(tables, TOPOLOGY)
+    assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, four_tables, TOPOLOGY).phases_ms)
+    loads = counted.table_loads(four_tables, TOPOLOGY)
     assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
-    assert counted.penalty_ms(tables, TOPOLOGY) == MODEL.penalty_ms(tables, TOPOLOGY)
+    assert counted.penalty_ms(four_tables, TOPOLOGY) == MODEL.penalty_ms(four_tables, TOPOLOGY)
     assert counted.queries == 1
     counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
     assert counted.queries == 11
     counted.single_table_costs(loads, TOPOLOGY)
-    assert counted.queries == 11 + len(tables)
+    assert counted.queries == 11 + len(four_tables)
     assert counted.fingerprint == MODEL.fingerprint
 
 

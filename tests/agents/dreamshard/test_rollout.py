@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.policy import LATENT, device_scores, new_policy, table_latents
+from shard_gym.agents.dreamshard.policy import device_scores, new_policy
 from shard_gym.agents.dreamshard.reinforce import FAILURE, action_log_probabilities, advantages, policy_loss
 from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
 from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models.neural.features import LATENT, plain_features, table_latents
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.training import TensorWeights, as_arrays, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
@@ -59,9 +60,9 @@ def test_numpy_and_torch_give_the_same_scores_and_torch_gives_gradients() -> Non
     sums, costs = rng.random((2, 5, LATENT), np.float32), rng.random((2, 5, 4), np.float32)
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
     scores = device_scores(tensors, torch.tensor(sums), torch.tensor(costs))
-    latents = table_latents(tensors, torch.tensor(features))
+    latents = table_latents(tensors, plain_features(torch.tensor(features)))
     np.testing.assert_allclose(scores.detach(), device_scores(weights, sums, costs), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(latents.detach(), table_latents(weights, features), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(latents.detach(), table_latents(weights, plain_features(features)), rtol=1e-4, atol=1e-5)
     (scores.square().sum() + latents.sum()).backward()
     for layer in ("table.0", "costs.0", "score"):
         gradient = tensors[f"{layer}.weight"].grad

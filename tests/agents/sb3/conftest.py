@@ -1,4 +1,4 @@
-"""Observations and a task for the networks and policies; all randomness comes from the seeds given here."""
+"""Observations for the networks and policies; all randomness comes from the seeds given here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.hardware import hardware_profile
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
 Observations = dict[str, torch.Tensor]
@@ -31,29 +29,6 @@ def observed(random_task: Callable[..., Task]) -> Observations:
     assert (real & ~fits).any()
     assert (~real).any()
     return {key: torch.from_numpy(array) for key, array in observation.items()}
-
-
-@pytest.fixture(scope="session")
-def packing_task(random_tables: Callable[..., Tables]) -> Callable[..., Task]:
-    """Makes a task of tables with the given bytes, in MiB, placed in that order, on devices that hold 10 each."""
-
-    def make(sizes: tuple[int, ...], num_devices: int) -> Task:
-        kind = random_tables(np.random.default_rng(1), 1, dims=(16,)).select(np.zeros(len(sizes), np.int64))
-        pooling = 2.0 ** np.arange(len(sizes), 0, -1)  # the dearest first
-        rows = np.array(sizes) * 2**20 // kind.row_bytes
-        tables = Tables(
-            num_embeddings=rows,
-            embedding_dim=kind.embedding_dim,
-            pooling_factor=pooling,
-            distinct_rows=np.minimum(rows, pooling * kind.workload.batch_size) * 0.5,
-            reuse_histogram=kind.reuse_histogram,
-            access_histogram=kind.access_histogram,
-            workload=kind.workload,
-        )
-        topology = hardware_profile("a100-dgx").topology(num_devices, memory_cap_bytes=10 * 2**20)
-        return Task(f"packing {sizes}", tables, topology)
-
-    return make
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ import pytest
 
 from shard_gym import evaluate
 from shard_gym.agents import RandomAgent
-from shard_gym.agents.sb3.learner import Sb3Learner, relative_reward
+from shard_gym.agents.sb3.learner import relative_reward
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.errors import InvalidCheckpointError
 from shard_gym.tasks import Task, TaskSuite
 
 NAMES = ("ppo", "maskable-ppo", "a2c", "dqn")
@@ -28,32 +28,22 @@ def learner(suite: TaskSuite, name: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["maskable-ppo", "dqn"])
-def test_equal_tables_are_learnt_to_be_spread(
-    name: str, planted_task: Callable[..., tuple[Task, Any]], tmp_path: Path
-) -> None:
+def test_equal_tables_are_learnt_to_be_spread(name: str, planted_suite: Callable[..., Any], tmp_path: Path) -> None:
     """Trained on three devices; on tasks never seen, also of five, most of what random placement loses is won back."""
     rng = np.random.default_rng(0)
-
-    def suite(devices: int, count: int) -> tuple[TaskSuite, float]:
-        pairs = [planted_task(rng, 3, devices) for _ in range(count)]
-        tasks = [Task(f"planted/{n}", task.tables, task.topology) for n, (task, _) in enumerate(pairs)]
-        model = AnalyticalCostModel()
-        costs = [model.estimate(best, task.tables, task.topology).total_ms for task, best in pairs]
-        return TaskSuite("planted", tuple(tasks)), float(np.mean(costs))
-
     options = {"maskable-ppo": {"iterations": 15, "num_envs": 64}, "dqn": {"iterations": 25, "num_envs": 16}}[name]
-    trained = make_learner(name, suite(3, 12)[0], seed=0, width=32, **options)
-    TrainingRun(trained, tmp_path, options).run()
+    learner = make_learner(name, planted_suite(rng, 12, 3, 3)[0], seed=0, width=32, **options)
+    TrainingRun(learner, tmp_path, options).run()
     agent = load_agent(tmp_path)
     for devices in (3, 5):
-        tasks, best = suite(devices, 8)
+        tasks, best = planted_suite(rng, 8, 3, devices)
         learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)
         assert learnt.failures == 0
-        assert learnt.mean_cost_ms - best < 0.35 * (drawn.mean_cost_ms - best)
+        assert learnt.mean_cost_ms - best.mean() < 0.35 * (drawn.mean_cost_ms - best.mean())
 
 
 def test_failed_episodes_count_with_their_penalty(packing_task: Callable[..., Task]) -> None:
-    task = packing_task((6, 6, 6), 2)
+    task = packing_task((6, 6, 6), (10, 10))
     report = learner(TaskSuite("stuck", (task,)), "ppo").iterate()
     assert report.mean_cost_ms == pytest.approx(AnalyticalCostModel().penalty_ms(task.tables, task.topology))
     assert report.numbers["failures"] >= 4
@@ -76,26 +66,6 @@ def test_one_table_in_few_environments_is_a_rollout_too(num_envs: int, random_ta
     suite = TaskSuite("one", (random_task(np.random.default_rng(0), 1, 2),))
     for name in NAMES:
         assert np.isfinite(learner(suite, name, num_envs=num_envs).iterate().mean_cost_ms)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"iterations": 0}, "iterations"),
-        ({"num_envs": 1}, "num_envs"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"width": 0}, "width"),
-        ({"replay": 0}, "replay"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, small_suite: TaskSuite) -> None:
-    with pytest.raises(InvalidOptionError, match=message):
-        learner(small_suite, "dqn", **options)
-
-
-def test_an_algorithm_that_is_not_there_is_a_named_error(small_suite: TaskSuite) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'ppo'"):
-        Sb3Learner(small_suite, AnalyticalCostModel(), 0, name="pppo")
 
 
 def test_a_state_that_is_not_this_learners_is_refused(small_suite: TaskSuite) -> None:

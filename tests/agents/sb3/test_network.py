@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from shard_gym.agents.sb3.network import DEVICE_FEATURES, ILLEGAL, SHARED_FEATURES, DeviceScorer, SetCritic, device_set
@@ -77,11 +76,3 @@ def test_an_empty_system_has_features_too(observed: Observations) -> None:
     """After the last table of an episode without costs there is neither a table nor a cost."""
     nothing = {key: array * 0 if key.endswith(("_costs", "_table")) else array for key, array in observed.items()}
     assert torch.isfinite(scorer()(device_set(nothing))).all()
-
-
-@pytest.mark.parametrize("network", [DeviceScorer, SetCritic])
-def test_one_set_of_weights_serves_any_number_of_devices(network: Any, observed: Observations) -> None:
-    two = by_device({key: array[:1] for key, array in observed.items()}, lambda array: array[:, :2])
-    net = network(8)
-    assert net(device_set(two)).shape[0] == 1
-    assert net(device_set(observed)).shape[0] == 16

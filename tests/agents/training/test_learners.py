@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.errors import InvalidOptionError
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
 
@@ -91,3 +92,33 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
     assert np.isfinite([report.mean_cost_ms, *report.numbers.values()]).all()
     assert all(np.array_equal(first[name], kept[name]) for name in first)  # copies
     assert any(not np.array_equal(first[name], array) for name, array in trained.weights().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("rnn", {"iterations": 0}, "iterations must be an integer of at least 1, not 0"),
+        ("rnn", {"iterations": 2.5}, "iterations must be an integer of at least 1, not 2.5"),
+        ("rnn", {"episodes": 1}, "episodes must be an integer of at least 2, not 1"),
+        ("rnn", {"hidden": True}, "hidden must be an integer of at least 1, not True"),
+        ("rnn", {"learning_rate": "fast"}, "learning_rate must be a positive number, not 'fast'"),
+        ("dqn", {"iterations": 0}, "iterations"),
+        ("dqn", {"num_envs": 1}, "num_envs must be an integer of at least 2"),
+        ("dqn", {"learning_rate": 0.0}, "learning_rate"),
+        ("dqn", {"width": 0}, "width"),
+        ("dqn", {"replay": 0}, "replay"),
+        ("dreamshard", {"iterations": 0}, "iterations"),
+        ("dreamshard", {"measurements": True}, "measurements"),
+        ("dreamshard", {"queries": "many"}, "queries"),
+        ("dreamshard", {"learning_rate": float("nan")}, "learning_rate"),
+        ("dreamshard", {"preset": "paper", "episodes": 1}, "episodes"),
+        ("dreamshard", {"preset": "paper", "policy_updates": -1}, "policy_updates"),
+        ("dreamshard", {"preset": "paper", "entropy": -0.1}, "entropy"),
+        ("dreamshard", {"preset": "paper", "cost_features": 1}, "cost_features must be True or False"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    name: str, options: dict[str, Any], says: str, small_suite: TaskSuite
+) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        make_learner(name, small_suite, **options)

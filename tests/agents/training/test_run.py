@@ -83,17 +83,6 @@ def test_a_run_leaves_the_agent_the_state_the_configuration_and_a_log(make: Make
     assert logged(folder, "position")[4] == pytest.approx(agent.position)
 
 
-def test_what_on_report_is_told_is_on_disk(make: Make, folder: Path) -> None:
-    def check(learner: Learner, _: Report) -> None:
-        arrays, about = load_arrays(folder / "training.safetensors", "training")
-        assert (about["iteration"], float(arrays["position"])) == (
-            learner.iteration,
-            float(learner.state()["position"]),
-        )
-
-    make().run(check)
-
-
 @pytest.mark.parametrize("stop", ["iterate", "log", "agent", "training", "told"])
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_end(

@@ -96,22 +96,13 @@ def test_models_of_others_are_refused(path: Path, about: dict[str, Any], message
         load_cost_model(path)
 
 
-@pytest.mark.parametrize("flaw", ["missing", "more", "shape", "dtype", "nan"])
-def test_wrong_arrays_are_refused(path: Path, flaw: str) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda array: array.T, lambda array: array.astype(np.float64), lambda array: array * np.nan]
+)
+def test_wrong_arrays_are_refused(path: Path, change: Any) -> None:
     arrays, about = load_arrays(path, KIND)
-    name = "table.0.weight"
-    if flaw == "missing":
-        del arrays[name]
-    elif flaw == "more":
-        arrays["more"] = np.zeros(1, np.float32)
-    elif flaw == "shape":
-        arrays[name] = arrays[name].T
-    elif flaw == "dtype":
-        arrays[name] = arrays[name].astype(np.float64)
-    else:
-        arrays[name] = np.full_like(arrays[name], np.nan)
-    save_arrays(path, KIND, arrays, about)
-    with pytest.raises(InvalidCheckpointError, match=name if flaw != "more" else "'more'"):
+    save_arrays(path, KIND, {**arrays, "table.0.weight": change(arrays["table.0.weight"])}, about)
+    with pytest.raises(InvalidCheckpointError, match=r"table\.0\.weight"):
         load_cost_model(path)
 
 
