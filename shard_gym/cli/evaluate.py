@@ -8,7 +8,6 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -23,8 +22,8 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import OptionalPath
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
@@ -51,7 +50,7 @@ def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
     suite: str,
     split: str = "test",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     out: OptionalPath = None,
 ) -> None:
@@ -61,7 +60,7 @@ def evaluate(
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
-        cost_model: cost model that scores the placements; some agents also evaluate it while they place.
+        cost: the cost model that scores the placements.
         seed: of the agents that are random.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
@@ -70,7 +69,7 @@ def evaluate(
     if out is not None:
         require_writable(out)
     tasks = load_suite(suite, split)
-    model = make_cost_model(cost_model)
+    model = cost.make()
     agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
     evaluations = evaluate_all(agents, tasks, model)
     shown = [evaluations[name] for name in dict.fromkeys(agent)]
@@ -83,13 +82,13 @@ def evaluate(
 
 def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveCostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
+    evaluations = {}
     with new_progress() as progress:
-        return {name: _evaluate(name, placer, tasks, model, progress) for name, placer in agents.items()}
-
-
-def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: AdditiveCostModel, progress: Progress) -> Evaluation:
-    bar = progress.add_task(name, total=len(tasks))
-    return replace(evaluate_agent(agent, tasks, model, progress=lambda *_: progress.advance(bar)), agent=name)
+        for name, agent in agents.items():
+            bar = progress.add_task(name, total=len(tasks))
+            found = evaluate_agent(agent, tasks, model, progress=lambda done, _, bar=bar: progress.advance(bar))
+            evaluations[name] = replace(found, agent=name)
+    return evaluations
 
 
 def print_evaluations(

@@ -10,8 +10,7 @@ from rich.text import Text
 from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalPath
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
 from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
@@ -29,7 +28,7 @@ def show(
     agent: str,
     task: int | str = 0,
     split: str = "test",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     devices: int = 16,
     tables: int = 2,
@@ -43,7 +42,7 @@ def show(
         agent: name of the agent that places the tables, or folder of a training run.
         task: number of the task in the split, or its name.
         split: split of the suite, train or test.
-        cost_model: cost model of the placement; some agents also evaluate it while they place.
+        cost: the cost model of the placement.
         seed: of the agent, if it is random.
         devices: number of devices to list; the most loaded, if there are more.
         tables: number of tables to name on each device, the costliest first.
@@ -57,7 +56,7 @@ def show(
         require_picture(picture)
     chosen_suite = load_suite(suite, split)
     chosen = chosen_suite.task(task)
-    model = make_cost_model(cost_model)
+    model = cost.make()
     placer = make_agent(agent, cost_model=model, seed=seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)

@@ -14,10 +14,10 @@ import tyro
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
-from shard_gym.cli import PROG
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, command_line
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.suites import load_suite
@@ -40,7 +40,7 @@ def train(
     out: Path,
     option: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")],
     split: str = "train",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     resume: bool = False,
     no_evaluate: bool = False,
@@ -56,13 +56,13 @@ def train(
         option: an option of the agent, such as iterations=20; repeat it for more options. An unknown name is answered
             with the list of those that exist.
         split: split to learn from, train or test.
-        cost_model: cost model of the placements that the agent learns from.
+        cost: the cost model of the placements that the agent learns from.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
         no_evaluate: do not place the test tasks afterwards.
     """
     options = parse_options(option)
-    tasks, model = load_suite(suite, split), make_cost_model(cost_model)
+    tasks, model = load_suite(suite, split), cost.make()
     learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
     run = TrainingRun(learner, out, options, resume=resume)
     try:
@@ -74,13 +74,11 @@ def train(
         if not no_evaluate:
             _compare(agent, trained, load_suite(suite), model)
     except KeyboardInterrupt:
-        given = {"agent": agent, "suite": suite, "out": out, "split": split, "cost-model": cost_model, "seed": seed}
-        flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-        flags += [part for each in option for part in ("--option", each)]
-        command = shlex.join([PROG, "train", *flags, *["--no-evaluate"] * no_evaluate, "--resume"])
+        given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
+        command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
-    evaluating = shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite])
+    evaluating = command_line("evaluate", agent=out, suite=suite)
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
 
