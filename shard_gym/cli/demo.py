@@ -1,4 +1,4 @@
-"""`shard-gym demo`: every agent on three suites, a trained agent, a table for each suite and a picture, in a few minutes."""
+"""`shard-gym demo`: every agent on three suites, a trained one, their tables and a picture, in a few minutes."""
 
 from __future__ import annotations
 

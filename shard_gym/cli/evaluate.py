@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -86,8 +87,11 @@ def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: AdditiveC
     with new_progress() as progress:
         for name, agent in agents.items():
             bar = progress.add_task(name, total=len(tasks))
-            found = evaluate_agent(agent, tasks, model, progress=lambda done, _, bar=bar: progress.advance(bar))
-            evaluations[name] = replace(found, agent=name)
+
+            def show(done: int, _: int, bar: TaskID = bar) -> None:
+                progress.update(bar, completed=done)
+
+            evaluations[name] = replace(evaluate_agent(agent, tasks, model, progress=show), agent=name)
     return evaluations
 
 

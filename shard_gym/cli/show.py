@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text
 
@@ -11,6 +9,7 @@ from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
+from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
@@ -72,7 +71,10 @@ def show(
     if moves:
         print_moves(console, explanation, moves)
     if picture is not None:
-        _draw(explanation, agent, picture)
+        from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
+
+        view = PlacementView(chosen, explanation.placement, explanation.phases_ms, explanation.total_ms)
+        save_picture(draw(view, title=f"{chosen.name}, placed by {agent}"), picture)
         console.print(sentence(f"\nPicture written to {picture}.", "dim"))
 
 
@@ -160,16 +162,3 @@ def print_moves(console: Console, explanation: Explanation, count: int = 5) -> N
             f"{100 * move.gain_ms / explanation.total_ms:.1f}%",
         )
     print_table(console, table)
-
-
-def _draw(explanation: Explanation, agent: str, path: Path) -> None:
-    """Write a picture of the placement, in the format that the suffix of `path` names."""
-    from shard_gym.envs.placement.rendering.figure import draw
-    from shard_gym.envs.placement.rendering.view import PlacementView
-
-    task = explanation.task
-    figure = draw(
-        PlacementView(task, explanation.placement, explanation.phases_ms, explanation.total_ms),
-        title=f"{task.name}, placed by {agent}",
-    )
-    save_picture(figure, path)
