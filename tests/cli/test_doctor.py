@@ -24,6 +24,7 @@ CPUS = Machine("cpu", "AMD EPYC 7B13", 2, 2**34, "2.13.0", "1.8.0", "", "")
 GPUS = Machine("cuda", "NVIDIA H200", 8, 150 * 2**30, "2.13.0+cu130", "1.8.0", "13.0", "2.28.3")
 CPU_PAIR = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.8.0"})
 CUDA_PAIR = Installed("2.13.0+cu130", {"fbgemm-gpu": "1.8.0"})
+MISMATCH = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.5.0"})
 BOTH = Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.8.0", "fbgemm-gpu": "1.8.0"})
 WORKS = "works: forward and backward compute the right numbers"
 FAILED = "The worker of device 0 was killed by SIGILL."
@@ -95,47 +96,39 @@ def test_one_kind_of_device_is_enough(run, find: Find, fails: str, works: str) -
     assert f"can be measured here, on {works}.\n\nThe CPU lacks instructions" in out
 
 
-@pytest.mark.parametrize(
-    ("have", "torch", "failure", "table", "advice"),
-    [
-        (
-            CPU_PAIR,
-            CPU_TORCH,
-            FAILED,
-            {"FBGEMM on a CPU": FAILED, "FBGEMM on a GPU": "this torch is built without CUDA"},
-            "Placements cannot be measured here yet. The CPU lacks instructions",
-        ),
-        (
-            Installed("", {}),
-            missing_extra("torch", "real", "Measuring placements"),
-            "",
-            {"torch": "-", "FBGEMM": "-", "GPUs": "-"},
-            "`pip install 'shard-gym[real]'` for CPUs, or `pip install 'torch==2.13.*' 'fbgemm-gpu==1.8.*'`",
-        ),
-        (
-            CPU_PAIR,
-            OSError("libtorch_cpu.so: cannot open shared object file"),
-            "",
-            {"FBGEMM on a CPU": "torch cannot be imported: libtorch_cpu.so: cannot open shared object file"},
-            "in a new virtual environment: `pip install 'shard-gym[real]'`",
-        ),
-        (
-            Installed("2.13.0+cpu", {"fbgemm-gpu-cpu": "1.5.0"}),
-            CPU_TORCH,
-            "OSError: Could not load this library",
-            {"do they match": "no"},
-            "`pip install 'fbgemm-gpu-cpu==1.8.*'`",
-        ),
-    ],
-)
+REAL = "`pip install 'shard-gym[real]'`"
+MISSING = missing_extra("torch", "real", "Measuring placements")
+PREVENTED = [
+    (
+        CPU_PAIR,
+        CPU_TORCH,
+        FAILED,
+        "FBGEMM on a GPU this torch is built without CUDA",
+        "yet. The CPU lacks instructions",
+    ),
+    (Installed("", {}), MISSING, "", "torch - FBGEMM -", f"{REAL} for CPUs, or `pip install 'torch==2.13.*' 'fbgemm-"),
+    (
+        CPU_PAIR,
+        OSError("lib.so: no"),
+        "",
+        "torch cannot be imported: lib.so: no",
+        f"in a new virtual environment: {REAL}",
+    ),
+    (MISMATCH, CPU_TORCH, "Could not load", "do they match no", "`pip install 'fbgemm-gpu-cpu==1.8.*'`"),
+]
+
+
+@pytest.mark.parametrize(("have", "torch", "failure", "said", "advice"), PREVENTED)
 def test_what_prevents_measurements_is_shown_with_one_remedy(
-    run, find: Find, have: Installed, torch: Any, failure: str, table: dict[str, str], advice: str
+    run, find: Find, have: Installed, torch: Any, failure: str, said: str, advice: str
 ) -> None:
     find(have, torch, cpu=failure)
     code, out, _ = run("doctor", columns=120)
+    text = " ".join(out.split())
     assert code == 1
-    assert {name: cells(out)[name] for name in table} == table
-    assert " ".join(out.split()).count(advice) == 1
+    assert said in text
+    assert failure in text
+    assert text.count(advice) == 1
 
 
 def test_gpus_that_cannot_be_used_are_explained(run, find: Find, monkeypatch: pytest.MonkeyPatch) -> None:
