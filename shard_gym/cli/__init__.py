@@ -85,7 +85,7 @@ def _run(name: str, args: Sequence[str]) -> int:
     def bind(*args: Any, **options: Any) -> Callable[[], int | None]:
         return partial(function, *args, **options)
 
-    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.OmitArgPrefixes)
     return tyro.cli(bind, prog=f"{PROG} {name}", args=args, config=config)() or 0
 
 

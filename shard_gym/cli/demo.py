@@ -1,4 +1,4 @@
-"""`shard-gym demo`: every agent on three suites, a trained agent, a table and a picture, in a few minutes."""
+"""`shard-gym demo`: every agent on three suites, a trained one, their tables and a picture, in a few minutes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,15 @@ import numpy as np
 
 from shard_gym.agents import AGENTS, Agent, make_agent
 from shard_gym.checks import checked_count
-from shard_gym.cli.console import (
-    FAILED,
-    NONE,
-    REFERENCE,
-    heading,
-    new_progress,
-    new_table,
-    output,
-    print_table,
-    sentence,
-)
-from shard_gym.cli.evaluate import evaluate_all
+from shard_gym.cli.console import REFERENCE, new_progress, output, sentence
+from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
-from shard_gym.evaluation import Evaluation, compare
+from shard_gym.evaluation import Evaluation
 from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.suites import load_suite
-from shard_gym.text import counted, format_change, format_ms
+from shard_gym.suites.best_known import best_known_costs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,16 +33,13 @@ PICTURED = ("dlrm-50x4", 0)
 PICTURE = "placement.png"
 
 NOTES = (
-    f"vs {REFERENCE}: mean over the tasks of each task's own ratio of costs. cost-greedy and local-search evaluate the "
-    "cost model while they place; dreamshard was trained on other tasks and plans with its own surrogate."
+    "Costs are ms of the embedding part of a training iteration. cost-greedy and local-search evaluate the cost model "
+    "while they place; dreamshard was trained on other tasks and plans with its own surrogate."
 )
 TRAINED = (
     " maskable-ppo is that of Stable-Baselines3, trained for {steps:,} steps on the training tasks of {suite}; it "
     "observes the cost model's estimate of the tables placed so far."
 )
-
-Results = dict[str, dict[str, Evaluation]]
-"""Evaluations by suite and agent."""
 
 
 def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> None:
@@ -75,13 +62,16 @@ def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> N
     for missing in filter(None, (*no_agents, no_training, no_picture)):
         output().print(sentence(f"Left out: {missing}", "yellow"))
     results = {suite: evaluate_all(agents, load_suite(suite), model) for suite in SUITES}
-    steps = None
+    notes = NOTES
     if no_training is None:
         trained = _train(timesteps, seed)
-        steps = trained.steps_trained
+        notes += TRAINED.format(steps=trained.steps_trained, suite=TRAINED_ON)
         results[TRAINED_ON] |= evaluate_all({trained.name: trained}, load_suite(TRAINED_ON), model)
-    _print_table(results)
-    _print_notes(results, steps)
+    for suite, evaluations in results.items():
+        best = best_known_costs(load_suite(suite), model)
+        print_evaluations(output(), list(evaluations.values()), evaluations[REFERENCE], best)
+        output().print()
+    output().print(sentence(f"{notes} The other agents do not use the cost model."))
     if no_picture is None:
         save_picture(draw_extremes(results[PICTURED[0]], model), picture)
         output().print(sentence(f"\nA bad and a good placement of task {PICTURED[1]} of {PICTURED[0]}: {picture}"))
@@ -118,42 +108,6 @@ def _train(timesteps: int, seed: int) -> PolicyAgent:
             progress.update(bar, completed=min(done, timesteps))
 
         return train_maskable_ppo(TRAINED_ON, total_timesteps=timesteps, seed=seed, on_step=show)
-
-
-def _print_table(results: Results) -> None:
-    """One row for each agent, the best last; two columns for each suite."""
-    console = output()
-    heading(console, "Mean cost of the test tasks: ms of the embedding part of a training iteration\n")
-    table = new_table()
-    table.add_column("\nagent", no_wrap=True)
-    for suite in results:
-        table.add_column(f"{suite}\nms", justify="right", no_wrap=True)
-        table.add_column(f"vs\n{REFERENCE}", justify="right", no_wrap=True)
-    first = results[TRAINED_ON]
-    for agent in sorted(first, key=lambda name: -first[name].mean_cost_ms):
-        cells = []
-        for evaluations in results.values():
-            if agent in evaluations:
-                change = compare(evaluations[agent], evaluations[REFERENCE], {}).to_random
-                cells += [format_ms(evaluations[agent].mean_cost_ms), format_change(change)]
-            else:
-                cells += [NONE, NONE]
-        table.add_row(agent, *cells)
-    print_table(console, table)
-
-
-def _print_notes(results: Results, steps: int | None) -> None:
-    """Failures, and which agents use the cost model; `steps` is None without training."""
-    failures = [
-        f"{evaluation.agent} failed on {evaluation.failures} of {counted(len(evaluation.tasks), 'task')} of {suite}"
-        for suite, evaluations in results.items()
-        for evaluation in evaluations.values()
-        if evaluation.failures
-    ]
-    if failures:
-        output().print(sentence("\n" + "; ".join(failures) + " (each charged with its penalty).", FAILED))
-    trained = "" if steps is None else TRAINED.format(steps=steps, suite=TRAINED_ON)
-    output().print(sentence(f"\n{NOTES}{trained} The other agents do not use the cost model."))
 
 
 def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:

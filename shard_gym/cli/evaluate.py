@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent, make_agent
@@ -23,7 +23,7 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import Measured, Measuring, OptionalPath, true_cost_model
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -52,10 +52,9 @@ def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
     suite: str,
     split: str = "test",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     out: OptionalPath = None,
-    measuring: Measured = Measuring(),  # noqa: B008 - it cannot be changed
 ) -> None:
     """Let agents place every task of a suite and compare what their placements cost.
 
@@ -63,17 +62,15 @@ def evaluate(
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
-        cost_model: cost model that scores the placements: analytical, the file of a neural one, or measured; some
-            agents also evaluate it while they place.
+        cost: the cost model that scores the placements.
         seed: of the agents that are random.
         out: write the results to this JSON file: an object for one agent, a list for several.
-        measuring: how measured costs are measured.
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
     if out is not None:
         require_writable(out)
-    model = true_cost_model(cost_model, measuring)
+    model = cost.make()
     tasks = as_measured(load_suite(suite, split), model)
     agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
     evaluations = evaluate_all(agents, tasks, model)
@@ -87,13 +84,16 @@ def evaluate(
 
 def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: CostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
+    evaluations = {}
     with new_progress() as progress:
-        return {name: _evaluate(name, placer, tasks, model, progress) for name, placer in agents.items()}
+        for name, agent in agents.items():
+            bar = progress.add_task(name, total=len(tasks))
 
+            def show(done: int, _: int, bar: TaskID = bar) -> None:
+                progress.update(bar, completed=done)
 
-def _evaluate(name: str, agent: Agent, tasks: TaskSuite, model: CostModel, progress: Progress) -> Evaluation:
-    bar = progress.add_task(name, total=len(tasks))
-    return replace(evaluate_agent(agent, tasks, model, progress=lambda *_: progress.advance(bar)), agent=name)
+            evaluations[name] = replace(evaluate_agent(agent, tasks, model, progress=show), agent=name)
+    return evaluations
 
 
 def print_evaluations(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli import PROG
 from shard_gym.cli.console import new_progress, output, sentence
-from shard_gym.cli.options import OptionalInt
+from shard_gym.cli.options import OptionalInt, command_line
 from shard_gym.errors import InvalidOptionError, RunsFailedError
 from shard_gym.experiments.report import PAGE, write_report
 from shard_gym.experiments.results import Results
@@ -69,7 +67,8 @@ def experiment(
             saved = "All finished runs and iterations are saved; give the same command to resume."
             raise KeyboardInterrupt(f"Interrupted. {saved}") from None
     results = Results(study.settings(), runs)
-    written = write_report(results, out, _command(name, study))
+    command = command_line("experiment", name, **vars(study))
+    written = write_report(results, out, command)
     if results.missing:
         output().print(sentence(f"{counted(len(results.missing), 'run')} not made yet; the page names them."))
     output().print(sentence(f"Written: {', '.join(map(str, written))}.", "dim"), soft_wrap=True)
@@ -87,12 +86,3 @@ def _perform(runs: list[Run], folder: Path, jobs: int) -> None:
             progress.update(bar, advance=1, description=f"{run.agent} on {run.test}")
 
         perform_all(runs, folder, jobs, on_done)
-
-
-def _command(name: str, study: Study) -> str:
-    """The command that makes the same page on any machine."""
-    words = [PROG, "experiment", name, "--seeds", str(study.seeds)]
-    for option, values in (("sections", study.sections), ("suites", study.suites), ("methods", study.methods)):
-        words += [f"--{option}", *values] if values else []
-    words += [] if study.iterations is None else ["--iterations", str(study.iterations)]
-    return shlex.join(words)

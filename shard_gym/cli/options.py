@@ -1,19 +1,19 @@
-"""Options that several commands share.
-
-The types of optional arguments keep `--help` from showing them as `{None}|PATH ... (default: None)`.
-"""
+"""What the options of several sub-commands share: their types, the cost model they name, and the command they make."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from shard_gym.cli import PROG
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 
+# With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")]
 OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(optional)")]
@@ -21,50 +21,64 @@ OptionalStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_h
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """How `--cost-model measured` measures."""
+class CostModelOptions:
+    """The cost model of the placements, and how it measures; some agents also evaluate it while they place or train.
 
+    Attributes:
+        cost_model: analytical, the file of a neural cost model (.safetensors), or measured.
+        device: what measured costs are measured on, cpu or cuda; cpu if not given.
+        layout: of measured costs: parallel (a process for each device), sequential (one stands for all) or auto.
+        batch_size: samples of an iteration that is measured, over all devices; those of the tables if not given.
+        iterations: timed iterations of a measurement; 10 if not given.
+        cache: file that keeps measurements, so that none is repeated.
+    """
+
+    cost_model: str = "analytical"
     device: OptionalStr = None
-    """measured costs: on what, cpu (default) or cuda"""
     layout: OptionalStr = None
-    """measured costs: parallel (a process for each device), sequential (one stands for all), or auto (default)"""
     batch_size: OptionalInt = None
-    """measured costs: samples of an iteration over all devices; those of the tables if not given"""
     iterations: OptionalInt = None
-    """measured costs: timed iterations of a measurement; 10 if not given"""
     cache: OptionalPath = None
-    """measured costs: file that keeps measurements, so that none is repeated"""
 
     @property
-    def flags(self) -> dict[str, str]:
-        """The options that are given, as flags and values."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        return {"--" + name.replace("_", "-"): str(value) for name, value in given.items()}
+    def measures(self) -> bool:
+        """Whether costs are measured."""
+        return self.cost_model == "measured"
 
+    def make(self, cache: Path | None = None) -> CostModel:
+        """The cost model; measurements are kept in `cache` if the options do not say where.
 
-Measured = Annotated[Measuring, tyro.conf.OmitArgPrefixes]
+        Raises:
+            InvalidOptionError: options of measured costs are given for another cost model; or as `make_cost_model` and
+                `MeasuredCostModel`.
+        """
+        given = {name: value for name, value in vars(self).items() if name != "cost_model" and value is not None}
+        if self.measures:
+            from shard_gym.cost_models.measured.model import MeasuredCostModel
 
-
-def true_cost_model(name: str, measuring: Measuring, cache: Path | None = None) -> CostModel:
-    """The cost model that `--cost-model` and the options of `Measuring` name.
-
-    Args:
-        name: of the cost model, or path of a neural one.
-        measuring: options of "measured".
-        cache: where measurements are kept if `measuring` does not say.
-
-    Raises:
-        InvalidOptionError: options of measured costs are given for another cost model; or as `make_cost_model` and
-            `MeasuredCostModel`.
-    """
-    if name != "measured":
-        if measuring.flags:
+            return MeasuredCostModel(**({"cache": cache} | given))
+        if given:
             raise InvalidOptionError(
-                f"{next(iter(measuring.flags))} says how costs are measured, but the cost model is {name!r}. Pass "
-                "--cost-model measured, or leave it out."
+                f"--{next(iter(given)).replace('_', '-')} says how costs are measured, but the cost model is "
+                f"{self.cost_model!r}. Pass --cost-model measured, or leave it out."
             )
-        return make_cost_model(name)
-    from shard_gym.cost_models.measured.model import MeasuredCostModel
+        return make_cost_model(self.cost_model)
 
-    given = {key: value for key, value in asdict(measuring).items() if value is not None}
-    return MeasuredCostModel(**({"cache": cache} | given))
+
+ANALYTICAL = CostModelOptions()
+
+
+def command_line(*words: object, **options: object) -> str:
+    """`shard-gym` with words and options, to copy. A list repeats its option; no value, () and False leave it out."""
+    parts: list[object] = [PROG, *words]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            parts.append(flag)
+        elif isinstance(value, list):
+            parts += [part for each in value for part in (flag, each)]
+        elif isinstance(value, tuple):
+            parts += [flag, *value] if value else []
+        elif value is not None and value is not False:
+            parts += [flag, value]
+    return shlex.join(map(str, parts))

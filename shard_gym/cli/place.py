@@ -9,10 +9,11 @@ from typing import Any
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import output
-from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.cost_models import CostModel
+from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -20,7 +21,7 @@ from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task
+from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import DeviceSpec
 
@@ -34,7 +35,7 @@ def place(
     embedding_dim: OptionalInt = None,
     weight_dtype: OptionalStr = None,
     optimizer: OptionalStr = None,
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     out: OptionalPath = None,
 ) -> None:
@@ -49,7 +50,7 @@ def place(
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: fp16 or fp32; that of the file if not given.
         optimizer: sgd or rowwise_adagrad; that of the file if not given.
-        cost_model: cost model of the placement; some agents also evaluate it while they place.
+        cost: the cost model of the placement.
         seed: of the agent, if it is random.
         out: write the plan to this JSON file, and print the cost of each device instead.
     """
@@ -63,8 +64,8 @@ def place(
             f"would stay empty. Give at most {len(loaded):,}."
         )
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
-    task = Task(Path(tables).stem, loaded, topology)
-    model = make_additive_cost_model(cost_model)
+    model = cost.make()
+    task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
     placement = make_agent(agent, cost_model=model, seed=seed).place(task)
     explanation = explain(task, placement, model)
     plan = plan_to_json(explanation, agent, model)
@@ -117,7 +118,7 @@ def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
     return int(gib * GIB)
 
 
-def plan_to_json(explanation: Explanation, agent: str, model: AdditiveCostModel) -> dict[str, Any]:
+def plan_to_json(explanation: Explanation, agent: str, model: CostModel) -> dict[str, Any]:
     """The plan as a JSON value, every table by its name."""
     names = explanation.task.tables.names
     per_device = to_plan(explanation.placement, explanation.task.num_devices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from shard_gym.cli import PROG
 from shard_gym.cli.console import output, sentence
-from shard_gym.cli.options import OptionalStr
+from shard_gym.cli.options import OptionalStr, command_line
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.measurements import Measurements, load_workloads
@@ -66,7 +64,9 @@ def report_cost_model(
         drawn.append(out / "images" / f"{target.stem}-batch-{size}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
-    command = _command(data, models, profile, out) + " --no-pictures" * no_pictures
+    files = tuple(path.as_posix() for path in models)
+    options = {"models": files, "profile": profile, "out": out.as_posix(), "no_pictures": no_pictures}
+    command = command_line("report-cost-model", data.as_posix(), **options)
     write_atomically(target, page(comparisons, command, links).encode())
     output().print(sentence(f"Written: {', '.join(map(str, (target, *drawn)))}.", "dim"), soft_wrap=True)
 
@@ -91,15 +91,6 @@ def _check_all_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[s
         if id(model) not in used:
             fitted_to = model.card.get("data", {}).get("workload", "nothing that its card names")
             raise InvalidOptionError(f"{path} was fitted to {fitted_to}, and no data set here has that workload.")
-
-
-def _command(data: Path, models: Sequence[Path], profile: str | None, out: Path) -> str:
-    """The command that makes the page again."""
-    words = [PROG, "report-cost-model", data.as_posix()]
-    words += ["--models", *(path.as_posix() for path in models)] if models else []
-    words += ["--profile", profile] if profile else []
-    words += ["--out", out.as_posix()]
-    return shlex.join(words)
 
 
 # The picture

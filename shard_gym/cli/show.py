@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import Measured, Measuring, OptionalPath, true_cost_model
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
+from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
@@ -29,13 +28,12 @@ def show(
     agent: str,
     task: int | str = 0,
     split: str = "test",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     devices: int = 16,
     tables: int = 2,
     moves: int = 5,
     picture: OptionalPath = None,
-    measuring: Measured = Measuring(),  # noqa: B008 - it cannot be changed
 ) -> None:
     """Explain a placement: what each device costs, and what would help.
 
@@ -44,20 +42,19 @@ def show(
         agent: name of the agent that places the tables, or folder of a training run.
         task: number of the task in the split, or its name.
         split: split of the suite, train or test.
-        cost_model: cost model of the placement; some agents also evaluate it while they place.
+        cost: the cost model of the placement.
         seed: of the agent, if it is random.
         devices: number of devices to list; the most loaded, if there are more.
         tables: number of tables to name on each device, the costliest first.
         moves: number of moves that reduce the cost to list, the largest gain first.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
-        measuring: how measured costs are measured; single tables and moves are estimated then.
     """
     checked_count("--devices", devices, 1)
     checked_count("--tables", tables, 0)
     checked_count("--moves", moves, 0)
     if picture is not None:
         require_picture(picture)
-    model = true_cost_model(cost_model, measuring)
+    model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
     placer = make_agent(agent, cost_model=model, seed=seed)
@@ -75,7 +72,10 @@ def show(
     if moves:
         print_moves(console, explanation, moves)
     if picture is not None:
-        _draw(explanation, agent, picture)
+        from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
+
+        view = PlacementView(chosen, explanation.placement, explanation.phases_ms, explanation.total_ms)
+        save_picture(draw(view, title=f"{chosen.name}, placed by {agent}"), picture)
         console.print(sentence(f"\nPicture written to {picture}.", "dim"))
 
 
@@ -163,16 +163,3 @@ def print_moves(console: Console, explanation: Explanation, count: int = 5) -> N
             f"{100 * move.gain_ms / explanation.total_ms:.1f}%",
         )
     print_table(console, table)
-
-
-def _draw(explanation: Explanation, agent: str, path: Path) -> None:
-    """Write a picture of the placement, in the format that the suffix of `path` names."""
-    from shard_gym.envs.placement.rendering.figure import draw
-    from shard_gym.envs.placement.rendering.view import PlacementView
-
-    task = explanation.task
-    figure = draw(
-        PlacementView(task, explanation.placement, explanation.phases_ms, explanation.total_ms),
-        title=f"{task.name}, placed by {agent}",
-    )
-    save_picture(figure, path)

@@ -14,11 +14,10 @@ import tyro
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
-from shard_gym.cli import PROG
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
-from shard_gym.cli.options import Measured, Measuring, true_cost_model
-from shard_gym.cost_models import AdditiveCostModel, CostModel, CountedEstimates
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, command_line
+from shard_gym.cost_models import CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
@@ -34,7 +33,7 @@ RESERVED = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model
 """Arguments of learners that are no options, and their flags."""
 
 MEASUREMENTS = "measurements.sqlite"
-"""File of a run's folder that keeps what was measured, so that a run that was killed measures nothing twice."""
+"""File of a run's folder that keeps what was measured."""
 
 MAX_LINES = 50
 """Lines about iterations where standard error is no terminal."""
@@ -46,11 +45,10 @@ def train(
     out: Path,
     option: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")],
     split: str = "train",
-    cost_model: str = "analytical",
+    cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     resume: bool = False,
     no_evaluate: bool = False,
-    measuring: Measured = Measuring(),  # noqa: B008 - it cannot be changed
 ) -> None:
     """Train an agent that learns, and compare it with the greedy heuristics.
 
@@ -63,45 +61,37 @@ def train(
         option: an option of the agent, such as iterations=20; repeat it for more options. An unknown name is answered
             with the list of those that exist.
         split: split to learn from, train or test.
-        cost_model: cost model of the placements that the agent learns from: analytical, the file of a neural one, or
-            measured.
+        cost: the cost model of the placements that the agent learns from. Measurements are kept in the run's folder
+            unless --cache says where, so that a run that was killed measures nothing twice.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
-        no_evaluate: do not place the test tasks afterwards. With measured costs they never are: shard-gym race
-            measures them.
-        measuring: how measured costs are measured. The run's folder keeps the measurements unless --cache is given.
+        no_evaluate: do not place the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
     options = parse_options(option)
-    require_writable(out / MEASUREMENTS)
-    if cost_model == "measured":
+    if cost.measures:
+        require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
-    model = true_cost_model(cost_model, measuring, cache=out / MEASUREMENTS)
+    model = cost.make(cache=out / MEASUREMENTS)
     tasks = as_measured(load_suite(suite, split), model)
     learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
     run = TrainingRun(learner, out, options, resume=resume)
-    fast = isinstance(model, AdditiveCostModel)
     try:
-        goal = _best_heuristic(tasks, model) if fast else None
-        with watch(learner, goal) as on_report:
+        with watch(learner, None if cost.measures else _best_heuristic(tasks, model)) as on_report:
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
         output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
-        if fast and not no_evaluate:
+        if not (no_evaluate or cost.measures):
             _compare(agent, trained, load_suite(suite), model)
     except KeyboardInterrupt:
-        given = {"agent": agent, "suite": suite, "out": out, "split": split, "cost-model": cost_model, "seed": seed}
-        flags = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-        flags += [part for pair in measuring.flags.items() for part in pair]
-        flags += [part for each in option for part in ("--option", each)]
-        command = shlex.join([PROG, "train", *flags, *["--no-evaluate"] * no_evaluate, "--resume"])
+        given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
+        command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
-    evaluating = shlex.join([PROG, "evaluate", "--agent", str(out), "--suite", suite])
-    if not fast:
-        entries = [str(out), REFERENCE, *PAPER_HEURISTICS]
-        flags = [part for entry in entries for part in ("--entry", entry)]
-        evaluating = shlex.join([PROG, "race", "--suite", suite, *flags])
+    evaluating = command_line("evaluate", agent=out, suite=suite)
+    if cost.measures:
+        rivals = [str(out), REFERENCE, *PAPER_HEURISTICS]
+        evaluating = command_line("race", suite=suite, entry=rivals)
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
 
@@ -149,31 +139,30 @@ def watch(learner: Learner, goal: Evaluation | None) -> Iterator[OnReport]:
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
-    counts measurements where costs are measured, and iterations elsewhere.
+    counts measurements where costs are measured, else iterations.
     """
-    console = errors()
+    console, model = errors(), learner.cost_model
     beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
     if goal is not None:
         best = f"{goal.agent} {format_ms(goal.mean_cost_ms)} ms"
         beginning += f", to beat on all {counted(len(goal.tasks), 'task')}: {best}"
     console.print(sentence(beginning), soft_wrap=not console.is_terminal)
     interval = math.ceil(learner.iterations / MAX_LINES)
-    model = learner.cost_model
     with new_progress() as progress:
         bar = progress.add_task(learner.name, total=learner.iterations, completed=learner.iteration)
         if isinstance(model, CountedEstimates):
             progress.update(bar, total=learner.planned_queries, completed=model.queries)
-            model.on_estimate = lambda: progress.update(
-                bar,
-                completed=model.queries,
-                description=f"{_evaluations(learner)}\n{counted(learner.failures, 'failure')}",
-            )
+
+            def measured() -> None:
+                progress.update(bar, completed=model.queries, description=f"{learner.name}\n{_evaluations(learner)}")
+
+            model.on_estimate = measured
 
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"
             cost, evaluations = f"mean cost {format_ms(report.mean_cost_ms)} ms", _evaluations(learner)
-            completed = model.queries if isinstance(model, CountedEstimates) else learner.iteration
-            progress.update(bar, completed=completed, description=f"{iteration}\n{cost}\n{evaluations}")
+            done = model.queries if isinstance(model, CountedEstimates) else learner.iteration
+            progress.update(bar, completed=done, description=f"{iteration}\n{cost}\n{evaluations}")
             due = learner.iteration % interval == 0 or learner.iteration == learner.iterations
             if due and not console.is_terminal:
                 console.print(sentence(f"{iteration}: {cost}, {evaluations}"), soft_wrap=True)
@@ -182,8 +171,9 @@ def watch(learner: Learner, goal: Evaluation | None) -> Iterator[OnReport]:
 
 
 def _evaluations(learner: Learner) -> str:
-    measures = isinstance(learner.cost_model, CountedEstimates)
-    return counted(learner.true_cost_queries, "measurement" if measures else "cost-model evaluation")
+    if not isinstance(learner.cost_model, CountedEstimates):
+        return counted(learner.true_cost_queries, "cost-model evaluation")
+    return f"{counted(learner.true_cost_queries, 'measurement')}, {counted(learner.failures, 'failure')}"
 
 
 def _compare(name: str, trained: Agent, tasks: TaskSuite, model: CostModel) -> None:

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from shard_gym.cli import main
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.measurers import LocalMeasurer
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.tables import Workload
 
 
 class Outcome(NamedTuple):
@@ -30,3 +36,32 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Outcome(code, *capsys.readouterr())
 
     return call
+
+
+def _agent_rows(out: str) -> dict[str, list[str]]:
+    """Agent and cells of each row of the table."""
+    table = out[out.index("───") :].partition("\n\n")[0]
+    return {line.split()[0]: line.split()[1:] for line in table.splitlines()[1:]}
+
+
+@pytest.fixture(scope="session")
+def agent_rows() -> Callable[[str], dict[str, list[str]]]:
+    return _agent_rows
+
+
+def _measured_into(folder: Path, count: int, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
+    sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
+    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=count, repeat_every=repeat_every)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def measured_into() -> Callable[..., Path]:
+    """Writes estimates of the analytical model into a folder, as if they were measurements."""
+    return _measured_into
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of 300 placements."""
+    return _measured_into(tmp_path_factory.mktemp("measured"), 300)

@@ -35,13 +35,6 @@ def _stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AGENTS, "stubborn", lambda cost_model, seed: StubbornAgent("stubborn", size_score))
 
 
-def cells(out: str, agent: str) -> list[str]:
-    """The agent's row of the table."""
-    table = out[out.index("───") :].partition("\n\n")[0]
-    (row,) = [line.split() for line in table.splitlines() if line.startswith(f"{agent} ")]
-    return row
-
-
 def test_the_json_holds_placements_that_reproduce_its_costs(run, tmp_path: Path) -> None:
     out = tmp_path / "new" / "r.json"
     code, _, _ = run("evaluate", "--agent", "cost-greedy", "--suite", "dlrm-20x4", "--out", out)
@@ -71,7 +64,7 @@ def test_several_agents_make_a_list_and_one_table_with_the_cheapest_first(run, t
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_the_columns_are_what_their_heads_say(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_columns_are_what_their_heads_say(run, agent_rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
     best_known.write_best_known([SUITE], {t.name: make_agent("cost-greedy").place(t) for t in SUITE}, MODEL, "")
     code, out, _ = run("evaluate", "--agent", "random", "--agent", "cost-greedy", "--suite", "dlrm-20x4")
@@ -79,13 +72,13 @@ def test_the_columns_are_what_their_heads_say(run, tmp_path: Path, monkeypatch: 
     random, greedy = (evaluate(make_agent(name), SUITE) for name in ("random", "cost-greedy"))
     change = 100 * float((greedy.costs_ms / random.costs_ms).mean() - 1)
     gap = 100 * float((random.costs_ms / greedy.costs_ms).mean() - 1)
-    mean, interval, to_random, to_best, failures = cells(out, "cost-greedy")[1:6]
+    mean, interval, to_random, to_best, failures = agent_rows(out)["cost-greedy"][:5]
     assert mean == f"{greedy.mean_cost_ms:.3f}"
     assert interval == "-".join(f"{end:.3f}" for end in greedy.interval_ms)
     assert (to_random, to_best, failures) == (f"{change:+.1f}%", "+0.0%", "0")
-    assert cells(out, "random")[3:5] == ["+0.0%", f"{gap:+.1f}%"]
+    assert agent_rows(out)["random"][2:4] == ["+0.0%", f"{gap:+.1f}%"]
     queries = np.mean([result.true_cost_queries for result in greedy.tasks])
-    assert cells(out, "cost-greedy")[-1] == f"{queries:,.0f}"
+    assert agent_rows(out)["cost-greedy"][-1] == f"{queries:,.0f}"
 
 
 @pytest.mark.parametrize("columns", [40, 60])
@@ -99,11 +92,11 @@ def test_in_a_narrow_window_numbers_stay_whole_and_long_names_are_folded(run, co
 
 
 @pytest.mark.usefixtures("_stubborn")
-def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, tmp_path: Path) -> None:
+def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, agent_rows, tmp_path: Path) -> None:
     args = ("--agent", "stubborn", "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")
     code, out, _ = run("evaluate", *args, columns=200)
     assert code == 0
-    assert cells(out, "stubborn")[5] == "25"
+    assert agent_rows(out)["stubborn"][4] == "25"
     assert "stubborn failed on 25 of 50 tasks" in out
     assert "dlrm-20x4/test/1: I do not like dlrm-20x4/test/1 [red]." in out
     assert "and 20 more." in out

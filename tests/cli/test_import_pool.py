@@ -33,10 +33,10 @@ def test_a_pool_is_written_and_loads_again(run, lookups: Path, tmp_path: Path) -
     assert (pool.name, len(pool), pool.tables.workload.batch_size) == ("mine", TABLES, BATCH)
 
 
-def test_a_file_that_is_not_there_and_a_name_that_is_no_json_are_refused(run, tmp_path: Path) -> None:
-    code, _, err = run("import-pool", tmp_path / "no.pt", "--name", "mine", "--out", tmp_path / "pool.json")
+@pytest.mark.parametrize(("out", "says"), [("pool.json", "no.pt cannot be read"), ("pool", "ends in .json")])
+def test_a_file_that_is_not_there_and_a_name_that_is_no_json_are_refused(
+    run, tmp_path: Path, out: str, says: str
+) -> None:
+    code, _, err = run("import-pool", tmp_path / "no.pt", "--name", "mine", "--out", tmp_path / out)
     assert code == 2
-    assert "no.pt cannot be read" in err
-    code, _, err = run("import-pool", tmp_path / "no.pt", "--name", "mine", "--out", tmp_path / "pool")
-    assert code == 2
-    assert "ends in .json" in err
+    assert says in err

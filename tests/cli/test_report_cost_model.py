@@ -6,22 +6,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cli.report_cost_model import draw
-from shard_gym.cost_models import PHASES, AnalyticalCostModel
-from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models import PHASES
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 from shard_gym.cost_models.report import REPEATED, compare
 from shard_gym.errors import MissingExtraError
-from shard_gym.tables import Workload
 
 PAGE = "cost-model-analytical.md"
-
-
-def measured_into(folder: Path, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
-    sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(AnalyticalCostModel, folder, sampler, count=40, repeat_every=repeat_every)
-    return folder
 
 
 def model_into(path: Path, architecture: str = "pooled", size: int = 2048) -> Path:
@@ -32,15 +23,12 @@ def model_into(path: Path, architecture: str = "pooled", size: int = 2048) -> Pa
     return path
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return measured_into(tmp_path_factory.mktemp("measured"))
-
-
-def test_a_page_and_a_picture_for_each_data_set(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_and_a_picture_for_each_data_set(
+    run, measured_into, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for size in (1024, 512):
-        measured_into(Path("data") / f"batch-{size}", size)
+        measured_into(Path("data") / f"batch-{size}", 40, size)
     files = [model_into(Path(f"{size}.safetensors"), size=size) for size in (512, 1024)]
     outcome = run("report-cost-model", "data", "--models", *files, "--out", "out")
     assert outcome.code == 0, outcome.err
@@ -97,8 +85,8 @@ def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
     assert exact.get_xlim() == exact.get_ylim()
 
 
-def test_one_device_has_panels_without_all_to_alls(run, tmp_path: Path) -> None:
-    data = measured_into(tmp_path / "data", devices=1, repeat_every=None)
+def test_one_device_has_panels_without_all_to_alls(run, measured_into, tmp_path: Path) -> None:
+    data = measured_into(tmp_path / "data", 40, devices=1, repeat_every=None)
     figure = draw(compare(load_measurements(data), {}))
     assert [axes.get_title() for axes in figure.axes[:3]] == ["iteration", PHASES[0], PHASES[3]]
     assert run("report-cost-model", data, "--out", tmp_path).code == 0

@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,15 +13,27 @@ from typing import Any
 import pytest
 
 from shard_gym.agents.rnn import RnnLearner
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, RunsFailedError
 from shard_gym.experiments import runs as module
-from shard_gym.experiments.runs import TRAINED, TRAINING, Run, as_options, perform, read_record, record_path
+from shard_gym.experiments.runs import (
+    TRAINED,
+    TRAINING,
+    Run,
+    as_options,
+    perform,
+    perform_all,
+    read_record,
+    record_path,
+    training_path,
+)
 from shard_gym.io.files import read_json, write_json
 from shard_gym.suites import suite_info
 
 SUITE = "dlrm-20x4"
 GREEDY = Run("size-greedy", SUITE)
 RNN = Run("rnn", SUITE, SUITE, options=as_options({"iterations": 3, "episodes": 2, "hidden": 4}))
+BAD = Run("rnn", SUITE, SUITE, options=as_options({"episodes": 1}))
+LONG = Run("rnn", SUITE, SUITE, options=as_options({"iterations": 100_000, "episodes": 2, "hidden": 4}))
 DREAM = Run(
     "dreamshard",
     SUITE,
@@ -60,6 +78,8 @@ def test_a_record_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first["estimate_errors"] is None
     monkeypatch.setattr(module, "evaluate", lambda *_: pytest.fail("the run was made again"))
     assert perform(GREEDY, tmp_path) == first == read_record(GREEDY, tmp_path)
+    monkeypatch.setattr(module, "ProcessPoolExecutor", None)  # calling it would be a TypeError
+    perform_all([GREEDY], tmp_path)
 
 
 def test_a_foreign_file_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
@@ -108,3 +128,84 @@ def test_the_error_of_dreamshards_surrogate_is_recorded(tmp_path: Path) -> None:
     errors = perform(DREAM, tmp_path)["estimate_errors"]
     assert set(errors) == {"random", "greedy", "own"}
     assert all(error > 0 for error in errors.values())
+
+
+# Many runs in processes
+
+
+def test_an_error_of_one_run_is_named_and_loses_no_other(tmp_path: Path) -> None:
+    done: list[Run] = []
+    before = os.environ.get("OMP_NUM_THREADS")
+    runs = {BAD, GREEDY, replace(GREEDY, agent="dim-greedy")}
+    message = r"(?s)^1 run failed.*rnn trained on dlrm-20x4, seed 0, .*episodes must be an integer"
+    with pytest.raises(RunsFailedError, match=message):
+        perform_all([*runs, GREEDY], tmp_path, 2, done.append)
+    assert len(done) == 3
+    assert set(done) == runs
+    assert {run for run in runs if not read_record(run, tmp_path)} == {BAD}
+    assert os.environ.get("OMP_NUM_THREADS") == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_a_killed_process_is_named_with_its_runs_and_loses_no_other(tmp_path: Path) -> None:
+    also_lost = replace(LONG, test="dlrm-40x4")  # shares the training, so the same process would have made it
+    done: list[Run] = []
+
+    def kill_the_other(run: Run) -> None:
+        done.append(run)
+        if run == GREEDY:
+            _wait_until(state_of(LONG, tmp_path).exists)
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+
+    with pytest.raises(RunsFailedError) as error:
+        perform_all([LONG, also_lost, GREEDY], tmp_path, 2, kill_the_other)
+    first, *lines = str(error.value).splitlines()
+    assert first.startswith("2 runs failed")
+    assert lines == [f"{run}: its process was killed, for want of memory perhaps." for run in (LONG, also_lost)]
+    assert done == [GREEDY, LONG, also_lost]
+    assert read_record(GREEDY, tmp_path)
+
+
+def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
+    def interrupt(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        perform_all([LONG, GREEDY], tmp_path, 2, interrupt)
+    assert multiprocessing.active_children() == []
+    assert read_record(LONG, tmp_path) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_workers_end_with_a_killed_command(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from shard_gym.experiments.runs import Run, perform_all
+if __name__ == "__main__":
+    perform_all([{LONG!r}], Path({str(tmp_path)!r}))
+"""
+    (tmp_path / "main.py").write_text(script)
+    state = state_of(LONG, tmp_path)
+    with subprocess.Popen([sys.executable, str(tmp_path / "main.py")]) as process:
+        _wait_until(state.exists)
+        process.kill()
+    _wait_until(lambda: _still(state))
+
+
+def state_of(run: Run, folder: Path) -> Path:
+    """The file that training writes after every iteration."""
+    return training_path(run, folder) / "training.safetensors"
+
+
+def _still(path: Path) -> bool:
+    before = path.stat().st_mtime_ns
+    time.sleep(0.5)
+    return path.stat().st_mtime_ns == before
+
+
+def _wait_until(so: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
