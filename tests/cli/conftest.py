@@ -9,7 +9,6 @@ import pytest
 from shard_gym.cli import main
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.measurers import LocalMeasurer
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.tables import Workload
 
@@ -51,7 +50,7 @@ def agent_rows() -> Callable[[str], dict[str, list[str]]]:
 
 def _measured_into(folder: Path, count: int, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:
     sampler = PlacementSampler(Workload(size), "a100-dgx", devices, 2**30, tables_per_device=8)
-    collect(LocalMeasurer(AnalyticalCostModel, sampler), folder, sampler, count=count, repeat_every=repeat_every)
+    collect(AnalyticalCostModel, folder, sampler, count=count, repeat_every=repeat_every)
     return folder
 
 

@@ -12,6 +12,7 @@ from shard_gym.placement import memory_used
 from shard_gym.pools import load_pool
 from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
 from shard_gym.suites.load import DATA
+from shard_gym.tables import Workload
 from shard_gym.tasks import Task, TaskSuite
 
 NAMES = suite_names()
@@ -21,7 +22,8 @@ DLRM = {
     if (match := re.fullmatch(r"dlrm-(\d+)x(\d+)", name))
 }
 SAMPLED = [*DLRM, *(name for name in NAMES if name.startswith("mixdim-") or name == "generalize")]
-WHOLE = [name for name in NAMES if name not in SAMPLED]
+MEASURED = suite_names("measured")
+WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED]]
 
 
 def splits(name: str) -> dict[str, TaskSuite]:
@@ -62,6 +64,32 @@ def test_a_sampled_suite_has_fifty_different_tasks_in_each_split(name: str) -> N
     for task in tasks_of(name):
         assert len(set(task.tables.names)) == task.num_tables  # drawn without replacement
     assert len({task.tables.names for task in tasks_of(name)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "hardware"),
+    [
+        ("cpu-20x2", 2_048, "cpu"),
+        ("cpu-40x4", 2_048, "cpu"),
+        ("gpu-40x4", 65_536, "h200-dgx"),
+        ("gpu-80x8", 65_536, "h200-dgx"),
+    ],
+)
+def test_suites_to_be_measured_fit_a_machine(name: str, batch_size: int, hardware: str) -> None:
+    info = suite_info(name)
+    assert (info.track, info.hardware, dict(info.tasks)) == ("measured", hardware, {"train": 50, "test": 20})
+    for task in tasks_of(name):
+        assert f"{task.num_tables}x{task.num_devices}" == name.partition("-")[2]
+        assert task.tables.workload == Workload(batch_size, "fp32", "rowwise_adagrad")
+        # A CPU holds all devices, a GPU one at a time.
+        needed = task.tables.memory_bytes.sum() if hardware == "cpu" else task.topology.memory_cap_bytes.max()
+        assert needed < 15 * 2**30
+    pool = load_pool("dlrm-2021").tables
+    task = load_suite(name)[0]
+    rows = [pool.names.index(table) for table in task.tables.names]
+    restated = pool.select(rows).at_batch_size(batch_size)
+    assert np.array_equal(task.tables.distinct_rows, restated.distinct_rows)
+    assert np.array_equal(task.tables.reuse_histogram, restated.reuse_histogram)
 
 
 @pytest.mark.parametrize("name", DLRM)
@@ -119,7 +147,7 @@ def test_a_whole_model_is_one_task_with_all_tables_of_its_pool(name: str) -> Non
 def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
     """Across suites too: whoever trains on one and is tested on another meets no known table."""
     seen: dict[str, dict[str, set[int]]] = {}
-    for name in SAMPLED:
+    for name in [*SAMPLED, *MEASURED]:
         pool = seen.setdefault(suite_info(name).pool, {split: set() for split in SPLITS})
         for split, tasks in read_json(DATA / f"{name}.json")["splits"].items():
             pool[split].update(index for task in tasks for index in task["tables"])

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import shard_gym
-from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base import COMPUTE
-from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, tasks_on
-from shard_gym.errors import InvalidOptionError, MeasurementError
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
+from shard_gym.envs.real.tasks import as_measured
+from shard_gym.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
+from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSampler, TaskSuite
 
 pytest.importorskip("torch")
@@ -85,7 +88,7 @@ def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasi
 def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:
     """On the same hardware, until the last step."""
     real = gymnasium.make(ID, suite=suite, **QUICK)
-    estimating = gymnasium.make("EmbeddingPlacement-v0", suite=tasks_on(suite, hardware_profile("cpu")))
+    estimating = gymnasium.make("EmbeddingPlacement-v0", suite=as_measured(suite, real.unwrapped.measured))
     assert real.observation_space == estimating.observation_space
     (obs, info), (other, _) = real.reset(seed=3), estimating.reset(seed=3)
     for _ in range(19):
@@ -166,15 +169,29 @@ def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
 
 
 def test_tasks_keep_their_memory_caps_and_get_the_hardware_of_the_machine(suite: TaskSuite) -> None:
-    profile = hardware_profile("cpu")
-    moved = tasks_on(suite, profile)
+    profile, measured = hardware_profile("cpu"), MeasuredCostModel("cpu", batch_size=64)
+    moved = as_measured(suite, measured)
     assert isinstance(moved, TaskSuite)
     assert [task.name for task in moved] == [task.name for task in suite]
     assert (moved[0].topology.device, moved[0].topology.links) == (profile.device, profile.links)
     assert moved[0].topology.memory_cap_bytes.tolist() == suite[0].topology.memory_cap_bytes.tolist()
-    drawn = tasks_on(TaskSampler(load_pool("dlrm-2021"), (3, 4), (2, 2)), profile)
+    assert moved[0].tables.workload.batch_size == 64
+    assert np.array_equal(moved[0].tables.distinct_rows, suite[0].tables.at_batch_size(64).distinct_rows)
+    drawn = as_measured(TaskSampler(load_pool("dlrm-2021"), (3, 4), (2, 2)), measured)
     assert (drawn.max_tables, drawn.max_devices) == (4, 2)
-    assert drawn.sample(np.random.default_rng(0)).topology.device == profile.device
+    sampled = drawn.sample(np.random.default_rng(0))
+    assert (sampled.topology.device, sampled.tables.workload.batch_size) == (profile.device, 64)
+
+
+def test_a_suite_made_for_the_machine_stays_as_it_is() -> None:
+    suite = load_suite("cpu-20x2")
+    assert as_measured(suite, MeasuredCostModel("cpu")) is suite
+    assert as_measured(suite, AnalyticalCostModel()) is suite
+
+
+def test_a_larger_batch_than_that_of_the_tables_is_refused(suite: TaskSuite) -> None:
+    with pytest.raises(InvalidTablesError, match="does not follow from them"):
+        gymnasium.make(ID, suite=suite, device="cpu", batch_size=2**17)
 
 
 @pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])

@@ -1,0 +1,163 @@
+"""Agents, learners and explanations under cost models that only estimate whole placements, as measured ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import CostGreedyAgent, LocalSearchAgent, make_agent
+from shard_gym.agents.training import make_learner
+from shard_gym.cost_models import (
+    AnalyticalCostModel,
+    CostEstimate,
+    CostModel,
+    CountedEstimates,
+    make_additive_cost_model,
+    make_cost_model,
+)
+from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
+from shard_gym.errors import InvalidOptionError, MeasurementError
+from shard_gym.evaluation import evaluate
+from shard_gym.explain import best_moves, explain
+from shard_gym.tasks import Task, TaskSuite
+
+ANALYTICAL = AnalyticalCostModel()
+
+
+class Estimating(CostModel):
+    """The analytical costs times `factor`, of whole placements only; every `failing`-th estimate fails."""
+
+    name, version = "estimating", 1
+
+    def __init__(self, factor: float = 1.0, failing: Callable[[int], bool] = lambda number: False) -> None:
+        self.factor, self.failing, self.asked = factor, failing, 0
+
+    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+        self.asked += 1
+        if self.failing(self.asked):
+            raise MeasurementError("The worker of device 0 died.")
+        estimate = ANALYTICAL.estimate(placement, tables, topology)
+        return CostEstimate(self.factor * estimate.phases_ms, self.factor * estimate.total_ms)
+
+    def penalty_ms(self, tables: Any, topology: Any) -> float:
+        return self.factor * ANALYTICAL.penalty_ms(tables, topology)
+
+
+@pytest.fixture
+def suite(random_task: Any) -> TaskSuite:
+    rng = np.random.default_rng(0)
+    tasks = [random_task(rng, 8, 3) for _ in range(3)]
+    return TaskSuite("small", [Task(f"small/{n}", each.tables, each.topology) for n, each in enumerate(tasks)])
+
+
+def test_a_wrapped_model_costs_placements_like_the_model_itself(suite: TaskSuite) -> None:
+    task, rng = suite[0], np.random.default_rng(1)
+    model = Estimating()
+    wrapped = AdditiveWrapper(model, task.tables, task.topology)
+    loads = wrapped.table_loads(task.tables, task.topology)
+    for _ in range(5):
+        placement = rng.integers(3, size=8)
+        expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
+        found = wrapped.estimate(placement, task.tables, task.topology)
+        assert found.total_ms == expected.total_ms
+        assert np.array_equal(found.phases_ms, expected.phases_ms)
+        part = rng.permutation(8)[:3]
+        expected = ANALYTICAL.estimate(placement[part], task.tables.select(part), task.topology)
+        _, cost = wrapped.costs(wrapped.reduce(loads[part], placement[part], 3), task.topology.cluster())
+        assert cost == pytest.approx(expected.total_ms, rel=1e-12)
+    asked = model.asked
+    wrapped.estimate(placement, task.tables, task.topology)
+    assert model.asked == asked  # an estimate is made once
+    empty, cost = wrapped.costs(np.zeros((3, 8)), task.topology.cluster())
+    assert not empty.any()
+    assert cost == 0
+    low, high = wrapped.cost_bounds(loads, task.topology)
+    assert low <= expected.total_ms <= high
+    assert wrapped.penalty_ms(task.tables, task.topology) == pytest.approx(model.penalty_ms(task.tables, task.topology))
+
+
+def test_the_greedy_agent_by_cost_places_as_under_the_additive_model(suite: TaskSuite) -> None:
+    estimating = CostGreedyAgent(Estimating())
+    for task in suite:
+        assert np.array_equal(estimating.place(task), CostGreedyAgent(ANALYTICAL).place(task))
+    assert 0 < estimating.true_cost_queries("estimating-v1") <= sum(task.num_tables * 3 for task in suite)
+
+
+def test_local_search_keeps_its_budget_of_estimates_and_uses_it(suite: TaskSuite) -> None:
+    model = Estimating()
+    agent = LocalSearchAgent(model, max_queries=60)
+    results = evaluate(agent, suite, model)
+    assert all(60 <= result.true_cost_queries <= 64 for result in results.tasks)  # a perturbation may exceed it
+    heuristics = [evaluate(make_agent(name), suite, model).costs_ms for name in ("lookup-greedy", "dim-greedy")]
+    assert (results.costs_ms <= np.min(heuristics, axis=0) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("name", "options"), [("dreamshard", {"preset": "paper"}), ("dreamshard", {}), ("rnn", {})])
+def test_what_learns_from_placements_learns_the_same_from_estimates(
+    suite: TaskSuite, name: str, options: dict[str, Any]
+) -> None:
+    options = options | ({"iterations": 2, "episodes": 3} if name == "rnn" else {"iterations": 2, "measurements": 4})
+    if name == "dreamshard":
+        options["cost_updates"] = 5
+    weights = []
+    for model in (ANALYTICAL, Estimating()):
+        learner = make_learner(name, suite, cost_model=model, **options)
+        for _ in range(learner.iterations):
+            learner.iterate()
+            learner.iteration += 1
+        assert learner.true_cost_queries == learner.planned_queries
+        weights.append(learner.weights())
+    assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())
+
+
+@pytest.mark.parametrize("name", ["maskable-ppo", "dqn"])
+def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite, name: str) -> None:
+    costs = []
+    for factor in (1.0, 3.0):
+        learner = make_learner(name, suite, cost_model=Estimating(factor), num_envs=4, iterations=1)
+        costs.append(learner.iterate().mean_cost_ms)
+        assert learner.true_cost_queries == 4  # the ends of the episodes
+    assert costs[1] == pytest.approx(3 * costs[0])
+    assert evaluate(learner.agent(), suite, Estimating()).failures == 0
+
+
+@pytest.mark.parametrize("name", ["dreamshard", "rnn"])
+def test_a_measurement_that_fails_is_tried_again_and_two_failures_cost_the_penalty(suite: TaskSuite, name: str) -> None:
+    once = make_learner(name, suite, cost_model=Estimating(failing=lambda number: number % 5 == 0))
+    once.iterate()
+    assert once.failures == 0
+    twice = make_learner(name, suite, cost_model=Estimating(failing=lambda number: number in (7, 8)))
+    report = twice.iterate()
+    assert twice.failures == 1
+    assert np.isfinite(report.mean_cost_ms)
+    with pytest.raises(MeasurementError, match="died"):
+        make_learner(name, suite, cost_model=Estimating(failing=lambda number: True)).iterate()
+
+
+def test_explanations_have_true_phases_and_estimated_moves(suite: TaskSuite) -> None:
+    task = suite[0]
+    placement = make_agent("random").place(task)
+    explanation = explain(task, placement, Estimating(2.0))
+    true = ANALYTICAL.estimate(placement, task.tables, task.topology)
+    assert explanation.total_ms == 2 * true.total_ms
+    assert np.array_equal(explanation.phases_ms, 2 * true.phases_ms)
+    assert explanation.lower_bound_ms is None
+    assert explanation.moves == best_moves(task, placement, ANALYTICAL)
+
+
+def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:
+    counted, told = CountedEstimates(Estimating()), []
+    counted.on_estimate = lambda: told.append(counted.queries)
+    evaluate(make_agent("random"), suite, counted)
+    assert told == [1, 2, 3]
+    assert counted.fingerprint == "estimating-v1"
+
+
+def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated() -> None:
+    model = Estimating()
+    assert make_cost_model(model) is model
+    with pytest.raises(InvalidOptionError, match=r"'estimating' is not additive.*EmbeddingPlacementReal-v0"):
+        make_additive_cost_model(model)
