@@ -39,6 +39,14 @@ def physical_memory() -> int:
         return 0
 
 
+def load_average() -> float:
+    """Mean number of programs that ran or waited for a CPU in the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows has none
+        return 0.0
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on one thread; the project's networks are too small to gain from more. Needs torch."""

@@ -24,7 +24,6 @@ from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
-from shard_gym.system import usable_cpus
 from shard_gym.tables import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES, Tables
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import Topology
@@ -35,7 +34,7 @@ PARALLEL, SEQUENTIAL = "parallel", "sequential"
 LAYOUTS = ("auto", PARALLEL, SEQUENTIAL)
 """`parallel`: one process for each device; they exchange their outputs. `sequential`: one device stands for all of
 them; their operators are measured one after the other, and the all-to-alls are modelled. `auto`: `sequential` if there
-are fewer GPUs than devices, else `parallel`."""
+are fewer GPUs (or CPUs) than devices, else `parallel`."""
 
 PENALTY_MARGIN = 10.0
 """A penalty must exceed measured costs, which have no upper bound; this many times the estimate's bound should."""
@@ -58,6 +57,14 @@ class Measurement(CostEstimate):
     iterations_ms: FloatArray
     spread: float
     seconds: float
+
+    @property
+    def interval_ms(self) -> tuple[float, float]:
+        """The 95% interval of `total_ms`: bootstrap over the iterations, with a fixed seed."""
+        drawn = np.random.default_rng(0).integers(len(self.iterations_ms), size=(1_000, len(self.iterations_ms)))
+        totals = np.median(self.iterations_ms[drawn], axis=1).max(axis=1).sum(axis=-1)
+        low, high = np.quantile(totals, (0.025, 0.975))
+        return float(low), float(high)
 
     @property
     def details(self) -> dict[str, float]:
@@ -88,7 +95,8 @@ class MeasuredCostModel(CostModel):
         weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.
         optimizer: "rowwise_adagrad" or "sgd"; None for that of the tables' workload on a GPU, and for rowwise Adagrad
             on a CPU, because FBGEMM runs every other optimizer there in a scalar loop.
-        threads: of each process on a CPU; None divides the CPUs among the processes.
+        threads: of each process on a CPU. With more than one, other load on the machine slows a process down many
+            times, because its threads wait for each other.
         timeout_s: limit of one measurement.
         cache: file that keeps measurements; None keeps them in this object's memory.
         recorded: one of Meta's lookup files, unpacked, whose lookups are used instead of drawn ones; the names of the
@@ -101,7 +109,7 @@ class MeasuredCostModel(CostModel):
     """
 
     name = "measured"
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -115,7 +123,7 @@ class MeasuredCostModel(CostModel):
         seed: int = 0,
         weight_dtype: str | None = None,
         optimizer: str | None = None,
-        threads: int | None = None,
+        threads: int = 1,
         timeout_s: float = 120.0,
         cache: str | Path | None = None,
         recorded: str | Path | None = None,
@@ -129,7 +137,7 @@ class MeasuredCostModel(CostModel):
             if value not in known:
                 raise unknown_name(kind, value, known)
         self.device = device
-        self.layout = PARALLEL if (device, layout) == ("cpu", "auto") else layout
+        self.layout = layout
         self.batch_size = None if batch_size is None else checked_count("batch_size", batch_size)
         self.repeats = Repeats(
             checked_count("iterations", iterations),
@@ -138,7 +146,7 @@ class MeasuredCostModel(CostModel):
             checked_seed(seed),
         )
         self.weight_dtype, self.optimizer = weight_dtype, optimizer
-        self.threads = None if threads is None else checked_count("threads", threads)
+        self.threads = checked_count("threads", threads)
         self.timeout_s = checked_positive("timeout_s", timeout_s)
         self.recorded = None if recorded is None else Path(recorded).absolute()
         if self.recorded is not None:
@@ -154,16 +162,26 @@ class MeasuredCostModel(CostModel):
         return self.machine.name
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides a time besides the tables and the hardware, as JSON values."""
+        names = ("layout", "batch_size", "weight_dtype", "optimizer", "threads")
+        settings = {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
+        if self.recorded is not None:
+            about = self.recorded.stat()
+            settings["recorded"] = [self.recorded.name, about.st_size, about.st_mtime_ns]
+        return settings
+
+    @property
     def fingerprint(self) -> str:
         """Model, layout, and a hash of the hardware, the versions and the settings."""
-        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self._settings()])}"
+        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self.settings])}"
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
         return PENALTY_MARGIN * self.analytical.penalty_ms(tables, topology)
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
-        """Measure a checked (T,) placement.
+        """Measure a checked (T,) placement, or what of it was not measured before.
 
         Raises:
             InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
@@ -171,6 +189,13 @@ class MeasuredCostModel(CostModel):
             MeasurementError: see its subclasses; the message names the device, its tables and their bytes. The workers
                 are terminated then, and the next measurement starts new ones.
         """
+        return self._measured(placement, tables, topology, again=False)
+
+    def measure_again(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
+        """Measure a checked (T,) placement, whether or not it was measured before; raises the errors of `estimate`."""
+        return self._measured(placement, tables, topology, again=True)
+
+    def _measured(self, placement: Placement, tables: Tables, topology: Topology, *, again: bool) -> Measurement:
         begin = time.perf_counter()
         num_devices, trained = topology.num_devices, self.as_measured(tables)
         batch_size = trained.workload.batch_size
@@ -182,7 +207,7 @@ class MeasuredCostModel(CostModel):
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
-        new = [d for d, part in enumerate(parts) if part is not None and self._cache.get(keys[d]) is None]
+        new = [d for d, part in enumerate(parts) if part is not None and (again or self._cache.get(keys[d]) is None)]
         if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
@@ -235,9 +260,9 @@ class MeasuredCostModel(CostModel):
         Raises:
             InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
         """
-        if self.device == "cpu":
-            return self.layout
         enough = self.machine.num_devices >= num_devices
+        if self.device == "cpu" and self.layout == PARALLEL:
+            return PARALLEL
         if self.layout == PARALLEL and not enough:
             raise InvalidOptionError(
                 f"This task has {num_devices} devices, but this machine has "
@@ -247,17 +272,8 @@ class MeasuredCostModel(CostModel):
 
     # Inside
 
-    def _settings(self) -> dict[str, Any]:
-        """All that decides a time besides the tables and the hardware."""
-        names = ("layout", "batch_size", "weight_dtype", "optimizer", "threads")
-        settings = {**{name: getattr(self, name) for name in names}, **asdict(self.repeats)}
-        if self.recorded is not None:
-            about = self.recorded.stat()
-            settings["recorded"] = [self.recorded.name, about.st_size, about.st_mtime_ns]
-        return settings
-
     def _key(self, layout: str, kind: str, what: Any) -> str:
-        return _digest([self.machine.fingerprint, self._settings(), layout, kind, what])
+        return _digest([self.machine.fingerprint, self.settings, layout, kind, what])
 
     def _keep(self, key: str, ms: FloatArray) -> None:
         self._cache.put(key, ms.ravel().tolist())
@@ -280,9 +296,10 @@ class MeasuredCostModel(CostModel):
         """A session of at least `count` workers."""
         if self._session is None or self._session.size < count:
             self.close()
-            threads = self.threads or max(1, usable_cpus() // count)
             recorded = None if self.recorded is None else str(self.recorded)
-            self._session = Session(self.device, count, threads=threads, timeout_s=self.timeout_s, recorded=recorded)
+            self._session = Session(
+                self.device, count, threads=self.threads, timeout_s=self.timeout_s, recorded=recorded
+            )
         return self._session
 
 

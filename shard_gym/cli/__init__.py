@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "experiment": "Repeat the experiments of the DreamShard paper on the suites.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
+    "race": "Measure the placements of several agents in turn, and rank them.",
     "doctor": "Can placements be measured on this machine? If not, what to install.",
     "collect": "Measure random placements on this machine's devices.",
     "fit-cost-model": "Fit neural cost models to measurements.",

@@ -85,8 +85,8 @@ def collect(
     machine = _machine(hardware)
     default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
     workload = Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer)
-    if layout == "auto" and machine.kind == "cuda":
-        # Fixed here, because one data set has one layout, even if the number of GPUs changes later.
+    if layout == "auto":
+        # Fixed here, because one data set has one layout, even if the number of devices changes later.
         layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
     make_model = partial(
         MeasuredCostModel,

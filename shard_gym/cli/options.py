@@ -65,7 +65,7 @@ class CostModelOptions:
         return make_cost_model(self.cost_model)
 
 
-ANALYTICAL = CostModelOptions()
+ANALYTICAL, MEASURED = CostModelOptions(), CostModelOptions("measured")
 
 
 def command_line(*words: object, **options: object) -> str:

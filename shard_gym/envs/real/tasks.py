@@ -37,10 +37,9 @@ def as_measured(source: TaskSource, model: CostModel) -> TaskSource:
     """
     if not isinstance(model, MeasuredCostModel):
         return source
-    profile = profile_of(model.hardware)
     if isinstance(source, TaskSuite):
-        return _suite_as_measured(source, profile, model.batch_size)
-    return _SourceAsMeasured(source, profile, model.batch_size)
+        return suite_as_measured(source, model.hardware, model.batch_size)
+    return _SourceAsMeasured(source, profile_of(model.hardware), model.batch_size)
 
 
 class _SourceAsMeasured:
@@ -55,8 +54,12 @@ class _SourceAsMeasured:
 
 
 @lru_cache(maxsize=32)
-def _suite_as_measured(suite: TaskSuite, profile: str | None, batch_size: int | None) -> TaskSuite:
-    """One suite for all who use it, so that they share what is prepared for its tasks; `suite` itself if it fits."""
+def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -> TaskSuite:
+    """See `as_measured`: the tasks on a machine of that name; `suite` itself if it fits.
+
+    All who ask get one suite, so that they share what is prepared for its tasks.
+    """
+    profile = profile_of(hardware)
     tasks = tuple(_task_as_measured(task, profile, batch_size) for task in suite)
     if all(new is old for new, old in zip(tasks, suite, strict=True)):
         return suite

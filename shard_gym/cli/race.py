@@ -1,0 +1,173 @@
+"""`shard-gym race`: measure the placements of several entries in turn, and rank them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from shard_gym.agents import make_agent
+from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.options import MEASURED, CostModelOptions
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.real.tasks import as_measured
+from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.io.files import read_json
+from shard_gym.leaderboard.race import RACE, Race, run_race
+from shard_gym.placement import Placement, check_placement
+from shard_gym.suites import load_suite
+from shard_gym.system import load_average, usable_cpus
+from shard_gym.tasks import TaskSuite
+from shard_gym.text import counted, format_ms
+
+QUIET = 0.3
+"""Load average for each CPU above which the machine is not idle."""
+
+WIDE = 0.2
+"""Spread of the rounds, as a share of the cost, above which a warning is printed."""
+
+
+def race(
+    suite: str,
+    entry: Annotated[list[str], tyro.conf.UseAppendAction],
+    out: Path,
+    split: str = "test",
+    tasks: int = 0,
+    rounds: int = 5,
+    seed: int = 0,
+    cost: CostModelOptions = MEASURED,
+) -> None:
+    """Measure the placements of several agents in turn, on this machine, and rank them.
+
+    Every round measures each task with each entry's placement, in random order.
+    The same command continues a race that was stopped. Needs FBGEMM.
+
+    Args:
+        suite: name of the suite; `shard-gym suites` lists them.
+        entry: name of an agent, folder of a training run, or file of `shard-gym evaluate --out`, with NAME= before it
+            if it shall have another name; repeat the option for more.
+        out: folder for the race.
+        split: split of the suite, train or test.
+        tasks: number of tasks, the first ones of the split; 0 for all.
+        rounds: number of rounds.
+        seed: of the agents that are random.
+        cost: how costs are measured.
+    """
+    if not cost.measures:
+        raise InvalidOptionError(f"A race is measured; --cost-model {cost.cost_model} is for shard-gym evaluate.")
+    model = cost.make()
+    if not isinstance(model, MeasuredCostModel):  # for the types; `measures` says so
+        raise TypeError(model)
+    raced = _first(as_measured(load_suite(suite, split), model), tasks)
+    placements = {}
+    for each in entry:
+        name, source = _named(each)
+        if name in placements:
+            raise InvalidOptionError(f"Two entries are named {name!r}; name one with --entry OTHER={source}.")
+        placements[name] = placements_of(source, raced, seed)
+    _warn_of_load()
+    progress = new_progress()
+    bar = progress.add_task("measuring", total=None)
+    with model, progress:
+        done = run_race(
+            out,
+            raced,
+            placements,
+            model,
+            rounds=rounds,
+            progress=lambda number, total: progress.update(bar, completed=number, total=total),
+        )
+    print_race(done)
+    output().print(sentence(f"\nWritten to {out / RACE}.", "dim"), soft_wrap=True)
+
+
+def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | None]:
+    """The placements of all tasks: of an agent, or from a file of `shard-gym evaluate --out`.
+
+    Raises:
+        DamagedFileError: the file holds no evaluation of the suite's tasks.
+        UnknownNameError, InvalidCheckpointError: see `make_agent`.
+    """
+    if source.endswith(".json"):
+        return _from_file(Path(source), suite)
+    agent = make_agent(source, seed=seed)
+    placements: list[Placement | None] = []
+    for task in suite:
+        try:
+            placements.append(check_placement(agent.place(task), task.tables, task.topology))
+        except NoPlacementFoundError:
+            placements.append(None)
+    return placements
+
+
+def _from_file(path: Path, suite: TaskSuite) -> list[Placement | None]:
+    record = read_json(path)
+    try:
+        found = {each["task"]: each["placement"] for each in record["tasks"]}
+        given = [found[task.name] for task in suite]
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path} is no evaluation of one agent on {suite.name} ({suite.split}), as shard-gym evaluate --out "
+            f"writes it: {error!r}."
+        ) from error
+    return [
+        None if each is None else check_placement(each, task.tables, task.topology)
+        for each, task in zip(given, suite, strict=True)
+    ]
+
+
+def _named(entry: str) -> tuple[str, str]:
+    """The name of an entry, and what makes its placements."""
+    name, equals, source = entry.partition("=")
+    return (name, source) if equals else (Path(entry).stem if "/" in entry else entry, entry)
+
+
+def _first(suite: TaskSuite, count: int) -> TaskSuite:
+    if not 0 <= count <= len(suite):
+        raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
+    return suite if count in (0, len(suite)) else TaskSuite(suite.name, suite.tasks[:count], suite.split)
+
+
+def _warn_of_load() -> None:
+    load, cpus = load_average(), usable_cpus()
+    if load > QUIET * cpus:
+        errors().print(
+            sentence(
+                f"The load average is {load:.1f} on {counted(cpus, 'CPU')}: other programs are measured, too. Stop "
+                "them for results that can be repeated.",
+                "yellow",
+            )
+        )
+
+
+def print_race(race: Race) -> None:
+    """Print the results, the cheapest entry first, and how far the rounds differ."""
+    results, console = race.results(), output()
+    tasks, rounds = counted(len(race.suite), "task"), counted(race.num_rounds, "round")
+    heading(console, f"{race.suite.name} {race.suite.split}, {tasks}, {rounds}, measured on {race.hardware}\n")
+    table = new_table()
+    table.add_column("\nentry", overflow="fold", min_width=12)
+    for header in ("mean\nms", "95%\ninterval", "to the\nfirst", "95%\ninterval", "beats\nnext", "failed\ntasks"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for each in results:
+        table.add_row(
+            sentence(each.entry),
+            format_ms(each.mean_ms),
+            "-".join(map(format_ms, each.interval_ms)),
+            f"{each.ratio:.3f}",
+            "-".join(f"{ratio:.3f}" for ratio in each.ratio_interval),
+            NONE if each.beats_next is None else f"{each.beats_next:.0%}",
+            str(each.failures) if each.failures else NONE,
+        )
+    print_table(console, table)
+    spread = spread_of_rounds(race.costs_ms())
+    console.print(sentence(f"\nThe rounds of a placement differ by {spread:.1%} of its cost (median).", "dim"))
+    if spread > WIDE:
+        errors().print(sentence("That is much: measure on an idle machine, or with more rounds.", "yellow"))
+
+
+def spread_of_rounds(costs: np.ndarray) -> float:
+    """Median over entries and tasks of (largest - smallest) / median over the rounds, of (E, N, R) costs."""
+    return float(np.median((costs.max(axis=2) - costs.min(axis=2)) / np.median(costs, axis=2)))

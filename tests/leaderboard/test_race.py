@@ -1,0 +1,238 @@
+"""Races on a machine that is made up: costs are the analytical ones, times noise, times how slow the moment is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, MeasurementError
+from shard_gym.io.files import sha256_of
+from shard_gym.leaderboard import race as module
+from shard_gym.leaderboard.race import RACE, ROUNDS, Race, load_race, run_race, write_race
+from shard_gym.placement import Placement
+from shard_gym.suites import load_suite
+from shard_gym.tasks import TaskSuite
+
+pytest.importorskip("pyarrow")
+
+ANALYTICAL = AnalyticalCostModel()
+ITERATIONS = 4
+
+
+class Machine(MeasuredCostModel):
+    """Measures by estimating; `slow(number)` says how slow the machine is at its number-th measurement."""
+
+    def __init__(self, noise: float = 0.02, slow: Callable[[int], float] = lambda number: 1.0) -> None:
+        super().__init__("cpu", iterations=ITERATIONS)
+        self.noise, self.slow, self.count = noise, slow, 0
+
+    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+        assert again
+        rng = np.random.default_rng(self.count)
+        self.count += 1
+        phases = ANALYTICAL.estimate(placement, tables, topology).phases_ms * self.slow(self.count)
+        ms = phases * rng.lognormal(0, self.noise, (ITERATIONS, *phases.shape))
+        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def suite() -> TaskSuite:
+    whole = load_suite("cpu-20x2")
+    return TaskSuite(whole.name, whole.tasks[:6], whole.split)
+
+
+@pytest.fixture(scope="module")
+def placements(suite: TaskSuite) -> dict[str, list[Placement | None]]:
+    names = ("random", "lookup-greedy", "local-search")
+    return {name: [make_agent(name).place(task) for task in suite] for name in names}
+
+
+@pytest.fixture
+def raced(suite: TaskSuite, placements: Any, tmp_path: Path) -> Path:
+    run_race(tmp_path, suite, placements, Machine(), rounds=3)
+    return tmp_path
+
+
+def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    """Slow for whole rounds: the intervals of the means are wide, those of the ratios are not."""
+    steady = run_race(tmp_path / "steady", suite, placements, Machine(), rounds=5).results()
+    per_round = len(suite) * len(placements)
+    shaken = run_race(
+        tmp_path / "shaken", suite, placements, Machine(slow=lambda number: 1 + 2 * ((number - 1) // per_round % 2))
+    ).results()
+    for results in (steady, shaken):
+        assert [each.entry for each in results] == ["local-search", "lookup-greedy", "random"]
+        assert [each.ratio for each in results] == sorted(each.ratio for each in results)
+        assert results[0].ratio == 1
+        assert results[0].ratio_interval == (1, 1)
+        assert all(each.ratio_interval[0] > 1 for each in results[1:])
+        assert all(each.interval_ms[0] <= each.mean_ms <= each.interval_ms[1] for each in results)
+        assert [each.beats_next is None for each in results] == [False, False, True]
+        assert results[0].beats_next is not None
+        assert results[0].beats_next > 0.9
+    widths = [np.ptp(each[1].interval_ms) / each[1].mean_ms for each in (steady, shaken)]
+    assert widths[1] > 1.5 * widths[0]
+    assert np.ptp(shaken[1].ratio_interval) < 0.5 * np.ptp(shaken[1].interval_ms) / shaken[0].mean_ms
+
+
+def test_equal_placements_tie(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+    twins = {"one": placements["random"], "two": placements["random"]}
+    first, second = run_race(tmp_path, suite, twins, Machine()).results()
+    assert second.ratio_interval[0] <= 1 <= second.ratio_interval[1] or second.ratio < 1.01
+    assert first.beats_next is not None
+    assert 0.2 < first.beats_next < 0.8
+
+
+def test_the_results_are_those_of_plain_arithmetic(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+    race = run_race(tmp_path, suite, placements, Machine(), rounds=3)
+    for result in race.results():
+        costs: dict[int, list[float]] = {}
+        for each in race.measurements:
+            if each.entry == result.entry:
+                costs.setdefault(each.task, []).append(float(np.median(each.phases_ms, axis=0).max(axis=0).sum()))
+        assert all(len(own) == 3 for own in costs.values())
+        assert result.mean_ms == pytest.approx(np.mean([np.median(own) for own in costs.values()]))
+
+
+def test_entries_of_a_task_are_measured_in_a_row_and_in_changing_order(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    race = run_race(tmp_path, suite, placements, Machine(), rounds=4)
+    order = [(each.round, each.task, each.entry) for each in race.measurements]
+    assert len(set(order)) == len(order) == 4 * len(suite) * 3
+    blocks = [order[start : start + 3] for start in range(0, len(order), 3)]
+    assert all(len({key[:2] for key in block}) == 1 for block in blocks)
+    assert len({tuple(key[2] for key in block) for block in blocks}) == 6
+
+
+def test_a_task_without_a_placement_costs_its_penalty(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+    holed = {**placements, "holed": [None, *placements["local-search"][1:]]}
+    machine = Machine()
+    last = run_race(tmp_path, suite, holed, machine).results()[-1]
+    assert (last.entry, last.failures) == ("holed", 1)
+    assert last.mean_ms > machine.penalty_ms(suite[0].tables, suite[0].topology) / len(suite)
+    assert load_race(tmp_path, suite).results()[-1] == last
+
+
+def test_a_race_that_was_stopped_measures_finished_rounds_once(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    per_round = len(suite) * len(placements)
+
+    def stop(number: int) -> float:
+        if number == 2 * per_round + 5:
+            raise MeasurementError("The machine was switched off.")
+        return 1.0
+
+    with pytest.raises(MeasurementError):
+        run_race(tmp_path, suite, placements, Machine(slow=stop), rounds=3)
+    assert load_race(tmp_path, suite).num_rounds == 2
+    machine, told = Machine(), []
+    race = run_race(tmp_path, suite, placements, machine, rounds=3, progress=lambda *numbers: told.append(numbers))
+    assert machine.count == per_round
+    assert told[0] == (2 * per_round, 3 * per_round)
+    assert told[-1] == (3 * per_round, 3 * per_round)
+    assert race.num_rounds == 3
+    assert run_race(tmp_path, suite, placements, machine, rounds=2).num_rounds == 3
+    assert machine.count == per_round  # it was over
+
+
+def test_what_was_written_is_read_back(raced: Path, suite: TaskSuite) -> None:
+    race = load_race(raced, suite)
+    before = (raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()
+    write_race(raced, race)
+    assert ((raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()) == before
+    record = json.loads(before[0])
+    assert [each["entry"] for each in record["results"]] == [each.entry for each in race.results()]
+
+
+def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda record: record.update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda record: record["results"][0].update(mean_ms=1.0), "results in"),
+        (lambda record: record["results"].reverse(), "results in"),
+        (_with("rounds", 4), "rounds in"),
+        (_with("rounds_sha256", "0" * 64), "rounds_sha256 in"),
+        (_with("suite", "cpu-40x4"), "is not a race of suite 'cpu-20x2'"),
+        (_with("schema", 2), "is not a race of schema 1"),
+        (_with("winner", "random"), "unknown key 'winner'"),
+        (_with("placements", {}), "every round, task and entry"),
+        (lambda record: record["placements"].pop("random"), "every round, task and entry"),
+        (lambda record: record["placements"]["random"].pop(), "does not describe a race"),
+        (lambda record: record.pop("hardware"), "does not describe a race"),
+        (lambda record: record["penalties_ms"].__setitem__(0, "much"), "does not describe a race"),
+    ],
+)
+def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, says: str) -> None:
+    record = json.loads((raced / RACE).read_text())
+    edit(record)
+    (raced / RACE).write_text(json.dumps(record))
+    with pytest.raises(DamagedFileError, match=says):
+        load_race(raced, suite)
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda rows: [*rows[:-1], replace(rows[-1], phases_ms=rows[-1].phases_ms / 2)], "results in"),
+        (lambda rows: rows[:-1], "every round, task and entry"),
+        (lambda rows: [*rows, rows[0]], "every round, task and entry"),
+        (lambda rows: [replace(rows[0], entry="other"), *rows[1:]], "every round, task and entry"),
+        (lambda rows: [replace(rows[0], phases_ms=-rows[0].phases_ms), *rows[1:]], "no ms of 2 devices"),
+        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:, :1]), *rows[1:]], "no ms of 2 devices"),
+        (lambda rows: [replace(rows[0], load=float("nan")), *rows[1:]], "a load average of nan"),
+    ],
+)
+def test_edited_rounds_are_refused_even_with_their_checksum(
+    raced: Path, suite: TaskSuite, edit: Any, says: str
+) -> None:
+    rounds = module._to_parquet(edit(list(load_race(raced, suite).measurements)))
+    (raced / ROUNDS).write_bytes(rounds)
+    with pytest.raises(DamagedFileError, match="rounds_sha256 in|" + says):
+        load_race(raced, suite)
+    record = json.loads((raced / RACE).read_text())
+    (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(rounds)}))
+    with pytest.raises(DamagedFileError, match=says):
+        load_race(raced, suite)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 1000])
+def test_rounds_that_are_no_parquet_file_are_refused(raced: Path, suite: TaskSuite, content: bytes) -> None:
+    (raced / ROUNDS).write_bytes(content)
+    with pytest.raises(DamagedFileError, match="damaged, or no Parquet file"):
+        load_race(raced, suite)
+
+
+def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suite: TaskSuite, placements: Any) -> None:
+    others = {name: list(reversed(own)) for name, own in placements.items()}
+    with pytest.raises((InvalidOptionError, InvalidPlacementError)):
+        run_race(raced, suite, others, Machine())
+    fewer = dict(list(placements.items())[:2])
+    with pytest.raises(InvalidOptionError, match="a race with another set of placements"):
+        run_race(raced, suite, fewer, Machine())
+    with pytest.raises(InvalidOptionError, match="at least two entries"):
+        run_race(raced, suite, dict(list(placements.items())[:1]), Machine())
+    with pytest.raises(InvalidOptionError, match="rounds must be"):
+        run_race(raced, suite, placements, Machine(), rounds=0)
+    with pytest.raises(InvalidPlacementError, match="has 5 placements for the 6 tasks"):
+        run_race(raced / "new", suite, {**placements, "short": placements["random"][1:]}, Machine())
+
+
+def test_a_race_without_rounds_has_no_results(suite: TaskSuite, placements: Any) -> None:
+    race = Race(suite, "a machine", "measured", {}, placements, (), np.ones(len(suite)))
+    assert race.results() == []
