@@ -15,6 +15,7 @@ from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
@@ -29,7 +30,7 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
@@ -56,11 +57,14 @@ class DreamShardLearner(Learner):
         suite, cost_model, seed: see `Learner`.
         name: of the agent.
         preset: "dream-search" or "paper".
+        data: folder of measurements (`shard-gym collect`) to learn from in place of new ones; their training part is
+            used. Nothing is measured then.
         changes: options of the preset that differ from its defaults.
 
     Raises:
         UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value.
+        InvalidOptionError: an option has an impossible value, or `data` is of tables with another workload.
+        DamagedFileError: `data` holds no measurements.
     """
 
     more_options = frozenset(field.name for options in PRESETS.values() for field in fields(options))
@@ -73,6 +77,7 @@ class DreamShardLearner(Learner):
         *,
         name: str = "dreamshard",
         preset: str = "dream-search",
+        data: str = "",
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed)
@@ -87,6 +92,10 @@ class DreamShardLearner(Learner):
         self._cost_optimizer = new_optimizer(self._cost_weights)
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._recorder = CostRecorder(self.cost_model.fingerprint)
+        self._given = _training_data(data, suite) if data else None
+        self._pools = load_measurements(data).index.sampling["pools"] if data else ()
+        if self._given:
+            self.planned_queries = 0
 
     def iterate(self) -> Report:
         """Measure placements, then train the surrogate, then the policy if there is one."""
@@ -107,6 +116,10 @@ class DreamShardLearner(Learner):
 
     def _measure(self) -> list[float]:
         """True costs of new placements, ms; the penalty where the agent found none, or none could be measured."""
+        if self._given:
+            if not len(self._recorder):
+                self._recorder.extend(self._given)
+            return [float(cost) for cost in self._given.cost_ms]
         rng, agent, costs = self.rng(MEASURE), self.agent(), []
         for _ in range(self.options.measurements):
             if isinstance(self.options, SearchOptions) and self.iteration == 0:
@@ -185,9 +198,27 @@ class DreamShardLearner(Learner):
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
-        return {"preset": self.preset, "options": asdict(self.options)}
+        pools = [f"pool/{name}" for name in self._pools]
+        return {"preset": self.preset, "options": asdict(self.options), **({"more_data": pools} if pools else {})}
 
     def agent(self) -> DreamShardAgent:
         """See `Learner`."""
         surrogate = self._network(as_arrays(self._cost_weights))
         return DreamShardAgent(self.name, surrogate, self.options, self._policy_weights(), self.seed)
+
+
+def _training_data(folder: str, suite: TaskSuite) -> CostDataset:
+    """The training part of the measurements in `folder`, which must have the workload of the tasks.
+
+    Raises:
+        InvalidOptionError: they have another one.
+        DamagedFileError: there are none.
+    """
+    measurements = load_measurements(folder)
+    found, wanted = measurements.index.workload, suite.tasks[0].tables.workload
+    if found != wanted:
+        raise InvalidOptionError(
+            f"The measurements in {folder} are of tables with {found}, but the tasks of {suite.name!r} have {wanted}. "
+            "Measure that workload, or train on tasks of the other (Tables.at_batch_size, Tables.with_training)."
+        )
+    return measurements.first.part("train")

@@ -101,8 +101,8 @@ class Iteration:
     ) -> None:
         self.fused = fused
         self._device, self._group = device, group
-        self._outputs = torch.empty(0)
-        self._gradients = torch.empty(0)
+        self._outputs = torch.empty(0, device=device)  # of a device without tables, which exchanges nothing
+        self._gradients = torch.empty(0, device=device)
         if group is not None:
             samples = [batch_size // len(widths) + (k < batch_size % len(widths)) for k in range(len(widths))]
             self._sent = [count * widths[rank] for count in samples]

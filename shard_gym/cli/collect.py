@@ -152,7 +152,8 @@ def _machine(hardware: str) -> Machine:
     if hardware == "auto":
         try:
             return this_machine("cuda")
-        except (InvalidOptionError, MissingExtraError):
+        except (InvalidOptionError, MissingExtraError) as error:
+            errors().print(sentence(f"Measuring on CPUs. {error}", "dim"), soft_wrap=True)
             return this_machine("cpu")
     return this_machine(hardware)
 

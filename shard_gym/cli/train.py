@@ -16,7 +16,7 @@ from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, command_line
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
 from shard_gym.cost_models import CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -29,7 +29,13 @@ from shard_gym.text import counted, format_ms, format_seconds
 
 Option = bool | int | float | str
 
-RESERVED = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model": "--cost-model"}
+RESERVED = {
+    "name": "--agent",
+    "suite": "--suite",
+    "seed": "--seed",
+    "cost_model": "--cost-model",
+    "data": "--data",
+}
 """Arguments of learners that are no options, and their flags."""
 
 MEASUREMENTS = "measurements.sqlite"
@@ -46,6 +52,7 @@ def train(
     option: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")],
     split: str = "train",
     cost: CostModelOptions = ANALYTICAL,
+    data: OptionalPath = None,
     seed: int = 0,
     resume: bool = False,
     no_evaluate: bool = False,
@@ -63,11 +70,12 @@ def train(
         split: split to learn from, train or test.
         cost: the cost model of the placements that the agent learns from. Measurements are kept in the run's folder
             unless --cache says where, so that a run that was killed measures nothing twice.
+        data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
         no_evaluate: do not place the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
-    options = parse_options(option)
+    options = parse_options(option) | ({} if data is None else {"data": str(data)})
     if cost.measures:
         require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
@@ -85,6 +93,7 @@ def train(
             _compare(agent, trained, load_suite(suite), model)
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
+        given["data"] = data
         command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None

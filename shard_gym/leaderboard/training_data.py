@@ -127,9 +127,10 @@ def _read_training(path: Path) -> Training:
     from shard_gym.io.arrays import load_arrays
 
     path = path / AGENT if path.is_dir() else path
-    trained: Any = load_arrays(path, "agent")[1].get("trained")
+    about = load_arrays(path, "agent")[1]
+    trained: Any = about.get("trained")
     try:
-        data = (f"{trained['suite']}/{trained['split']}",)
+        data = (f"{trained['suite']}/{trained['split']}", *map(str, about.get("more_data", ())))
         return Training(str(trained["agent"]), data, int(trained["true_cost_queries"]), dict(trained["options"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidOptionError(

@@ -13,13 +13,25 @@ import pytest
 from shard_gym.agents import RandomAgent, load_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.dreamshard.random_loads import random_load
-from shard_gym.agents.training import TrainingRun
-from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, UnknownNameError
+from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidCheckpointError,
+    InvalidOptionError,
+    NoPlacementFoundError,
+    UnknownNameError,
+)
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.pools import load_pool
+from shard_gym.tables import Workload
+from shard_gym.tasks import Task, TaskSampler, TaskSuite
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
@@ -167,3 +179,51 @@ def test_tables_that_fit_no_device_are_left_out_of_a_random_load(random_task: Ca
         tables, topology, placement = random_load(suite, np.random.default_rng(2))
         check_placement(placement, tables, topology)
         assert (tables.memory_bytes <= needed).all()
+
+
+@PRESETS
+def test_it_learns_from_given_measurements_and_asks_for_none(
+    preset: str, suite_of_2048: TaskSuite, measurements: Path, tmp_path: Path
+) -> None:
+    options = {"iterations": 2, "cost_updates": 50, "data": str(measurements)}
+    true_cost = CountedCostModel(AnalyticalCostModel())
+    learner = make_learner("dreamshard", suite_of_2048, cost_model=true_cost, preset=preset, **options)
+    TrainingRun(learner, tmp_path, options).run()
+    assert learner.true_cost_queries == true_cost.queries == learner.planned_queries == 0
+    assert recorded_training(str(tmp_path)).data == ("small/custom", "pool/dlrm-2021", "pool/dlrm-2022")
+    surrogate = learner.agent().cost_model
+    held_out = load_measurements(measurements).first.part("validation")
+    errors = [
+        surrogate.estimate(held_out.devices[rows], held_out.tables.select(held_out.members[rows]), topology).total_ms
+        / held_out.cost_ms[p]
+        - 1
+        for p, topology in enumerate(held_out.topologies[i] for i in held_out.topology)
+        for rows in [slice(int(held_out.start[p]), int(held_out.start[p + 1]))]
+    ]
+    assert np.median(np.abs(errors)) < 0.5
+    resumed = make_learner("dreamshard", suite_of_2048, preset=preset, **options)
+    assert len(TrainingRun(resumed, tmp_path, options, resume=True).learner.weights()) == len(learner.weights())
+
+
+def test_measurements_of_another_workload_are_refused(measurements: Path, planted_suite: Any) -> None:
+    suite, _ = planted_suite(np.random.default_rng(0), 1, 4, 3)
+    with pytest.raises(InvalidOptionError, match=r"batch_size=2048.*but the tasks of .*batch_size=65536"):
+        make_learner("dreamshard", suite, data=str(measurements))
+    with pytest.raises(DamagedFileError):
+        make_learner("dreamshard", suite, data=str(measurements / "nowhere"))
+
+
+@pytest.fixture(scope="module")
+def measurements(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Estimates of the analytical model, as if they were measured."""
+    folder = tmp_path_factory.mktemp("measurements")
+    sampler = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=6)
+    collect(AnalyticalCostModel, folder, sampler, count=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def suite_of_2048() -> TaskSuite:
+    tables = load_pool("dlrm-2021").tables.with_training(weight_dtype="fp16", optimizer="sgd").at_batch_size(2048)
+    sampler, rng = TaskSampler(tables, (8, 8), (3, 3)), np.random.default_rng(0)
+    return TaskSuite("small", [sampler.sample(rng) for _ in range(3)])
