@@ -11,7 +11,6 @@ import tyro
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import MEASURED, CostModelOptions
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.files import read_json
@@ -57,9 +56,7 @@ def race(
     """
     if not cost.measures:
         raise InvalidOptionError(f"A race is measured; --cost-model {cost.cost_model} is for shard-gym evaluate.")
-    model = cost.make()
-    if not isinstance(model, MeasuredCostModel):  # for the types; `measures` says so
-        raise TypeError(model)
+    model = cost.make_measured()
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
     placements = {}
     for each in entry:
