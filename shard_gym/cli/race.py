@@ -14,7 +14,9 @@ from shard_gym.cli.options import MEASURED, CostModelOptions
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.files import read_json
-from shard_gym.leaderboard.race import RACE, Race, run_race
+from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race_files import RACE
+from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
 from shard_gym.system import load_average, usable_cpus
@@ -38,9 +40,10 @@ def race(
     seed: int = 0,
     cost: CostModelOptions = MEASURED,
 ) -> None:
-    """Measure the placements of several agents in turn, on this machine, and rank them.
+    """Measure the placements of several agents in turn, and rank them.
 
-    Every round measures each task with each entry's placement, in random order.
+    Every round measures each task with each entry, in random order.
+
     The same command continues a race that was stopped. Needs FBGEMM.
 
     Args:

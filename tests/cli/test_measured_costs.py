@@ -12,7 +12,7 @@ import pytest
 from shard_gym.cost_models.measured import model as module
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import WorkerDiedError
-from shard_gym.leaderboard.race import load_race
+from shard_gym.leaderboard.race_files import load_race
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import format_ms
