@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.errors import InvalidCostError, InvalidPlacementError, NoPlacementFoundError, wrong_kind
 from shard_gym.placement import Placement, check_placement, placement_to_json
 from shard_gym.suites import load_suite
@@ -111,7 +111,8 @@ def evaluate(
     Args:
         agent: an object with `place(task)`, or a function of a task; either returns a placement. Where it has them, its
             `name` and its count of cost-model evaluations, `true_cost_queries(fingerprint)`, are used.
-        suite: a suite, or the name of one.
+        suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are restated as that measures them
+            (`as_measured`), for the agent and for the penalty.
         cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
         split: which split of a named suite; ignored when `suite` is a TaskSuite.
         progress: called after every task.
@@ -126,7 +127,11 @@ def evaluate(
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
-    model = cost_model if isinstance(cost_model, CostModel) else make_cost_model(cost_model)
+    model = make_cost_model(cost_model)
+    if not isinstance(model, AdditiveCostModel):
+        from shard_gym.envs.real.tasks import as_measured
+
+        tasks = as_measured(tasks, model)
     results = []
     for done, task in enumerate(tasks, start=1):
         results.append(_evaluate_task(agent, task, model))

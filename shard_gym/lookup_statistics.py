@@ -82,14 +82,18 @@ def part_of_batch(lookups: Floats, stats: ReuseStatistics, share: float) -> Reus
         distinct += (number * _in_bins(reads, share)).sum(axis=1)
         # k times P(k reads of n) is n r times P(k - 1 of n - 1): the accesses that fall on rows of a bin.
         accesses += (number * (reads * share)[..., None] * _in_bins(reads - 1.0, share, shift=1)).sum(axis=1)
-    total = distinct.sum(axis=1)
-    return ReuseStatistics(total, _shares(distinct), _shares(accesses))
+    return ReuseStatistics(np.minimum(distinct.sum(axis=1), stats.distinct_rows), _shares(distinct), _shares(accesses))
 
 
 def _rows_and_reads(lookups: Floats, stats: ReuseStatistics) -> tuple[Floats, Floats]:
-    """(T, 17) rows of each bin, and the mean reads of one of them; the reads of a bin are those of the histogram."""
+    """(T, 17) rows of each bin, and the mean reads of one of them; the reads of a bin are those of the histogram.
+
+    Where the share of a bin's few rows was rounded to 0, their number follows from their reads.
+    """
     rows = stats.reuse_histogram * stats.distinct_rows[:, None]
     reads = stats.access_histogram * lookups[:, None]
+    lost = 0.5 * 10.0**-HISTOGRAM_DECIMALS * stats.distinct_rows[:, None]
+    rows = np.where(rows > 0, rows, np.minimum(reads / BIN_LEAST, lost))
     mean = np.clip(reads / np.maximum(rows, 1e-9), BIN_LEAST, BIN_UPPER_EDGES)
     return reads / mean, mean
 

@@ -71,6 +71,7 @@ class Workload:
             raise InvalidTablesError(
                 f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {self.batch_size!r}."
             )
+        object.__setattr__(self, "batch_size", int(self.batch_size))
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
             if getattr(self, name) not in list(known):
                 raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")

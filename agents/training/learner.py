@@ -12,7 +12,7 @@ import numpy as np
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import CostEstimate, CostModel, counted
-from shard_gym.errors import MeasurementError
+from shard_gym.errors import DeviceMemoryError, MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -50,7 +50,7 @@ class Learner(ABC):
         iterations: the number of iterations.
         iteration: how many of them are done.
         planned_queries: evaluations of the true cost in all iterations together; None if that is not known before.
-        failures: placements that could not be measured, twice.
+        failures: placements that could not be measured since training began or was resumed.
         more_options: names of options that the constructor takes beside its keyword arguments.
     """
 
@@ -65,6 +65,7 @@ class Learner(ABC):
         self.seed = checked_seed(seed)
         self.iteration = 0
         self.failures = 0
+        self._costed = 0
 
     @property
     def true_cost_queries(self) -> int:
@@ -74,22 +75,25 @@ class Learner(ABC):
     def true_cost(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate | None:
         """The true cost of a valid placement; None if it cannot be measured.
 
-        A measurement that fails is tried again. A failure in the first one is an error of the machine, and so is the
-        failure of most.
+        A measurement that fails is tried again, unless the memory does not suffice. That the first placement fails, or
+        more placements than not, is an error of the machine.
 
         Raises:
             MeasurementError: see there.
         """
-        try:
-            return self.cost_model.estimate(placement, tables, topology)
-        except MeasurementError:
+        for retry in (True, False):
             try:
-                return self.cost_model.estimate(placement, tables, topology)
-            except MeasurementError:
+                estimate = self.cost_model.estimate(placement, tables, topology)
+            except MeasurementError as error:
+                if retry and not isinstance(error, DeviceMemoryError):
+                    continue
                 self.failures += 1
-                if 2 * self.failures > self.true_cost_queries - 2 * self.failures:
+                if self.failures > self._costed:
                     raise
                 return None
+            self._costed += 1
+            return estimate
+        raise AssertionError("the second try returns or raises")
 
     def rng(self, purpose: int = 0) -> np.random.Generator:
         """A random generator for this iteration; a different one for each `purpose`."""

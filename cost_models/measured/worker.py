@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -130,8 +131,11 @@ class Worker:
 
 
 def _pin(rank: int, size: int, threads: int) -> None:
-    """Give this worker CPUs of its own, if there are enough, so that its rows stay in their caches."""
-    if hasattr(os, "sched_setaffinity"):
+    """Give this worker CPUs that no other worker of the session has, so that its rows stay in their caches.
+
+    Not if there are too few CPUs, or where the system does not allow it.
+    """
+    with suppress(AttributeError, OSError):
         cpus = sorted(os.sched_getaffinity(0))
         if size * threads <= len(cpus):
             os.sched_setaffinity(0, cpus[rank * threads : (rank + 1) * threads])

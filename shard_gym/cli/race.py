@@ -13,7 +13,7 @@ from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table
 from shard_gym.cli.options import OptionalInt
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.io.files import read_json
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import RACE
@@ -102,7 +102,7 @@ def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | 
     for task in suite:
         try:
             placements.append(check_placement(agent.place(task), task.tables, task.topology))
-        except NoPlacementFoundError:
+        except (NoPlacementFoundError, InvalidPlacementError):
             placements.append(None)
     return placements
 
@@ -124,9 +124,17 @@ def _from_file(path: Path, suite: TaskSuite) -> list[Placement | None]:
 
 
 def _named(entry: str) -> tuple[str, str]:
-    """The name of an entry, and what makes its placements."""
+    """The name of an entry, and what makes its placements.
+
+    Raises:
+        InvalidOptionError: the name before the = is empty, or nothing is behind it.
+    """
     name, equals, source = entry.partition("=")
-    return (name, source) if equals else (Path(entry).stem if "/" in entry else entry, entry)
+    if not equals or Path(entry).exists():
+        return (Path(entry).stem if Path(entry).exists() else entry), entry
+    if not name or not source:
+        raise InvalidOptionError(f"--entry {entry!r} wants NAME=AGENT; leave the = out for the agent's own name.")
+    return name, source
 
 
 def _first(suite: TaskSuite, count: int) -> TaskSuite:
@@ -167,12 +175,16 @@ def print_race(race: Race) -> None:
             str(each.failures) if each.failures else NONE,
         )
     print_table(console, table)
-    spread = spread_of_rounds(race.costs_ms())
+    costs = race.costs_ms()
+    placed = costs[costs[:, :, 0] < race.penalties_ms]  # (n, R)
+    if race.num_rounds < 2 or not len(placed):
+        return
+    spread = spread_of_rounds(placed)
     console.print(sentence(f"\nThe rounds of a placement differ by {spread:.1%} of its cost (median).", "dim"))
     if spread > WIDE:
         errors().print(sentence("That is much: measure on an idle machine, or with more rounds.", "yellow"))
 
 
 def spread_of_rounds(costs: np.ndarray) -> float:
-    """Median over entries and tasks of (largest - smallest) / median over the rounds, of (E, N, R) costs."""
-    return float(np.median((costs.max(axis=2) - costs.min(axis=2)) / np.median(costs, axis=2)))
+    """Median over placements of (largest - smallest) / median over the rounds, of (n, R) costs."""
+    return float(np.median((costs.max(axis=1) - costs.min(axis=1)) / np.median(costs, axis=1)))

@@ -2,8 +2,8 @@
 
 In each round, every task is measured with the placement of each entry, one after the other, in an order that is drawn
 anew. So what slows the machine for a while slows all entries, and differences within a round and task are fair. The
-cost of a task is the median over the rounds. Intervals are paired: a bootstrap sample draws tasks, and rounds, that are
-the same for all entries.
+cost of a task is the median over the rounds. Intervals are paired: a bootstrap sample draws tasks, the same for all
+entries.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Result:
     Attributes:
         entry: its name.
         mean_ms: mean over the tasks of the median over the rounds; a task without a placement costs its penalty.
-        interval_ms: its 95% interval, over tasks and rounds.
+        interval_ms: its 95% interval, over tasks.
         ratio: mean cost divided by that of the cheapest entry.
         ratio_interval: its 95% interval; paired, so it is narrower than the intervals of the means.
         beats_next: share of the tasks and rounds in which it costs less than the next entry; None for the last.
@@ -141,17 +141,13 @@ def cost_of(phases_ms: FloatArray) -> float:
 
 
 def _bootstrapped_means(costs: FloatArray) -> FloatArray:
-    """(E, B) mean costs of bootstrap samples of (E, N, R) costs: tasks are drawn, and rounds, the same for all entries.
+    """(E, B) mean costs of bootstrap samples of (E, N, R) costs: tasks are drawn, the same for all entries.
 
-    Rounds are drawn once for a sample and not for each of its tasks, because a round is a time in which the machine
-    was fast or slow.
+    The median of a task's rounds has the noise of its measurements, so drawing tasks covers that noise, too.
     """
-    _, tasks, rounds = costs.shape
-    rng = np.random.default_rng(0)
-    drawn_rounds = rng.integers(rounds, size=(NUM_SAMPLES, rounds))
-    drawn_tasks = rng.integers(tasks, size=(NUM_SAMPLES, tasks))
-    medians = np.median(costs[:, :, drawn_rounds], axis=3)  # (E, N, B)
-    return np.asarray(medians[:, drawn_tasks.T, np.arange(NUM_SAMPLES)].mean(axis=1))
+    medians = np.median(costs, axis=2)
+    drawn = np.random.default_rng(0).integers(medians.shape[1], size=(NUM_SAMPLES, medians.shape[1]))
+    return np.asarray(medians[:, drawn].mean(axis=2))
 
 
 def _interval(values: FloatArray) -> tuple[float, float]:

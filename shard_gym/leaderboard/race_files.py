@@ -1,13 +1,17 @@
 """The files of a race. Its results are computed again from the raw rounds when it is loaded, and any edit is refused.
 
-race.json        the suite, the machine, how it measures, the entries with their placements, and the results
-rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase
+race.json          the suite, the machine, how it measures, the entries with their placements, and the results
+rounds-R.parquet   of R rounds, a row for each measurement: round, task, entry, and the ms of each iteration, device and
+                   phase; its metadata has a digest of what was raced
+
+Every round is a new file, and `race.json` says which one counts. So a program that is killed while it writes loses the
+last round at most.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,22 +26,36 @@ from shard_gym.placement import check_placement, placement_to_json
 from shard_gym.tasks import TaskSuite
 
 SCHEMA = 1
-RACE, ROUNDS = "race.json", "rounds.parquet"
+RACE = "race.json"
+
+DIGEST = "race"
+"""Key of the digest in the metadata of the rounds."""
+
+
+def rounds_name(race: Race) -> str:
+    """Name of the file with the rounds of `race`."""
+    return f"rounds-{race.num_rounds}.parquet"
 
 
 def write_race(folder: Path, race: Race) -> None:
-    """Write both files; `race.json` last, as it has the other one's SHA-256."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rounds = _to_parquet(race.measurements)
-    write_atomically(folder / ROUNDS, rounds)
+    """Write both files, then remove older rounds.
+
+    Raises:
+        UnwritablePathError: the folder cannot be written to.
+    """
+    rounds = _to_parquet(race)
+    write_atomically(folder / rounds_name(race), rounds)
     write_json(folder / RACE, _record(race, sha256_of(rounds)))
+    for older in folder.glob("rounds-*.parquet"):
+        if older.name != rounds_name(race):
+            older.unlink()
 
 
 def load_race(folder: Path, suite: TaskSuite) -> Race:
     """The race in `folder`; its numbers are computed again from the raw rounds.
 
     Args:
-        folder: holds `race.json` and `rounds.parquet`.
+        folder: holds the files of the race.
         suite: the tasks of the race, as they are measured.
 
     Raises:
@@ -45,11 +63,13 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
             what differs.
         MissingExtraError: pyarrow is not installed.
     """
-    record, rounds = read_json(folder / RACE), read_bytes(folder / ROUNDS)
-    path = folder / RACE
+    path, record = folder / RACE, read_json(folder / RACE)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise DamagedFileError(f"{path} is not a race of schema {SCHEMA}.")
+    if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
+        raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
+        rounds = read_bytes(folder / f"rounds-{int(record['rounds'])}.parquet")
         placements = {
             str(name): [
                 None if each is None else check_placement(np.array(each, np.int64), task.tables, task.topology)
@@ -58,24 +78,23 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
             for name, own in record["placements"].items()
         }
         penalties = np.array([float(each) for each in record["penalties_ms"]])
-        if (record["suite"], record["split"], record["tasks"]) != (suite.name, suite.split, _task_names(suite)):
-            raise DamagedFileError(f"{path} is not a race of suite {suite.name!r} ({suite.split}).")
-        measurements = _from_parquet(rounds, path)
+        if penalties.shape != (len(suite),) or not (np.isfinite(penalties) & (penalties > 0)).all():
+            raise ValueError(f"penalties_ms must be {len(suite)} numbers above 0")
+        settings = dict(record["settings"])
+        measurements, digest = _from_parquet(rounds, path)
         race = Race(
-            suite,
-            str(record["hardware"]),
-            str(record["cost_model"]),
-            dict(record["settings"]),
-            placements,
-            measurements,
-            penalties,
+            suite, str(record["hardware"]), str(record["cost_model"]), settings, placements, measurements, penalties
         )
         _check_measurements(race, path)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        expected = _record(race, sha256_of(rounds))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         if isinstance(error, (DamagedFileError, InvalidPlacementError)):
             raise
         raise DamagedFileError(f"{path} does not describe a race: {error!r}.") from error
-    expected = _record(race, sha256_of(rounds))
+    if digest != _digest(race):
+        raise DamagedFileError(
+            f"{path} names other placements, hardware or settings than the rounds were measured with."
+        )
     for key, value in expected.items():
         if record.get(key) != value:
             raise DamagedFileError(
@@ -88,20 +107,31 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
     return race
 
 
-def _record(race: Race, rounds_sha256: str) -> dict[str, Any]:
-    """The content of `race.json`."""
+def _facts(race: Race) -> dict[str, Any]:
+    """What was raced, and how."""
     return {
-        "schema": SCHEMA,
         "suite": race.suite.name,
         "split": race.suite.split,
         "tasks": _task_names(race.suite),
         "hardware": race.hardware,
         "cost_model": race.cost_model,
         "settings": dict(race.settings),
-        "rounds": race.num_rounds,
-        "rounds_sha256": rounds_sha256,
         "penalties_ms": race.penalties_ms.tolist(),
         "placements": placements_to_json(race.placements),
+    }
+
+
+def _digest(race: Race) -> str:
+    return sha256_of(json.dumps(_facts(race), sort_keys=True).encode())
+
+
+def _record(race: Race, rounds_sha256: str) -> dict[str, Any]:
+    """The content of `race.json`."""
+    return {
+        "schema": SCHEMA,
+        **_facts(race),
+        "rounds": race.num_rounds,
+        "rounds_sha256": rounds_sha256,
         "results": [
             {**asdict(each), "interval_ms": list(each.interval_ms), "ratio_interval": list(each.ratio_interval)}
             for each in race.results()
@@ -120,8 +150,8 @@ def placements_to_json(placements: Placements) -> dict[str, list[list[int] | Non
     }
 
 
-def _to_parquet(measurements: Sequence[Measured]) -> bytes:
-    arrow = require_arrow()
+def _to_parquet(race: Race) -> bytes:
+    arrow, measurements = require_arrow(), race.measurements
     columns = {
         "round": [each.round for each in measurements],
         "task": [each.task for each in measurements],
@@ -131,7 +161,8 @@ def _to_parquet(measurements: Sequence[Measured]) -> bytes:
         "phases_ms": [each.phases_ms.ravel() for each in measurements],
     }
     sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(arrow.table(columns, schema=_schema()), sink, compression="zstd")
+    table = arrow.table(columns, schema=_schema().with_metadata({DIGEST: _digest(race)}))
+    arrow.parquet.write_table(table, sink, compression="zstd")
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
@@ -144,15 +175,16 @@ def _schema() -> Any:
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def _from_parquet(content: bytes, path: Path) -> tuple[Measured, ...]:
+def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str]:
+    """The measurements, and the digest of what was raced."""
     arrow = require_arrow()
     try:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
     except (OSError, arrow.ArrowException) as error:
-        raise DamagedFileError(f"{path.parent / ROUNDS} is damaged, or no Parquet file: {error}.") from error
+        raise DamagedFileError(f"The rounds of {path} are damaged, or no Parquet file: {error}.") from error
     if not table.schema.equals(_schema()):
-        raise DamagedFileError(f"{path.parent / ROUNDS} has other columns than {', '.join(_schema().names)}.")
-    return tuple(
+        raise DamagedFileError(f"The rounds of {path} have other columns than {', '.join(_schema().names)}.")
+    measurements = tuple(
         Measured(
             row["round"],
             row["task"],
@@ -162,6 +194,7 @@ def _from_parquet(content: bytes, path: Path) -> tuple[Measured, ...]:
         )
         for row in table.to_pylist()
     )
+    return measurements, (table.schema.metadata or {}).get(DIGEST.encode(), b"").decode()
 
 
 def _check_measurements(race: Race, path: Path) -> None:
@@ -178,14 +211,14 @@ def _check_measurements(race: Race, path: Path) -> None:
     if len(found) != len(wanted) or set(found) != wanted:
         odd = sorted(wanted.symmetric_difference(found), key=str) or found
         raise DamagedFileError(
-            f"{path.parent / ROUNDS} must hold every round, task and entry with a placement once; wrong is {odd[0]}."
+            f"The rounds of {path} must hold every round, task and entry with a placement once; wrong is {odd[0]}."
         )
     for each in race.measurements:
         ms = each.phases_ms
         if ms.ndim != 3 or not ms.size or ms.shape[1] != devices[each.task] or not (np.isfinite(ms) & (ms >= 0)).all():
             raise DamagedFileError(
-                f"{path.parent / ROUNDS}: the times of {each.entry!r} for task {each.task} in round {each.round} are "
+                f"The rounds of {path}: the times of {each.entry!r} for task {each.task} in round {each.round} are "
                 f"no ms of {devices[each.task]} devices."
             )
         if not math.isfinite(each.load):
-            raise DamagedFileError(f"{path.parent / ROUNDS} has a load average of {each.load}.")
+            raise DamagedFileError(f"The rounds of {path} have a load average of {each.load}.")

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
+from shard_gym.cost_models.data.parquet import require_arrow
+from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError, short_repr
+from shard_gym.io.files import require_writable
 from shard_gym.leaderboard.race import Measured, Placements, Race
 from shard_gym.leaderboard.race_files import RACE, load_race, placements_to_json, write_race
-from shard_gym.placement import check_placement
+from shard_gym.placement import Placement, check_placement
 from shard_gym.system import load_average
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 DECIMALS = 6
 """Of a time in ms: nanoseconds, finer than any clock."""
@@ -48,9 +50,13 @@ def run_race(
     Raises:
         InvalidOptionError: fewer than two entries; or the folder holds a race of other entries, tasks or settings.
         InvalidPlacementError: a placement is not valid.
-        MeasurementError: a placement could not be measured; finished rounds are kept.
+        MeasurementError: a placement could not be measured, twice; finished rounds are kept.
+        UnwritablePathError: the folder cannot be written to.
+        MissingExtraError: pyarrow is not installed.
     """
     checked_count("rounds", rounds)
+    require_writable(folder / RACE)
+    require_arrow()
     if len(placements) < 2:
         raise InvalidOptionError(f"A race has at least two entries, and {len(placements)} was given.")
     for name, own in placements.items():
@@ -80,12 +86,20 @@ def run_race(
                 if placement is None:
                     continue
                 load = load_average()
-                ms = model.measure_again(placement, task.tables, task.topology).iterations_ms.round(DECIMALS)
+                ms = _measured(model, placement, task).iterations_ms.round(DECIMALS)
                 measurements.append(Measured(number, task_number, name, load, ms))
                 progress(len(measurements), total)
         race = replace(race, measurements=tuple(measurements))
         write_race(folder, race)
     return race
+
+
+def _measured(model: MeasuredCostModel, placement: Placement, task: Task) -> Measurement:
+    """A measurement; one that fails is tried again."""
+    try:
+        return model.measure_again(placement, task.tables, task.topology)
+    except MeasurementError:
+        return model.measure_again(placement, task.tables, task.topology)
 
 
 def _continued(folder: Path, race: Race) -> Race:

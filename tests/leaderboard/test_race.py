@@ -14,11 +14,17 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, MeasurementError
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    InvalidPlacementError,
+    MeasurementError,
+    UnwritablePathError,
+)
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import RACE, ROUNDS, load_race, write_race
+from shard_gym.leaderboard.race_files import RACE, load_race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
@@ -26,7 +32,7 @@ from shard_gym.tasks import TaskSuite
 
 pytest.importorskip("pyarrow")
 
-ANALYTICAL = AnalyticalCostModel()
+ANALYTICAL, ROUNDS = AnalyticalCostModel(), "rounds-3.parquet"
 ITERATIONS = 4
 
 
@@ -74,7 +80,7 @@ def raced(suite: TaskSuite, placements: Any, tmp_path: Path) -> Path:
 def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(
     suite: TaskSuite, placements: Any, tmp_path: Path
 ) -> None:
-    """Slow for whole rounds: the intervals of the means are wide, those of the ratios are not."""
+    """Slow for whole rounds, which slows all entries."""
     steady = run_race(tmp_path / "steady", suite, placements, Machine(), rounds=5).results()
     per_round = len(suite) * len(placements)
     shaken = run_race(
@@ -90,9 +96,7 @@ def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(
         assert [each.beats_next is None for each in results] == [False, False, True]
         assert results[0].beats_next is not None
         assert results[0].beats_next > 0.9
-    widths = [np.ptp(each[1].interval_ms) / each[1].mean_ms for each in (steady, shaken)]
-    assert widths[1] > 1.5 * widths[0]
-    assert np.ptp(shaken[1].ratio_interval) < 0.5 * np.ptp(shaken[1].interval_ms) / shaken[0].mean_ms
+    assert shaken[1].ratio == pytest.approx(steady[1].ratio, rel=0.1)
 
 
 def test_equal_placements_tie(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
@@ -140,7 +144,7 @@ def test_a_race_that_was_stopped_measures_finished_rounds_once(
     per_round = len(suite) * len(placements)
 
     def stop(number: int) -> float:
-        if number == 2 * per_round + 5:
+        if number > 2 * per_round + 5:
             raise MeasurementError("The machine was switched off.")
         return 1.0
 
@@ -175,9 +179,19 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
     [
         (lambda record: record["results"][0].update(mean_ms=1.0), "results in"),
         (lambda record: record["results"].reverse(), "results in"),
-        (_with("rounds", 4), "rounds in"),
+        (_with("rounds", 4), "rounds-4.parquet"),
         (_with("rounds_sha256", "0" * 64), "rounds_sha256 in"),
-        (_with("suite", "cpu-40x4"), "is not a race of suite 'cpu-20x2'"),
+        (_with("suite", "cpu-40x4"), "is not a race of these 6 tasks of 'cpu-20x2'"),
+        (_with("hardware", "nvidia-h200"), "names other placements, hardware or settings"),
+        (_with("settings", {"iterations": 1000}), "names other placements, hardware or settings"),
+        (_with("penalties_ms", [1.0] * 6), "names other placements, hardware or settings"),
+        (_with("penalties_ms", [-1.0] * 6), "does not describe a race"),
+        (lambda record: record["penalties_ms"].pop(), "does not describe a race"),
+        (lambda record: record["placements"]["random"].__setitem__(0, [10**30]), "does not describe a race"),
+        (
+            lambda record: record["placements"].update(random=record["placements"]["local-search"]),
+            "names other placements, hardware or settings",
+        ),
         (_with("schema", 2), "is not a race of schema 1"),
         (_with("winner", "random"), "unknown key 'winner'"),
         (_with("placements", {}), "every round, task and entry"),
@@ -210,7 +224,8 @@ def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, say
 def test_edited_rounds_are_refused_even_with_their_checksum(
     raced: Path, suite: TaskSuite, edit: Any, says: str
 ) -> None:
-    rounds = module._to_parquet(edit(list(load_race(raced, suite).measurements)))
+    race = load_race(raced, suite)
+    rounds = module._to_parquet(replace(race, measurements=tuple(edit(list(race.measurements)))))
     (raced / ROUNDS).write_bytes(rounds)
     with pytest.raises(DamagedFileError, match="rounds_sha256 in|" + says):
         load_race(raced, suite)
@@ -242,6 +257,31 @@ def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suit
         run_race(raced, suite, placements, Machine(), rounds=0)
     with pytest.raises(InvalidPlacementError, match="has 5 placements for the 6 tasks"):
         run_race(raced / "new", suite, {**placements, "short": placements["random"][1:]}, Machine())
+
+
+def test_a_kill_while_the_files_are_written_loses_the_last_round_only(
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_race(raced, suite, placements, Machine(), rounds=4)
+    monkeypatch.undo()
+    assert load_race(raced, suite).num_rounds == 3
+    assert run_race(raced, suite, placements, Machine(), rounds=4).num_rounds == 4
+    assert [path.name for path in raced.glob("rounds-*")] == ["rounds-4.parquet"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    machine = Machine()
+    with pytest.raises(UnwritablePathError):
+        run_race(tmp_path / "file", suite, placements, machine)
+    assert machine.count == 0
 
 
 def test_a_race_without_rounds_has_no_results(suite: TaskSuite, placements: Any) -> None:
