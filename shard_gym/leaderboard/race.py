@@ -28,12 +28,12 @@ from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
 from shard_gym.evaluation import CONFIDENCE
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement, check_placement, placement_to_json
 from shard_gym.system import load_average
 from shard_gym.tasks import TaskSuite
 
 SCHEMA = 1
-RACE, ROUNDS = "race.json", "rounds.parquet"
 
 DECIMALS = 6
 """Of a time in ms: nanoseconds, finer than any clock."""
@@ -291,7 +291,7 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
             penalties,
         )
         _check_measurements(race, path)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, (DamagedFileError, InvalidPlacementError)):
             raise
         raise DamagedFileError(f"{path} does not describe a race: {error!r}.") from error
@@ -319,7 +319,7 @@ def _continued(folder: Path, race: Race) -> Race:
         if there != here:
             raise InvalidOptionError(
                 f"{folder} holds a race with another {what}: {short_repr(there)}, not {short_repr(here)}. Name another "
-                "folder."
+                "folder, or remove that race."
             )
     return found
 
@@ -402,6 +402,9 @@ def _from_parquet(content: bytes, path: Path) -> tuple[Measured, ...]:
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
     devices = [task.num_devices for task in race.suite]
+    penalties = race.penalties_ms
+    if penalties.shape != (len(devices),) or not (np.isfinite(penalties) & (penalties > 0)).all():
+        raise DamagedFileError(f"penalties_ms in {path} must be a positive number for each of the tasks.")
     wanted = {
         (number, task, name)
         for number in range(race.num_rounds)

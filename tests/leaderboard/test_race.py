@@ -17,7 +17,8 @@ from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race as module
-from shard_gym.leaderboard.race import RACE, ROUNDS, Race, load_race, run_race, write_race
+from shard_gym.leaderboard.race import Race, load_race, run_race, write_race
+from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
@@ -176,6 +177,9 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda record: record["placements"]["random"].pop(), "does not describe a race"),
         (lambda record: record.pop("hardware"), "does not describe a race"),
         (lambda record: record["penalties_ms"].__setitem__(0, "much"), "does not describe a race"),
+        (lambda record: record["penalties_ms"].append(1.0), "penalties_ms in"),
+        (lambda record: record["penalties_ms"].__setitem__(0, -1.0), "penalties_ms in"),
+        (lambda record: record["placements"]["random"][0].__setitem__(0, 10**30), "does not describe a race"),
     ],
 )
 def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, says: str) -> None:
