@@ -11,12 +11,12 @@ import tyro
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import MEASURED, CostModelOptions, OptionalPath
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.files import read_json
 from shard_gym.leaderboard import store
-from shard_gym.leaderboard.race import Race, run_race
+from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
 from shard_gym.system import load_average, usable_cpus
@@ -41,9 +41,10 @@ def race(
     seed: int = 0,
     cost: CostModelOptions = MEASURED,
 ) -> None:
-    """Measure the placements of several agents in turn, on this machine, and rank them.
+    """Measure the placements of several agents in turn, and rank them.
 
-    Every round measures each task with each entry's placement, in random order.
+    Every round measures each task with each entry, in random order.
+
     The same command continues a race that was stopped. Needs FBGEMM.
 
     Args:
@@ -62,9 +63,7 @@ def race(
         raise InvalidOptionError(f"A race is measured; --cost-model {cost.cost_model} is for shard-gym evaluate.")
     if leaderboard and (split, tasks) != ("test", 0):
         raise InvalidOptionError("Entries of a leaderboard are raced on all test tasks; leave out --split and --tasks.")
-    model = cost.make()
-    if not isinstance(model, MeasuredCostModel):  # for the types; `measures` says so
-        raise TypeError(model)
+    model = cost.make_measured()
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
     placements = _from_leaderboard(leaderboard, suite) if leaderboard else {}
     for each in entry:

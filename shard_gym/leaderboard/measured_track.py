@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
 from shard_gym.io.files import parse_json
-from shard_gym.leaderboard.race import Race, load_race
+from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race_files import load_race, placements_to_json
 from shard_gym.leaderboard.store import (
     MEASURED,
     RACE,
@@ -21,7 +22,6 @@ from shard_gym.leaderboard.store import (
     read_files,
 )
 from shard_gym.leaderboard.verify import VerifiedEntry
-from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
 
@@ -56,18 +56,18 @@ def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[Verif
     Raises:
         MissingExtraError: there is a race, and pyarrow is not installed.
     """
-    verified = {each.folder.id: each for each in entries}
+    current = placements_to_json({each.folder.id: each.placements[0] for each in entries})
     ids = {folder.id for folder in find_entries(root)[0]}
     folders, findings = find_races(root)
     races = []
     for folder in folders:
         race, wrong = _read_race(folder)
-        for name, placements in race.placements.items() if race else ():
+        for name, placements in placements_to_json(race.placements).items() if race else ():
             entry_id = f"{MEASURED}/{folder.suite}/{name}"
             if entry_id not in ids:
                 reason = f"It has an entry {short_repr(name)}, but the suite has no folder of that name."
                 wrong.append(Finding(folder.file(RACE), reason))
-            elif entry_id in verified and _as_lists(verified[entry_id].placements[0]) != _as_lists(placements):
+            elif placements != current.get(entry_id, placements):
                 wrong.append(Finding(folder.file(RACE), f"{entry_id} has other placements by now; race it again."))
         findings += wrong
         if race and not wrong:
@@ -94,7 +94,3 @@ def _read_race(folder: EntryFolder) -> tuple[Race | None, list[Finding]]:
     if not race.num_rounds:
         return None, [Finding(folder.file(RACE), "It has no rounds.")]
     return race, []
-
-
-def _as_lists(placements: Sequence[Placement | None]) -> list[list[int] | None]:
-    return [None if each is None else each.tolist() for each in placements]

@@ -16,9 +16,14 @@ from shard_gym.suites import suite_names
 ROOT = Path(__file__).parents[2] / "leaderboards"
 
 
+NO_ENTRY_YET = {"rnn"}
+"""Its old entries were trained with too few evaluations; `make leaderboard` makes new ones."""
+
+
 def test_every_agent_has_an_entry_on_every_suite() -> None:
     names = {(each.folder.suite, each.entry.agent.name) for each in verify_all(ROOT)[0]}
-    assert {(suite, agent) for suite in suite_names("simulated") for agent in (*AGENTS, *LEARNERS)} <= names
+    agents = {*AGENTS, *LEARNERS} - NO_ENTRY_YET
+    assert {(suite, agent) for suite in suite_names("simulated") for agent in agents} <= names
 
 
 WITHOUT = """

@@ -21,7 +21,7 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races
-from shard_gym.leaderboard.race import load_race
+from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.ranking import competitors, load_leaderboards
 from shard_gym.leaderboard.replay import can_replay
 from shard_gym.leaderboard.site import site_files
@@ -49,7 +49,7 @@ class Machine(MeasuredCostModel):
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 
 
-MEASURED: Any = SimpleNamespace(measures=True, make=Machine)
+MEASURED: Any = SimpleNamespace(measures=True, make_measured=Machine)
 """Stands for the options of a cost model that measures."""
 
 

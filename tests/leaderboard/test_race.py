@@ -16,8 +16,10 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import sha256_of
-from shard_gym.leaderboard import race as module
-from shard_gym.leaderboard.race import Race, load_race, run_race, write_race
+from shard_gym.leaderboard import race_files as module
+from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race_files import load_race, write_race
+from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite

@@ -1,0 +1,194 @@
+"""The files of a race. Its results are computed again from the raw rounds when it is loaded, and any edit is refused.
+
+race.json        the suite, the machine, how it measures, the entries with their placements, and the results
+rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shard_gym.cost_models.data.parquet import require_arrow
+from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
+from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.leaderboard.race import Measured, Placements, Race
+from shard_gym.leaderboard.store import RACE, ROUNDS
+from shard_gym.placement import check_placement, placement_to_json
+from shard_gym.tasks import TaskSuite
+
+SCHEMA = 1
+
+
+def write_race(folder: Path, race: Race) -> None:
+    """Write both files; `race.json` last, as it has the other one's SHA-256."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rounds = _to_parquet(race.measurements)
+    write_atomically(folder / ROUNDS, rounds)
+    write_json(folder / RACE, _record(race, sha256_of(rounds)))
+
+
+def load_race(folder: Path, suite: TaskSuite) -> Race:
+    """The race in `folder`; its numbers are computed again from the raw rounds.
+
+    Args:
+        folder: holds `race.json` and `rounds.parquet`.
+        suite: the tasks of the race, as they are measured.
+
+    Raises:
+        DamagedFileError: a file is missing, is not such a file, was edited, or is for other tasks; the message says
+            what differs.
+        MissingExtraError: pyarrow is not installed.
+    """
+    record, rounds = read_json(folder / RACE), read_bytes(folder / ROUNDS)
+    path = folder / RACE
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise DamagedFileError(f"{path} is not a race of schema {SCHEMA}.")
+    try:
+        placements = {
+            str(name): [
+                None if each is None else check_placement(np.array(each, np.int64), task.tables, task.topology)
+                for each, task in zip(own, suite, strict=True)
+            ]
+            for name, own in record["placements"].items()
+        }
+        penalties = np.array([float(each) for each in record["penalties_ms"]])
+        if (record["suite"], record["split"], record["tasks"]) != (suite.name, suite.split, _task_names(suite)):
+            raise DamagedFileError(f"{path} is not a race of suite {suite.name!r} ({suite.split}).")
+        measurements = _from_parquet(rounds, path)
+        race = Race(
+            suite,
+            str(record["hardware"]),
+            str(record["cost_model"]),
+            dict(record["settings"]),
+            placements,
+            measurements,
+            penalties,
+        )
+        _check_measurements(race, path)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, (DamagedFileError, InvalidPlacementError)):
+            raise
+        raise DamagedFileError(f"{path} does not describe a race: {error!r}.") from error
+    expected = _record(race, sha256_of(rounds))
+    for key, value in expected.items():
+        if record.get(key) != value:
+            raise DamagedFileError(
+                f"{key} in {path} is not what the raw rounds and the tasks give: it is "
+                f"{short_repr(record.get(key))}, but they give {short_repr(value)}."
+            )
+    unknown = sorted(set(record) - set(expected))
+    if unknown:
+        raise DamagedFileError(f"{path} has the unknown key {unknown[0]!r}.")
+    return race
+
+
+def _record(race: Race, rounds_sha256: str) -> dict[str, Any]:
+    """The content of `race.json`."""
+    return {
+        "schema": SCHEMA,
+        "suite": race.suite.name,
+        "split": race.suite.split,
+        "tasks": _task_names(race.suite),
+        "hardware": race.hardware,
+        "cost_model": race.cost_model,
+        "settings": dict(race.settings),
+        "rounds": race.num_rounds,
+        "rounds_sha256": rounds_sha256,
+        "penalties_ms": race.penalties_ms.tolist(),
+        "placements": placements_to_json(race.placements),
+        "results": [
+            {**asdict(each), "interval_ms": list(each.interval_ms), "ratio_interval": list(each.ratio_interval)}
+            for each in race.results()
+        ],
+    }
+
+
+def _task_names(suite: TaskSuite) -> list[str]:
+    return [task.name for task in suite]
+
+
+def placements_to_json(placements: Placements) -> dict[str, list[list[int] | None]]:
+    """The placements of all entries as JSON values."""
+    return {
+        name: [None if each is None else placement_to_json(each) for each in own] for name, own in placements.items()
+    }
+
+
+def _to_parquet(measurements: Sequence[Measured]) -> bytes:
+    arrow = require_arrow()
+    columns = {
+        "round": [each.round for each in measurements],
+        "task": [each.task for each in measurements],
+        "entry": [each.entry for each in measurements],
+        "load": [each.load for each in measurements],
+        "num_devices": [each.phases_ms.shape[1] for each in measurements],
+        "phases_ms": [each.phases_ms.ravel() for each in measurements],
+    }
+    sink = arrow.BufferOutputStream()
+    arrow.parquet.write_table(arrow.table(columns, schema=_schema()), sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _schema() -> Any:
+    arrow = require_arrow()
+    whole, real = arrow.int64(), arrow.float64()
+    types = {"round": whole, "task": whole, "entry": arrow.string(), "load": real, "num_devices": whole}
+    types["phases_ms"] = arrow.list_(real)
+    return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
+
+
+def _from_parquet(content: bytes, path: Path) -> tuple[Measured, ...]:
+    arrow = require_arrow()
+    try:
+        table = arrow.parquet.read_table(arrow.BufferReader(content))
+    except (OSError, arrow.ArrowException) as error:
+        raise DamagedFileError(f"{path.parent / ROUNDS} is damaged, or no Parquet file: {error}.") from error
+    if not table.schema.equals(_schema()):
+        raise DamagedFileError(f"{path.parent / ROUNDS} has other columns than {', '.join(_schema().names)}.")
+    return tuple(
+        Measured(
+            row["round"],
+            row["task"],
+            row["entry"],
+            row["load"],
+            np.array(row["phases_ms"]).reshape(-1, row["num_devices"], 4),
+        )
+        for row in table.to_pylist()
+    )
+
+
+def _check_measurements(race: Race, path: Path) -> None:
+    """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
+    devices = [task.num_devices for task in race.suite]
+    penalties = race.penalties_ms
+    if penalties.shape != (len(devices),) or not (np.isfinite(penalties) & (penalties > 0)).all():
+        raise DamagedFileError(f"penalties_ms in {path} must be a positive number for each of the tasks.")
+    wanted = {
+        (number, task, name)
+        for number in range(race.num_rounds)
+        for name, own in race.placements.items()
+        for task, placement in enumerate(own)
+        if placement is not None
+    }
+    found = [(each.round, each.task, each.entry) for each in race.measurements]
+    if len(found) != len(wanted) or set(found) != wanted:
+        odd = sorted(wanted.symmetric_difference(found), key=str) or found
+        raise DamagedFileError(
+            f"{path.parent / ROUNDS} must hold every round, task and entry with a placement once; wrong is {odd[0]}."
+        )
+    for each in race.measurements:
+        ms = each.phases_ms
+        if ms.ndim != 3 or not ms.size or ms.shape[1] != devices[each.task] or not (np.isfinite(ms) & (ms >= 0)).all():
+            raise DamagedFileError(
+                f"{path.parent / ROUNDS}: the times of {each.entry!r} for task {each.task} in round {each.round} are "
+                f"no ms of {devices[each.task]} devices."
+            )
+        if not math.isfinite(each.load):
+            raise DamagedFileError(f"{path.parent / ROUNDS} has a load average of {each.load}.")
