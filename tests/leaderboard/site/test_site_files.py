@@ -18,7 +18,6 @@ from shard_gym.explain import explain
 from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.site import STATIC, rounded, site_files, write_site
 from shard_gym.leaderboard.store import MIB
-from shard_gym.text import slug
 
 
 def close(rounded: Any, exact: Any, digits: int = 5) -> bool:
@@ -163,11 +162,6 @@ def test_rounding_keeps_the_significant_digits(numbers: list[float], digits: int
     for exact, value in zip(numbers, short, strict=True):
         assert abs(value - exact) <= 0.5000001 * 10.0 ** (1 - digits) * abs(exact)
     assert rounded(short, digits) == short
-
-
-@given(st.text())
-def test_a_slug_is_a_safe_part_of_a_path(text: str) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug(text))
 
 
 # The static files

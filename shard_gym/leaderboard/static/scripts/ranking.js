@@ -246,7 +246,8 @@
       : starred
         ? " * Declared by the entry, not replayed."
         : " Planning times are declared by the entries.";
-    const notes = `Queries are evaluations of the cost model that scores.${declared}`;
+    const scores = options.suite.track === "measured" ? "a cost model" : "the cost model that scores";
+    const notes = `Queries are evaluations of ${scores}.${declared}`;
     place.replaceChildren(scroller("Ranking; scrolls sideways", "wide", table), el("p", { class: "quiet" }, notes));
   }
 
