@@ -5,16 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from shard_gym.cli import PROG
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
-
-if TYPE_CHECKING:
-    from shard_gym.cost_models.measured.model import MeasuredCostModel
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -55,28 +52,20 @@ class CostModelOptions:
             InvalidOptionError: options of measured costs are given for another cost model; or as `make_cost_model` and
                 `MeasuredCostModel`.
         """
+        given = {name: value for name, value in vars(self).items() if name != "cost_model" and value is not None}
         if self.measures:
-            return self.make_measured(cache)
-        if self._given:
+            from shard_gym.cost_models.measured import model
+
+            return model.MeasuredCostModel(**({"cache": cache} | given))
+        if given:
             raise InvalidOptionError(
-                f"--{next(iter(self._given)).replace('_', '-')} says how costs are measured, but the cost model is "
+                f"--{next(iter(given)).replace('_', '-')} says how costs are measured, but the cost model is "
                 f"{self.cost_model!r}. Pass --cost-model measured, or leave it out."
             )
         return make_cost_model(self.cost_model)
 
-    def make_measured(self, cache: Path | None = None) -> MeasuredCostModel:
-        """The cost model that measures, whatever `cost_model` says; see `make`."""
-        from shard_gym.cost_models.measured import model
 
-        return model.MeasuredCostModel(**({"cache": cache} | self._given))
-
-    @property
-    def _given(self) -> dict[str, Any]:
-        """The options of measured costs that are given."""
-        return {name: value for name, value in vars(self).items() if name != "cost_model" and value is not None}
-
-
-ANALYTICAL, MEASURED = CostModelOptions(), CostModelOptions("measured")
+ANALYTICAL = CostModelOptions()
 
 
 def command_line(*words: object, **options: object) -> str:

@@ -10,7 +10,8 @@ import tyro
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
-from shard_gym.cli.options import MEASURED, CostModelOptions, OptionalPath
+from shard_gym.cli.options import OptionalInt, OptionalPath
+from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.files import read_json
@@ -39,7 +40,10 @@ def race(
     tasks: int = 0,
     rounds: int = 5,
     seed: int = 0,
-    cost: CostModelOptions = MEASURED,
+    device: str = "cpu",
+    layout: str = "auto",
+    batch_size: OptionalInt = None,
+    iterations: int = 10,
 ) -> None:
     """Measure the placements of several agents in turn, and rank them.
 
@@ -57,13 +61,14 @@ def race(
         tasks: number of tasks, the first ones of the split; 0 for all.
         rounds: number of rounds.
         seed: of the agents that are random.
-        cost: how costs are measured.
+        device: what is measured on, cpu or cuda.
+        layout: parallel (a process for each device), sequential (one stands for all) or auto.
+        batch_size: samples of an iteration, over all devices; those of the tables if not given.
+        iterations: timed iterations of a measurement.
     """
-    if not cost.measures:
-        raise InvalidOptionError(f"A race is measured; --cost-model {cost.cost_model} is for shard-gym evaluate.")
     if leaderboard and (split, tasks) != ("test", 0):
         raise InvalidOptionError("Entries of a leaderboard are raced on all test tasks; leave out --split and --tasks.")
-    model = cost.make_measured()
+    model = measured.MeasuredCostModel(device, layout=layout, batch_size=batch_size, iterations=iterations)
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
     placements = _from_leaderboard(leaderboard, suite) if leaderboard else {}
     for each in entry:
@@ -168,7 +173,7 @@ def print_race(race: Race) -> None:
     heading(console, f"{race.suite.name} {race.suite.split}, {tasks}, {rounds}, measured on {race.hardware}\n")
     table = new_table()
     table.add_column("\nentry", overflow="fold", min_width=12)
-    for header in ("mean\nms", "95%\ninterval", "to the\nfirst", "95%\ninterval", "beats\nnext", "failed\ntasks"):
+    for header in ("mean\nms", "95%\ninterval", "to the\nbest", "95%\ninterval", "beats\nnext", "failed\ntasks"):
         table.add_column(header, justify="right", no_wrap=True)
     for each in results:
         table.add_row(

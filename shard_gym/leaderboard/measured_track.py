@@ -42,8 +42,9 @@ class VerifiedRace:
     def about(self) -> str:
         """How it was measured, in words."""
         settings, rounds = self.race.settings, counted(self.race.num_rounds, "round")
-        batch = settings["batch_size"] or "of the tasks"
-        return f"{rounds} on {self.race.hardware}, layout {settings.get('layout')}, batch {batch}"
+        layout, batch = settings.get("layout"), settings["batch_size"] or "of the tasks"
+        layouts = " and ".join(map(str, layout)) if isinstance(layout, list) else layout
+        return f"{rounds} on {self.race.hardware}, layout {layouts}, batch {batch}"
 
 
 def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[VerifiedRace], list[Finding]]:

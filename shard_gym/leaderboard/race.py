@@ -53,7 +53,7 @@ class Result:
         entry: its name.
         mean_ms: mean over the tasks of the median over the rounds; a task without a placement costs its penalty.
         interval_ms: its 95% interval, over tasks and rounds.
-        ratio: mean cost divided by that of the first entry.
+        ratio: mean cost divided by that of the cheapest entry.
         ratio_interval: its 95% interval; paired, so it is narrower than the intervals of the means.
         beats_next: share of the tasks and rounds in which it costs less than the next entry; None for the last.
         failures: tasks without a placement.

@@ -65,7 +65,9 @@ def run_race(
         for name, own in placements.items()
     }
     penalties = np.array([model.penalty_ms(task.tables, task.topology) for task in suite])
-    race = Race(suite, model.hardware, model.fingerprint, model.settings, checked, (), penalties)
+    layouts = sorted({model.layout_of(task.num_devices) for task in suite})
+    settings = {**model.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
+    race = Race(suite, model.hardware, model.fingerprint, settings, checked, (), penalties)
     if (folder / RACE).exists():
         race = _continued(folder, race)
     total = rounds * sum(each is not None for own in checked.values() for each in own)
@@ -93,6 +95,7 @@ def _continued(folder: Path, race: Race) -> Race:
     for what, there, here in (
         ("hardware", found.hardware, race.hardware),
         ("cost model", found.cost_model, race.cost_model),
+        ("way of measuring", found.settings, race.settings),
         ("set of placements", placements_to_json(found.placements), placements_to_json(race.placements)),
     ):
         if there != here:

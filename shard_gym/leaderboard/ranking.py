@@ -40,7 +40,7 @@ class RankedEntry:
         gap: mean of cost / best known cost, less 1; None without best known costs.
         improvement_over_next: probability that it costs less than the entry of the next rank; None for the last.
         replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
-        ratio: in a race the mean cost divided by that of the first entry.
+        ratio: in a race the mean cost divided by that of the cheapest entry.
         ratio_interval: 95% interval of that.
     """
 

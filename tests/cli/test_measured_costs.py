@@ -115,10 +115,7 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine: type[Machine], tmp_
         (("evaluate", "--agent", "random", "--suite", SUITE, "--layout", "parallel"), "--layout says how costs are"),
         (("race", "--suite", SUITE, "--entry", "random", "--out", "x"), "at least two entries"),
         (("race", "--suite", SUITE, *("--entry", "random") * 2, "--out", "x"), "Two entries are named 'random'"),
-        (
-            ("race", "--suite", SUITE, "--entry", "random", "--cost-model", "analytical", "--out", "x"),
-            "A race is measured",
-        ),
+        (("race", "--suite", SUITE, "--entry", "random", "--layout", "ring", "--out", "x"), "ring"),
         (("race", "--suite", SUITE, "--entry", "random", "--tasks", 21, "--out", "x"), "--tasks must be from 1 to 20"),
         (("race", "--suite", SUITE, "--entry", "x.json", "--out", "x"), "x.json"),
     ],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 
 from shard_gym.cli.race import _from_leaderboard, race
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -49,8 +49,12 @@ class Machine(MeasuredCostModel):
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 
 
-MEASURED: Any = SimpleNamespace(measures=True, make_measured=Machine)
-"""Stands for the options of a cost model that measures."""
+@pytest.fixture(scope="module", autouse=True)
+def _machine() -> Iterator[None]:
+    """Races are measured on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Machine())
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory, add_entry: Any) -> Path:
     root.mkdir()
     for agent in AGENTS[:2]:
         add_entry(root, agent, SUITE, track="measured")
-    race(SUITE, root / RACED, leaderboard=root, rounds=2, cost=MEASURED)
+    race(SUITE, root / RACED, leaderboard=root, rounds=2)
     add_entry(root, AGENTS[2], SUITE, track="measured")
     return root
 
@@ -98,7 +102,7 @@ def test_races_are_on_the_pages(root: Path) -> None:
     write_pages(root)
     text = (root / "README.md").read_text()
     assert f"### {SUITE}, measured on a-machine\n" in text
-    assert re.search(r"2 rounds on .*, layout auto, batch 512\.\n", text)
+    assert re.search(r"2 rounds on .*, layout (parallel|sequential), batch 512\.\n", text)
     assert re.search(r"\| \[The lookup-greedy agent\]\(.*\| 1.000 \(1.000 to 1.000\) \| [01].\d\d \| 0 \|", text)
     assert "Not raced yet: [The size-greedy agent](https://example.org/code)." in text
     assert outdated(root) == []
@@ -227,9 +231,9 @@ def test_only_valid_entries_are_raced_with_the_placements_of_seed_0(
 def test_entries_are_raced_on_all_test_tasks_and_more_entries_may_join(root: Path, tmp_path: Path) -> None:
     for options in ({"split": "train"}, {"tasks": 2}):
         with pytest.raises(InvalidOptionError, match="raced on all test tasks; leave out --split and --tasks"):
-            race(SUITE, tmp_path / "race", leaderboard=root, cost=MEASURED, **options)
+            race(SUITE, tmp_path / "race", leaderboard=root, **options)
     with pytest.raises(InvalidOptionError, match="Two entries are named 'random'"):
-        race(SUITE, tmp_path / "race", ("random",), root, cost=MEASURED)
-    race(SUITE, tmp_path / "race", ("dim-greedy",), root, rounds=1, cost=MEASURED)
+        race(SUITE, tmp_path / "race", ("random",), root)
+    race(SUITE, tmp_path / "race", ("dim-greedy",), root, rounds=1)
     done = load_race(tmp_path / "race", as_measured(load_suite(SUITE), Machine()))
     assert list(done.placements) == ["lookup-greedy", "random", "size-greedy", "dim-greedy"]

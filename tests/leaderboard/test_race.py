@@ -47,6 +47,13 @@ class Machine(MeasuredCostModel):
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 
 
+class OneCpu(Machine):
+    """It measures devices one after the other, because it has fewer CPUs than devices."""
+
+    def layout_of(self, num_devices: int) -> str:
+        return "sequential"
+
+
 @pytest.fixture(scope="module")
 def suite() -> TaskSuite:
     whole = load_suite("cpu-20x2")
@@ -231,6 +238,8 @@ def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suit
     fewer = dict(list(placements.items())[:2])
     with pytest.raises(InvalidOptionError, match="a race with another set of placements"):
         run_race(raced, suite, fewer, Machine())
+    with pytest.raises(InvalidOptionError, match="a race with another way of measuring"):
+        run_race(raced, suite, placements, OneCpu())
     with pytest.raises(InvalidOptionError, match="at least two entries"):
         run_race(raced, suite, dict(list(placements.items())[:1]), Machine())
     with pytest.raises(InvalidOptionError, match="rounds must be"):

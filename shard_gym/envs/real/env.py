@@ -77,7 +77,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     - `suite="dlrm-50x4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
       `max_devices=None`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
     - `device="cpu"`: or "cuda";
-    - `layout="auto"`: "parallel", "sequential", or the one that fits the number of GPUs;
+    - `layout="auto"`: "parallel", "sequential", or "auto": parallel if there are as many GPUs (or CPUs) as devices;
     - `batch_size=None`: samples of all devices together, at most those of the tables' workload, which is the default;
     - `iterations=10`, `warmup=3`: timed iterations, whose median counts, and those before them;
     - `timeout_s=120.0`: limit of one measurement;

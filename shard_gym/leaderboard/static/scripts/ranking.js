@@ -105,7 +105,7 @@
     },
     {
       key: "ratio",
-      words: "Ratio to the first",
+      words: "Ratio to the cheapest",
       track: "measured",
       value: (e) => e.ratio,
       cell: (e) => `${format.ratio(e.ratio)} (${e.ratio_interval.map(format.ratio).join("\u2013")})`,
