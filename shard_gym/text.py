@@ -1,18 +1,11 @@
-"""Text for messages, tables and pages: numbers with units, counts of things, and names as parts of paths."""
+"""Text for messages, tables and pages: numbers with units, and counts of things."""
 
 from __future__ import annotations
-
-import re
 
 
 def counted(count: int, noun: str) -> str:
     """`count` and `noun` with its plural s: 1 device, 2 devices, 1,036 tables."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def slug(text: str) -> str:
-    """`text` as part of a path: lower-case letters, digits and "-"."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
 
 
 def format_ms(value: float) -> str:

@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
 from shard_gym.cli.train import parse_options
-from shard_gym.cost_models.measured.machine import this_machine
 from shard_gym.errors import InvalidOptionError
-from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, measure, read_evaluations
+from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.leaderboard.measured_track import read_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder
-from shard_gym.leaderboard.submit import EntryInfo, RawTimings, current_commit, require_free, submit
+from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder
+from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
-from shard_gym.suites import load_suite, suite_info
+from shard_gym.suites import suite_info
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 
@@ -59,8 +59,6 @@ class Submit:
         search_budget: placements the agent may try for one task, under any cost model; 0 if it does not search.
         machine: the machine it planned on; this machine's CPU if left out.
         commit: of ShardGym, 40 hexadecimal digits; found by itself in a checkout.
-        layout: of the measured track, which executes the placements here: parallel (a GPU for each device) or
-            sequential (one GPU for all devices).
         root: folder of the leaderboards.
     """
 
@@ -78,7 +76,6 @@ class Submit:
     search_budget: int = 0
     machine: str = ""
     commit: str = ""
-    layout: Literal["parallel", "sequential"] = "parallel"
     root: Path = ROOT
 
     def run(self) -> int:
@@ -90,15 +87,13 @@ class Submit:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
         require_free(folder)  # this and the next checks come before the work
         suite_info(folder.suite)
-        if folder.track == MEASURED:
-            this_machine("cuda")
         commit = self.commit or current_commit()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         agent = self._evaluated(folder)
         machine = self.machine or cpu_model()
         info = EntryInfo(self.name, self.author, self.licence, self.link, machine, commit)
-        findings = submit(folder, agent, info, lambda: self._measured(folder, agent))
+        findings = submit(folder, agent, info)
         if findings:
             return _print_findings(findings, "The entry was not written")
         _print(f"Written and verified: {folder.path}.")
@@ -123,18 +118,6 @@ class Submit:
             agent = replace(agent, training_data=self.training_data, training_queries=self.training_queries)
         return replace(agent, search_budget=self.search_budget or agent.search_budget)
 
-    def _measured(self, folder: EntryFolder, agent: EvaluatedAgent) -> RawTimings:
-        from shard_gym.cost_models.measured.model import MeasuredCostModel
-
-        with MeasuredCostModel("cuda", layout=self.layout) as model, new_progress() as progress:
-            bar = progress.add_task("measuring", total=None)
-
-            def show(done: int, total: int) -> None:
-                progress.update(bar, completed=done, total=total)
-
-            rows = measure(model, load_suite(folder.suite), agent, show)
-            return RawTimings(model.machine.device_name, self.layout, rows)
-
 
 @dataclass(frozen=True)
 class Verify:
@@ -142,7 +125,7 @@ class Verify:
 
     Attributes:
         entries: which; or --all.
-        all: verify every entry, and that the folder holds nothing else.
+        all: verify every entry and every race, and that the folder holds nothing else.
         replay: let agents that ship with ShardGym place this many tasks of their entries again, and compare.
         keep_times: write the replayed planning times, for the tables and the page; with --all.
         update_best_known: write placements that are better than the best known ones to the suites' data.
@@ -179,7 +162,7 @@ class Verify:
                 verified, findings = verify_all(self.root, partial(progress.track, description="entries"))
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
-            return verified, findings + stale
+            return verified, [*findings, *read_races(self.root, verified)[1], *stale]
         outcomes = [verify_entry(entry_folder(self.root, entry)) for entry in self.entries]
         return [entry for entry, _ in outcomes if entry], [finding for _, wrong in outcomes for finding in wrong]
 

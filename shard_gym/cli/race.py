@@ -10,13 +10,13 @@ import tyro
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
-from shard_gym.cli.options import OptionalInt
+from shard_gym.cli.options import OptionalInt, OptionalPath
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.io.files import read_json
+from shard_gym.leaderboard import store
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import RACE
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
@@ -33,8 +33,9 @@ WIDE = 0.2
 
 def race(
     suite: str,
-    entry: Annotated[list[str], tyro.conf.UseAppendAction],
     out: Path,
+    entry: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    leaderboard: OptionalPath = None,
     split: str = "test",
     tasks: int = 0,
     rounds: int = 5,
@@ -52,9 +53,10 @@ def race(
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
+        out: folder for the race.
         entry: name of an agent, folder of a training run, or file of `shard-gym evaluate --out`, with NAME= before it
             if it shall have another name; repeat the option for more.
-        out: folder for the race.
+        leaderboard: folder of the leaderboards, whose entries on the measured track of the suite are raced, too.
         split: split of the suite, train or test.
         tasks: number of tasks, the first ones of the split; 0 for all.
         rounds: number of rounds.
@@ -64,9 +66,11 @@ def race(
         batch_size: samples of an iteration, over all devices; those of the tables if not given.
         iterations: timed iterations of a measurement.
     """
+    if leaderboard and (split, tasks) != ("test", 0):
+        raise InvalidOptionError("Entries of a leaderboard are raced on all test tasks; leave out --split and --tasks.")
     model = measured.MeasuredCostModel(device, layout=layout, batch_size=batch_size, iterations=iterations)
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
-    placements = {}
+    placements = _from_leaderboard(leaderboard, suite) if leaderboard else {}
     for each in entry:
         name, source = _named(each)
         if name in placements:
@@ -85,7 +89,7 @@ def race(
             progress=lambda number, total: progress.update(bar, completed=number, total=total),
         )
     print_race(done)
-    output().print(sentence(f"\nWritten to {out / RACE}.", "dim"), soft_wrap=True)
+    output().print(sentence(f"\nWritten to {out / store.RACE}.", "dim"), soft_wrap=True)
 
 
 def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | None]:
@@ -104,6 +108,21 @@ def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | 
             placements.append(check_placement(agent.place(task), task.tables, task.topology))
         except (NoPlacementFoundError, InvalidPlacementError):
             placements.append(None)
+    return placements
+
+
+def _from_leaderboard(root: Path, suite: str) -> dict[str, list[Placement | None]]:
+    """The placements of seed 0 of every valid entry on the measured track of the suite, by the name of its folder."""
+    from shard_gym.leaderboard.verify import verify_entry
+
+    placements = {}
+    for folder in store.find_entries(root)[0]:
+        if (folder.track, folder.suite) == (store.MEASURED, suite):
+            verified, findings = verify_entry(folder)
+            if verified is not None:
+                placements[folder.slug] = verified.placements[0]
+            else:
+                errors().print(sentence(f"{folder.id} is not valid and not raced. {findings[0]}", "yellow"))
     return placements
 
 

@@ -1,29 +1,19 @@
-"""Evaluations that become an entry: of agents that run now, or from files; and the measurement of their placements."""
+"""Evaluations that become an entry: of agents that run now, or from files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from shard_gym.agents import make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import read_json
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
-from shard_gym.leaderboard.scorer import TRACK_COST_MODELS
-from shard_gym.leaderboard.store import SIMULATED
+from shard_gym.leaderboard.scorer import COST_MODEL
 from shard_gym.leaderboard.training_data import Options, recorded_training
 from shard_gym.leaderboard.verify import DETERMINISTIC_AGENTS
-from shard_gym.placement import check_placement
-from shard_gym.tasks import TaskSuite
-
-if TYPE_CHECKING:
-    from shard_gym.cost_models.measured.model import MeasuredCostModel
-
-TIMING_DECIMALS = 6
-"""Decimals of a time in ms: nanoseconds, finer than any clock."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +70,9 @@ def evaluate_agent(
     chance = names[0] not in DETERMINISTIC_AGENTS
     evaluations, budget = [], 0
     for seed in SEEDS if chance else ONE_SEED:
-        agent = make_agent(agents[seed % len(agents)], cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **options)
+        agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, **options)
         budget = agent.search_budget
-        evaluations.append(evaluate(agent, suite, TRACK_COST_MODELS[SIMULATED]))
+        evaluations.append(evaluate(agent, suite, COST_MODEL))
         on_seed(seed)
     trainings = [training for training in recorded if training is not None]
     return EvaluatedAgent(
@@ -130,32 +120,3 @@ def read_evaluation(path: Path) -> Evaluation:
     if any(result.true_cost_queries > MAX_INT for result in evaluation.tasks):
         raise DamagedFileError(f"{path} is no evaluation of one agent: true_cost_queries is larger than {MAX_INT}.")
     return evaluation
-
-
-def measure(
-    model: MeasuredCostModel, suite: TaskSuite, agent: EvaluatedAgent, on_measured: Callable[[int, int], None]
-) -> list[dict[str, Any]]:
-    """Execute every placement of the evaluations; returns the rows of `timings.json`.
-
-    Args:
-        model: executes them.
-        suite: the test tasks.
-        agent: its evaluations are of all tasks in the suite's order.
-        on_measured: called with the number of placements measured so far and in total.
-
-    Raises:
-        InvalidOptionError: the layout is `parallel` and there are fewer GPUs than a task has devices.
-        InvalidPlacementError: a placement is not valid.
-        MeasurementError: a placement could not be executed; then there are no timings at all.
-    """
-    rows: list[dict[str, Any]] = []
-    for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True):
-        for task, result in zip(suite, evaluation.tasks, strict=True):
-            phases = None
-            if result.placement is not None:
-                placement = check_placement(result.placement, task.tables, task.topology)
-                measurement = model.estimate(placement, task.tables, task.topology)
-                phases = measurement.iterations_ms.round(TIMING_DECIMALS).tolist()
-            rows.append({"task": result.task, "seed": seed, "phases_ms": phases})
-            on_measured(len(rows), len(agent.evaluations) * len(suite))
-    return rows

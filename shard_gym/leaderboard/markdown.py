@@ -10,6 +10,7 @@ from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
 from shard_gym.leaderboard.store import MEASURED, Finding
+from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.text import counted
 
@@ -34,6 +35,17 @@ COLUMNS = (
     "failed",
     "plan ms",
     "replayed ms",
+    "budget",
+    "trained on",
+)
+RACE_COLUMNS = (
+    "entry",
+    "mean ms",
+    "95% interval",
+    "to the cheapest",
+    "beats next",
+    "failed",
+    "plan ms",
     "budget",
     "trained on",
 )
@@ -116,30 +128,48 @@ def _competitors_table(ranked: Sequence[Competitor]) -> str:
 
 
 def _leaderboard_table(leaderboard: Leaderboard) -> str:
-    """The title, the description and the table of one leaderboard."""
-    suite = leaderboard.suite
-    title = f"{suite}, measured on {escaped(leaderboard.hardware)}" if leaderboard.track == MEASURED else suite
+    """The title, the description and the table of one leaderboard; of a race also the entries that are not in it."""
+    suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
-    return f"### {title}\n\n{about}\n\n{table(COLUMNS, map(_row, leaderboard.entries))}"
+    if leaderboard.track != MEASURED:
+        return f"### {suite}\n\n{about}\n\n{_entries_table(COLUMNS, leaderboard.entries)}"
+    parts = [f"### {suite}, measured", about]
+    if race:
+        parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
+        parts.append(_entries_table(RACE_COLUMNS, leaderboard.entries))
+    if leaderboard.not_raced:
+        parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
+    return "\n\n".join(parts)
 
 
-def _row(ranked: RankedEntry) -> tuple[str, ...]:
+def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
+    return table(columns, [[cells[column] for column in columns] for cells in map(_cells, entries)])
+
+
+def _cells(ranked: RankedEntry) -> dict[str, str]:
+    """What the tables show of an entry, by column."""
     entry = ranked.verified.entry
-    name = escaped(entry.name)
     low, high = ranked.interval_ms
-    over = ranked.improvement_over_next
-    return (
-        f"[{name}]({entry.link})" if entry.link else name,
-        _ms(ranked.mean_cost_ms),
-        f"{_ms(low)} to {_ms(high)}" if low < high else "",
-        "" if ranked.gap is None else f"{100 * ranked.gap:+.2f}%",
-        "" if over is None else f"{over:.2f}",
-        str(entry.scores.failures),
-        _ms(1e3 * entry.planning.seconds),
-        "" if ranked.replayed_seconds is None else _ms(1e3 * ranked.replayed_seconds),
-        f"{entry.training.queries:,} + {entry.planning.queries:,.0f}",
-        escaped(", ".join(entry.training.data)),
-    )
+    over, ratio, ratios = ranked.improvement_over_next, ranked.ratio, ranked.ratio_interval
+    return {
+        "entry": _name(ranked.verified),
+        "mean ms": _ms(ranked.mean_cost_ms),
+        "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
+        "gap to best": "" if ranked.gap is None else f"{100 * ranked.gap:+.2f}%",
+        "to the cheapest": f"{ratio:.3f} ({ratios[0]:.3f} to {ratios[1]:.3f})" if ratio and ratios else "",
+        "beats next": "" if over is None else f"{over:.2f}",
+        "failed": str(ranked.verified.failures),
+        "plan ms": _ms(1e3 * entry.planning.seconds),
+        "replayed ms": "" if ranked.replayed_seconds is None else _ms(1e3 * ranked.replayed_seconds),
+        "budget": f"{entry.training.queries:,} + {entry.planning.queries:,.0f}",
+        "trained on": escaped(", ".join(entry.training.data)),
+    }
+
+
+def _name(verified: VerifiedEntry) -> str:
+    """The name, with its link if it has one."""
+    name, link = escaped(verified.entry.name), verified.entry.link
+    return f"[{name}]({link})" if link else name
 
 
 def _ms(value: float) -> str:

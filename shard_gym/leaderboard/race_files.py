@@ -1,54 +1,63 @@
 """The files of a race. Its results are computed again from the raw rounds when it is loaded, and any edit is refused.
 
-race.json          the suite, the machine, how it measures, the entries with their placements, and the results
-rounds-R.parquet   of R rounds, a row for each measurement: round, task, entry, and the ms of each iteration, device and
-                   phase; its metadata has a digest of what was raced
-
-Every round is a new file, and `race.json` says which one counts. So a program that is killed while it writes loses the
-last round at most.
+race.json        the suite, the machine, how it measures, the entries with their placements, and the results
+rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase; its
+                 metadata has a digest of what was raced
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shard_gym.cost_models.data.parquet import require_arrow
-from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.leaderboard.race import Measured, Placements, Race
+from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import check_placement, placement_to_json
 from shard_gym.tasks import TaskSuite
 
 SCHEMA = 1
-RACE = "race.json"
 
 DIGEST = "race"
 """Key of the digest in the metadata of the rounds."""
 
 
-def rounds_name(race: Race) -> str:
-    """Name of the file with the rounds of `race`."""
-    return f"rounds-{race.num_rounds}.parquet"
-
-
 def write_race(folder: Path, race: Race) -> None:
-    """Write both files, then remove older rounds.
+    """Write both files; `race.json` last, as it has the other one's SHA-256.
+
+    A race that is continued reads the rounds alone, so a kill between the two loses nothing.
 
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
     rounds = _to_parquet(race)
-    write_atomically(folder / rounds_name(race), rounds)
+    write_atomically(folder / ROUNDS, rounds)
     write_json(folder / RACE, _record(race, sha256_of(rounds)))
-    for older in folder.glob("rounds-*.parquet"):
-        if older.name != rounds_name(race):
-            older.unlink()
+
+
+def continued_race(folder: Path, race: Race) -> Race:
+    """`race` with the rounds that `folder` holds.
+
+    Raises:
+        InvalidOptionError: they are of a race with other placements or settings, or on another machine.
+        DamagedFileError: they are damaged.
+    """
+    measurements, digest = _from_parquet(read_bytes(folder / ROUNDS), folder / RACE)
+    if digest != _digest(race):
+        raise InvalidOptionError(
+            f"{folder} holds a race of other placements, with other settings or on another machine. Name another "
+            "folder."
+        )
+    found = replace(race, measurements=measurements)
+    _check_measurements(found, folder / RACE)
+    return found
 
 
 def load_race(folder: Path, suite: TaskSuite) -> Race:
@@ -69,7 +78,7 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
     if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
-        rounds = read_bytes(folder / f"rounds-{int(record['rounds'])}.parquet")
+        rounds = read_bytes(folder / ROUNDS)
         placements = {
             str(name): [
                 None if each is None else check_placement(np.array(each, np.int64), task.tables, task.topology)
@@ -200,6 +209,9 @@ def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
     devices = [task.num_devices for task in race.suite]
+    penalties = race.penalties_ms
+    if penalties.shape != (len(devices),) or not (np.isfinite(penalties) & (penalties > 0)).all():
+        raise DamagedFileError(f"penalties_ms in {path} must be a positive number for each of the tasks.")
     wanted = {
         (number, task, name)
         for number in range(race.num_rounds)

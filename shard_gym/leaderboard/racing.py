@@ -11,10 +11,11 @@ import numpy as np
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.data.parquet import require_arrow
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError, short_repr
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import require_writable
 from shard_gym.leaderboard.race import Measured, Placements, Race
-from shard_gym.leaderboard.race_files import RACE, load_race, placements_to_json, write_race
+from shard_gym.leaderboard.race_files import continued_race, write_race
+from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement, check_placement
 from shard_gym.system import load_average
 from shard_gym.tasks import Task, TaskSuite
@@ -73,8 +74,8 @@ def run_race(
     layouts = sorted({model.layout_of(task.num_devices) for task in suite})
     settings = {**model.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
     race = Race(suite, model.hardware, model.fingerprint, settings, checked, (), penalties)
-    if (folder / RACE).exists():
-        race = _continued(folder, race)
+    if (folder / ROUNDS).exists():
+        race = continued_race(folder, race)
     total = rounds * sum(each is not None for own in checked.values() for each in own)
     measurements = list(race.measurements)
     progress(len(measurements), total)
@@ -100,20 +101,3 @@ def _measured(model: MeasuredCostModel, placement: Placement, task: Task) -> Mea
         return model.measure_again(placement, task.tables, task.topology)
     except MeasurementError:
         return model.measure_again(placement, task.tables, task.topology)
-
-
-def _continued(folder: Path, race: Race) -> Race:
-    """The race in `folder`, which must be the same as `race` but for its rounds."""
-    found = load_race(folder, race.suite)
-    for what, there, here in (
-        ("hardware", found.hardware, race.hardware),
-        ("cost model", found.cost_model, race.cost_model),
-        ("way of measuring", found.settings, race.settings),
-        ("set of placements", placements_to_json(found.placements), placements_to_json(race.placements)),
-    ):
-        if there != here:
-            raise InvalidOptionError(
-                f"{folder} holds a race with another {what}: {short_repr(there)}, not {short_repr(here)}. Name another "
-                "folder."
-            )
-    return found

@@ -1,13 +1,13 @@
 """Leaderboards: the entries of a suite by rank, best known placements that entries improve, competitors across suites.
 
-A leaderboard holds entries that may be compared: one track, one suite, and in the measured track one GPU and layout.
+A leaderboard holds entries that may be compared: those of a suite, and in the measured track those of one race.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,15 @@ import numpy as np
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
+from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
-from shard_gym.leaderboard.schema import SEQUENTIAL
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
-from shard_gym.leaderboard.store import SIMULATED
+from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
-from shard_gym.text import counted, slug
+from shard_gym.text import counted
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
 """Begins the part of a suite's sentence about the search effort that names the entries."""
@@ -34,12 +34,14 @@ class RankedEntry:
     """An entry and its scores on its leaderboard.
 
     Attributes:
-        verified: the entry.
+        verified: the entry; in a race its seed 0, with the measured costs.
         mean_cost_ms: mean over seeds and tasks, failures charged with the penalty.
         interval_ms: 95% interval of that mean.
         gap: mean of cost / best known cost, less 1; None without best known costs.
         improvement_over_next: probability that it costs less than the entry of the next rank; None for the last.
         replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
+        ratio: in a race the mean cost divided by that of the cheapest entry.
+        ratio_interval: 95% interval of that.
     """
 
     verified: VerifiedEntry
@@ -48,6 +50,8 @@ class RankedEntry:
     gap: float | None
     improvement_over_next: float | None
     replayed_seconds: float | None
+    ratio: float | None = None
+    ratio_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +75,12 @@ class Leaderboard:
 
     Attributes:
         track: of all of them.
-        hardware: in the measured track the GPU that was measured; else the hardware that the tasks are placed on.
-        scorer: of the suite.
+        hardware: the machine of the race; without a race the hardware that the tasks are placed on.
+        scorer: of the suite; of its tasks as they were measured if there is a race.
         best: the best placements known; None if a task has none, and in the measured track.
         entries: by rank, the best first.
+        race: in the measured track, if there is one.
+        not_raced: entries of the measured track that are not in the race.
     """
 
     track: str
@@ -82,6 +88,8 @@ class Leaderboard:
     scorer: Scorer
     best: BestPlacements | None
     entries: tuple[RankedEntry, ...]
+    race: VerifiedRace | None = None
+    not_raced: tuple[VerifiedEntry, ...] = ()
 
     @property
     def suite(self) -> str:
@@ -94,33 +102,63 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
 
     Raises:
         InvalidOptionError: there is no such folder.
-        DamagedFileError: an entry is not valid; the message has the first finding.
+        DamagedFileError: an entry or a race is not valid; the message has the first finding.
     """
     entries, findings = verify_all(root)
-    replays, wrong = read_replays(root, entries)
-    findings += wrong
+    replays, stale = read_replays(root, entries)
+    races, wrong = read_races(root, entries)
+    findings += stale + wrong
     if findings:
         raise DamagedFileError(
             f"{counted(len(findings), 'finding')}, the first: {findings[0]} "
             "All of them: shard-gym leaderboard verify --all."
         )
-    groups: dict[tuple[str, str, str], list[VerifiedEntry]] = {}
+    groups: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
-        groups.setdefault((each.folder.track, slug(_measured_hardware(each)), each.folder.suite), []).append(each)
-    order = {name: number for number, name in enumerate(suite_names())}
-    keys = sorted(groups, key=lambda key: (key[0] != SIMULATED, key[1], order[key[2]]))
-    return [make_leaderboard(load_scorer(key[2], key[0]), groups[key], replays) for key in keys]
+        groups.setdefault((each.folder.track, each.folder.suite), []).append(each)
+    leaderboards = []
+    for suite in suite_names():
+        if members := groups.get((SIMULATED, suite)):
+            leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
+    for suite in suite_names():
+        if members := groups.get((MEASURED, suite)):
+            own = [each for each in races if each.folder.suite == suite]
+            leaderboards += [race_leaderboard(each, members) for each in own] or [_without_race(suite, members)]
+    return leaderboards
 
 
-def _measured_hardware(each: VerifiedEntry) -> str:
-    """The GPU, and the layout if it is not parallel; empty in the simulated track."""
-    hardware = each.entry.hardware
-    return (hardware.gpu or "") + (f" ({SEQUENTIAL})" if hardware.layout == SEQUENTIAL else "")
+def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -> Leaderboard:
+    """The leaderboard of a race; `entries` are those of the suite's measured track."""
+    race, by_slug = verified.race, {each.folder.slug: each for each in entries}
+    costs = dict(zip(race.placements, np.median(race.costs_ms(), axis=2), strict=True))
+    ranked = [
+        RankedEntry(
+            replace(
+                by_slug[each.entry],
+                placements=by_slug[each.entry].placements[:1],
+                costs_ms=costs[each.entry][None],
+            ),
+            mean_cost_ms=each.mean_ms,
+            interval_ms=each.interval_ms,
+            gap=None,
+            improvement_over_next=each.beats_next,
+            replayed_seconds=None,
+            ratio=each.ratio,
+            ratio_interval=each.ratio_interval,
+        )
+        for each in race.results()
+    ]
+    not_raced = tuple(each for each in entries if each.folder.slug not in race.placements)
+    return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, tuple(ranked), verified, not_raced)
+
+
+def _without_race(suite: str, entries: Sequence[VerifiedEntry]) -> Leaderboard:
+    return Leaderboard(MEASURED, suite_info(suite).hardware, load_scorer(suite), None, (), None, tuple(entries))
 
 
 def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
-    """The leaderboard of entries of one suite and track, at least one, measured on the same hardware if at all."""
-    best = _best_placements(scorer, entries) if scorer.track == SIMULATED else None
+    """The leaderboard of the simulated entries of one suite, at least one."""
+    best = _best_placements(scorer, entries)
     ordered = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.folder.slug))
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
@@ -135,8 +173,7 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
             )
         )
-    hardware = _measured_hardware(entries[0]) or suite_info(scorer.suite.name).hardware
-    return Leaderboard(scorer.track, hardware, scorer, best, tuple(ranked))
+    return Leaderboard(SIMULATED, suite_info(scorer.suite.name).hardware, scorer, best, tuple(ranked))
 
 
 def _best_placements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestPlacements | None:
@@ -174,7 +211,7 @@ def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, Improvements]:
     for each in entries:
         if each.folder.track == SIMULATED:
             groups.setdefault(each.folder.suite, []).append(each)
-    found = {suite: _improvements(load_scorer(suite, SIMULATED), members) for suite, members in groups.items()}
+    found = {suite: _improvements(load_scorer(suite), members) for suite, members in groups.items()}
     return {suite: better for suite, better in found.items() if better}
 
 
@@ -201,7 +238,7 @@ def update_best_known(suite: str, better: Improvements) -> Path:
 
     Every placement is checked and costed again; see `write_best_known` for errors.
     """
-    model = load_scorer(suite, SIMULATED).model
+    model = load_scorer(suite).model
     splits = [load_suite(suite, name) for name in suite_info(suite).tasks]
     known = {name: best for split in splits for name, best in best_known(split, model).items()}
     placements = {name: best.placement for name, best in {**known, **better}.items()}

@@ -17,7 +17,7 @@ from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse
-from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, load_scorer
+from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
@@ -50,7 +50,7 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
         The planning time here, None if the agent cannot be made; and a finding for each difference from the entry.
     """
     entry, folder = verified.entry, verified.folder
-    scorer = load_scorer(folder.suite, folder.track)
+    scorer = load_scorer(folder.suite)
     numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
     seconds: list[float] = []
     findings = []
@@ -59,7 +59,7 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
         seed, task = entry.seeds[position], scorer.suite[number]
         try:
             options = entry.agent.options
-            agent = make_agent(entry.agent.name, cost_model=TRACK_COST_MODELS[SIMULATED], seed=seed, **options)
+            agent = make_agent(entry.agent.name, cost_model=COST_MODEL, seed=seed, **options)
         except (ShardGymError, TypeError) as error:  # an option may have the name of another argument
             reason = f"The agent cannot be made as declared: {error}"
             return None, [Finding(folder.file(ENTRY), reason)]

@@ -9,11 +9,11 @@ import json
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.files import parse_json
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, TIMINGS, Finding
+from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, REPLAYED, Finding
 
 try:
     from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -33,12 +33,6 @@ SEEDS = (0, 1, 2, 3, 4)
 
 ONE_SEED = (0,)
 """The seed of an agent that uses no chance."""
-
-SEQUENTIAL = "sequential"
-"""The layout of a measurement in which one GPU executes all devices one after the other."""
-
-MIN_ITERATIONS = 10
-"""Minimum number of timed iterations of every measured placement."""
 
 MAX_INT = 2**53
 """Larger integers are not represented exactly by every JSON reader."""
@@ -62,13 +56,6 @@ def _plain_name(text: str) -> str:
     return text
 
 
-def _without_layout(gpu: str) -> str:
-    """The name of a GPU without the layout, which has a field of its own."""
-    if SEQUENTIAL in gpu.lower():
-        raise ValueError("it must not say how the GPU was measured; hardware.layout does")
-    return gpu
-
-
 def _link(text: str) -> str:
     """An https address, or nothing."""
     if text and (not text.startswith("https://") or any(c in "<>\"'`()[]{}|\\^ " for c in text) or not text.isascii()):
@@ -85,9 +72,6 @@ def _unique(values: list[str]) -> list[str]:
 Line = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
 Name = Annotated[Line, AfterValidator(_plain_name)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
-Gpu = Annotated[
-    str, Field(max_length=60, pattern=r"^[A-Za-z0-9]+([ -][A-Za-z0-9]+)*$"), AfterValidator(_without_layout)
-]
 Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
@@ -138,11 +122,9 @@ class PlanningPart(_Strict):
 
 
 class HardwarePart(_Strict):
-    """`[hardware]`: the machine it planned on; in the measured track also the GPU and the layout of the measurement."""
+    """`[hardware]`: the machine it planned on."""
 
     machine: Line
-    gpu: Gpu | None = None
-    layout: Literal["sequential", "parallel"] | None = None
 
 
 class ScoresPart(_Strict):
@@ -153,7 +135,7 @@ class ScoresPart(_Strict):
 
 
 class Entry(_Strict):
-    """`entry.toml`."""
+    """`entry.toml`; without `cost_model` and `scores` in the measured track, where races score."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
@@ -165,18 +147,19 @@ class Entry(_Strict):
     agent: AgentPart
     made_with: MadeWithPart
     suite: MadeForPart
-    cost_model: MadeForPart
+    cost_model: MadeForPart | None = None
     training: TrainingPart
     planning: PlanningPart
     hardware: HardwarePart
-    scores: ScoresPart
+    scores: ScoresPart | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Entry:
-        measured = self.track == "measured"
-        if measured != (self.hardware.gpu is not None) or measured != (self.hardware.layout is not None):
+        scored = self.track != MEASURED
+        if scored != (self.cost_model is not None) or scored != (self.scores is not None):
             raise ValueError(
-                "hardware.gpu and hardware.layout are required in the measured track and refused elsewhere"
+                "[cost_model] and [scores] are required in the simulated track and refused in the measured one, where "
+                "races score"
             )
         if self.agent.learns != bool(self.training.data):
             raise ValueError(
@@ -200,27 +183,11 @@ class PlacementRow(_Strict):
     placement: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None
 
 
-Ms = Annotated[float, Field(ge=0, le=1e9)]
-Phases = Annotated[list[Ms], Field(min_length=4, max_length=4, fail_fast=True)]
-Devices = Annotated[list[Phases], Field(fail_fast=True)]
-
-
-class TimingRow(_Strict):
-    """A row of `timings.json`: ms of each iteration, device and phase (I, D, 4); null where there is no placement."""
-
-    task: Task
-    seed: Count
-    phases_ms: Annotated[list[Devices], Field(max_length=1000, fail_fast=True)] | None
-
-
-Row = TypeVar("Row", PlacementRow, TimingRow)
-
-
-class Table(_Strict, Generic[Row]):
-    """A file of rows: `placements.json` or `timings.json`."""
+class PlacementTable(_Strict):
+    """`placements.json`."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
-    rows: list[Row]
+    rows: list[PlacementRow]
 
 
 class ReplayRow(_Strict):
@@ -244,8 +211,7 @@ class ReplayTable(_Strict):
 
 MODELS: dict[str, type[BaseModel]] = {
     ENTRY: Entry,
-    PLACEMENTS: Table[PlacementRow],
-    TIMINGS: Table[TimingRow],
+    PLACEMENTS: PlacementTable,
     REPLAYED: ReplayTable,
 }
 """The model of each file, by its name."""

@@ -10,15 +10,13 @@ import numpy as np
 
 from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.measured.model import PENALTY_MARGIN, MeasuredCostModel
-from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Cluster
 
-TRACK_COST_MODELS = {SIMULATED: "analytical", MEASURED: "measured"}
-"""The cost model of each track: one, so that all entries of a leaderboard are scored alike."""
+COST_MODEL = "analytical"
+"""The cost model of the simulated track: one, so that all entries of a leaderboard are scored alike."""
 
 
 class Scorer:
@@ -26,13 +24,11 @@ class Scorer:
 
     Args:
         suite: the tasks.
-        track: decides the penalty and the hash; `costs` are always those of the simulated track.
     """
 
-    def __init__(self, suite: TaskSuite, track: str = SIMULATED) -> None:
+    def __init__(self, suite: TaskSuite) -> None:
         self.suite = suite
-        self.track = track
-        self.model: AdditiveCostModel = make_additive_cost_model(TRACK_COST_MODELS[SIMULATED])
+        self.model: AdditiveCostModel = make_additive_cost_model(COST_MODEL)
         self._prepared: dict[int, tuple[FloatArray, Cluster]] = {}
 
     def costs(self, number: int, placements: Sequence[Placement]) -> FloatArray:
@@ -56,8 +52,7 @@ class Scorer:
     @cached_property
     def penalties(self) -> FloatArray:
         """(N,) ms, the cost charged for each task without a placement."""
-        margin = PENALTY_MARGIN if self.track == MEASURED else 1.0
-        return np.array([margin * self.model.penalty_ms(task.tables, task.topology) for task in self.suite])
+        return np.array([self.model.penalty_ms(task.tables, task.topology) for task in self.suite])
 
     @cached_property
     def cost_model_sha256(self) -> str:
@@ -66,8 +61,7 @@ class Scorer:
         The version is maintained by hand. The hash also covers the penalty of every task and the cost of its known
         placement, to nine digits, so it also changes with a formula whose version was not raised.
         """
-        version = MeasuredCostModel.version if self.track == MEASURED else self.model.version
-        lines = [f"{TRACK_COST_MODELS[self.track]}-v{version}", self.suite.sha256]
+        lines = [f"{COST_MODEL}-v{self.model.version}", self.suite.sha256]
         for number, task in enumerate(self.suite):
             known = task.known_placement
             cost = self.costs(number, [known])[0] if known is not None else 0.0
@@ -76,6 +70,6 @@ class Scorer:
 
 
 @lru_cache(maxsize=128)
-def load_scorer(suite: str, track: str) -> Scorer:
+def load_scorer(suite: str) -> Scorer:
     """The scorer of the test tasks of the suite of that name; see `load_suite` for errors."""
-    return Scorer(load_suite(suite), track)
+    return Scorer(load_suite(suite))

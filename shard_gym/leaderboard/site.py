@@ -18,12 +18,12 @@ from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
-from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, Scorer
+from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB, SIMULATED
 from shard_gym.placement import Placement, memory_used, placement_to_json
 from shard_gym.suites import suite_info
-from shard_gym.text import counted, slug
+from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
 
@@ -91,14 +91,13 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
 
 
 def _leaderboard_key(leaderboard: Leaderboard) -> str:
-    """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/nvidia-h200/dlrm-20x4"."""
-    hardware = () if leaderboard.track == SIMULATED else (slug(leaderboard.hardware),)
-    return "/".join((leaderboard.track, *hardware, leaderboard.suite))
+    """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/gpu-40x4/races/nvidia-h200" of a race."""
+    return leaderboard.race.folder.id if leaderboard.race else f"{leaderboard.track}/{leaderboard.suite}"
 
 
 def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
-    suite = leaderboard.scorer.suite
+    suite, race = leaderboard.scorer.suite, leaderboard.race
     tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
     return {
         "key": _leaderboard_key(leaderboard),
@@ -106,12 +105,14 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "track": leaderboard.track,
         "hardware": leaderboard.hardware,
         "description": suite_info(suite.name).description,
-        "cost_model": TRACK_COST_MODELS[SIMULATED],
+        "cost_model": COST_MODEL,
         "tasks": len(suite),
         "tables": [min(tables), max(tables)],
         "devices": [min(devices), max(devices)],
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
+        "race": race and {"name": race.name, "about": race.about},
+        "not_raced": [each.entry.name for each in leaderboard.not_raced],
     }
 
 
@@ -135,7 +136,7 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
         }
         for each in ranked
     ]
-    return [{"track": SIMULATED, "hardware": None, "about": about, "taus": TAUS.tolist(), "lines": lines}]
+    return [{"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}]
 
 
 def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
@@ -150,8 +151,8 @@ def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
         "licence": entry.licence,
         "agent": entry.agent.name,
         "hardware": entry.hardware.machine,
-        "seeds": len(entry.seeds),
-        "failures": entry.scores.failures,
+        "seeds": len(verified.placements),
+        "failures": verified.failures,
         "planning_replayed": replayed is not None,
         "training_queries": entry.training.queries,
         "training_data": ", ".join(entry.training.data),
@@ -159,6 +160,8 @@ def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
         "mean_cost_ms": _number(ranked.mean_cost_ms),
         "gap": _number(ranked.gap),
         "improvement_over_next": _number(ranked.improvement_over_next),
+        "ratio": _number(ranked.ratio),
+        "ratio_interval": None if ranked.ratio_interval is None else rounded(ranked.ratio_interval, SCORE_DIGITS),
         "planning_ms": _number(1e3 * (entry.planning.seconds if replayed is None else replayed)),
         "planning_queries": _number(entry.planning.queries),
         "interval_ms": rounded(ranked.interval_ms, SCORE_DIGITS),

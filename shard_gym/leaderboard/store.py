@@ -1,4 +1,4 @@
-"""Folders of entries, `<track>/<suite>/<entry>/`, and safe reading of the few files in them.
+"""Folders of entries, `<track>/<suite>/<entry>/`, and of races, and safe reading of the few files in them.
 
 Only the files named here are allowed. No link is followed, no file is read beyond its size limit, and nothing is
 executed or unpickled.
@@ -14,15 +14,18 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 
-ENTRY, PLACEMENTS, TIMINGS = "entry.toml", "placements.json", "timings.json"
-REPLAYED = "replayed.json"
-SIMULATED, MEASURED = "simulated", "measured"
+ENTRY, PLACEMENTS = ENTRY_FILES = "entry.toml", "placements.json"
+RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
+"""The files of an entry and of a race: all of them are required, and no others are allowed."""
 
-FILES: dict[str, tuple[str, ...]] = {SIMULATED: (ENTRY, PLACEMENTS), MEASURED: (ENTRY, PLACEMENTS, TIMINGS)}
-"""The files of an entry, by track: all of them are required, and no others are allowed."""
+REPLAYED = "replayed.json"
+SIMULATED, MEASURED = TRACKS = "simulated", "measured"
+
+RACES = "races"
+"""The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
 
 KIB, MIB = 2**10, 2**20
-LIMITS: dict[str, int] = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, TIMINGS: 16 * MIB, REPLAYED: MIB}
+LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, RACE: 16 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth."""
 
 ROOT_FILES = ("README.md", REPLAYED)
@@ -74,13 +77,13 @@ def truncated(findings: list[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class EntryFolder:
-    """The folder of an entry, whether it exists or not.
+    """The folder of an entry, or of a race, whether it exists or not.
 
     Attributes:
         root: the folder of the leaderboards.
-        track: one of `FILES`.
+        track: one of `TRACKS`.
         suite: name of the folder around it, which should be the name of a suite.
-        slug: name of the folder itself.
+        slug: name of the folder itself; "races/NAME" of a race.
     """
 
     root: Path
@@ -90,7 +93,7 @@ class EntryFolder:
 
     @property
     def id(self) -> str:
-        """Identifies the entry among all entries: TRACK/SUITE/ENTRY."""
+        """Identifies it among all entries and races: TRACK/SUITE/ENTRY."""
         return f"{self.track}/{self.suite}/{self.slug}"
 
     @property
@@ -99,7 +102,7 @@ class EntryFolder:
         return self.root / self.track / self.suite / self.slug
 
     def file(self, name: str) -> str:
-        """A file of the entry as findings name it."""
+        """A file in it as findings name it."""
         return f"{self.id}/{name}"
 
 
@@ -110,11 +113,13 @@ def entry_folder(root: Path, entry_id: str) -> EntryFolder:
         InvalidOptionError: `entry_id` has another form.
     """
     parts = entry_id.strip("/").split("/")
-    if len(parts) != 3 or parts[0] not in FILES or not all(map(SLUG.fullmatch, parts[1:])):
+    if len(parts) != 3 or parts[0] not in TRACKS or not all(map(SLUG.fullmatch, parts[1:])):
         raise InvalidOptionError(
-            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(FILES)} and names of {SLUG_RULE}; "
+            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(TRACKS)} and names of {SLUG_RULE}; "
             f"not {short_repr(entry_id)}."
         )
+    if (parts[0], parts[2]) == (MEASURED, RACES):
+        raise InvalidOptionError(f"{entry_id} holds the races of the suite. Give the entry another name.")
     return EntryFolder(root, *parts)
 
 
@@ -125,7 +130,7 @@ def require_root(root: Path) -> None:
         InvalidOptionError: it does not.
     """
     if not root.is_dir():
-        raise InvalidOptionError(f"{root} is no folder. Name the folder of the leaderboards with --root.")
+        raise InvalidOptionError(f"{root} is no folder. Name the one that holds the leaderboards.")
 
 
 def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
@@ -138,16 +143,34 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     findings: list[Finding] = []
     folders = []
     for track in _subfolders(root, root, findings):
-        if track.name not in FILES:
-            findings.append(Finding(track.name, f"There is no such track; the tracks are {' and '.join(FILES)}."))
+        if track.name not in TRACKS:
+            findings.append(Finding(track.name, f"There is no such track; the tracks are {' and '.join(TRACKS)}."))
             continue
         for suite in _subfolders(root, track, findings):
             for path in _subfolders(root, suite, findings):
                 folder = EntryFolder(root, track.name, suite.name, path.name)
+                if (track.name, path.name) == (MEASURED, RACES):
+                    continue
                 if SLUG.fullmatch(folder.slug):
                     folders.append(folder)
                 else:
                     findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
+    return folders, findings
+
+
+def find_races(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
+    """Every race under `root`, sorted by suite and name, and a finding for everything else beside them."""
+    findings: list[Finding] = []
+    folders = []
+    for races in sorted((root / MEASURED).glob(f"*/{RACES}/")):
+        if races.is_symlink() or not races.is_dir():  # has a finding of `find_entries`
+            continue
+        for path in _subfolders(root, races, findings):
+            folder = EntryFolder(root, MEASURED, races.parent.name, f"{RACES}/{path.name}")
+            if SLUG.fullmatch(path.name):
+                folders.append(folder)
+            else:
+                findings.append(Finding(folder.id, f"The folder of a race is named with {SLUG_RULE}."))
     return folders, findings
 
 
@@ -165,8 +188,8 @@ def _subfolders(root: Path, folder: Path, findings: list[Finding]) -> list[Path]
     return found
 
 
-def read_files(folder: EntryFolder) -> tuple[dict[str, bytes], list[Finding]]:
-    """The content of the files of an entry, by name, and everything wrong with the folder.
+def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> tuple[dict[str, bytes], list[Finding]]:
+    """The content of the files of an entry (or a race), by name, and everything wrong with the folder.
 
     A file that is missing, a link, executable or too large is not read.
     """
@@ -176,9 +199,8 @@ def read_files(folder: EntryFolder) -> tuple[dict[str, bytes], list[Finding]]:
             return {}, [Finding(name, LINKED_FOLDER)]
         if not path.is_dir():
             return {}, [Finding(name, "There is no such folder.")]
-    required = FILES[folder.track]
     findings = [
-        Finding(folder.file(path.name), f"An entry holds {', '.join(required)} and nothing else; remove it.")
+        Finding(folder.file(path.name), f"The folder holds {', '.join(required)} and nothing else; remove it.")
         for path in sorted(folder.path.iterdir())
         if path.name not in required
     ]

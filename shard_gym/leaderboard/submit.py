@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,9 @@ from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
-from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, load_scorer
-from shard_gym.leaderboard.store import (
-    ENTRY,
-    MEASURED,
-    PLACEMENTS,
-    TIMINGS,
-    EntryFolder,
-    Finding,
-    read_files,
-    require_root,
-)
-from shard_gym.leaderboard.verify import name_taken, normalized_name, timed_cost, verify_entry
+from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
+from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, EntryFolder, Finding, read_files, require_root
+from shard_gym.leaderboard.verify import name_taken, normalized_name, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
 
@@ -45,31 +36,13 @@ class EntryInfo:
     commit: str
 
 
-@dataclass(frozen=True)
-class RawTimings:
-    """The measurements of an entry of the measured track.
-
-    Attributes:
-        gpu: as the driver names it, such as "NVIDIA H200".
-        layout: "sequential" (one GPU executed all devices, one after the other) or "parallel" (each device was a GPU).
-        rows: of `timings.json`, for every seed and task in order.
-    """
-
-    gpu: str
-    layout: str
-    rows: Sequence[Mapping[str, Any]]
-
-
-def submit(
-    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, measure: Callable[[], RawTimings] | None = None
-) -> list[Finding]:
+def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> list[Finding]:
     """Write an entry if it is valid; otherwise nothing is written, and the findings are returned.
 
     Args:
         folder: where to write it.
         agent: the agent and its evaluations of the test tasks of the suite.
         info: who submits what.
-        measure: executes the placements; called in the measured track only, after the evaluations were checked.
 
     Raises:
         InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the evaluations do not
@@ -78,15 +51,12 @@ def submit(
     """
     require_free(folder)
     _check_evaluations(folder, agent)
-    timings = measure() if measure and folder.track == MEASURED else None
     placements = [
         {"task": result.task, "seed": seed, "placement": result.placement}
         for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
         for result in evaluation.tasks
     ]
-    files = {PLACEMENTS: format_rows(placements), ENTRY: format_toml(entry_record(folder, agent, info, timings))}
-    if timings is not None:
-        files[TIMINGS] = format_rows(timings.rows)
+    files = {PLACEMENTS: format_rows(placements), ENTRY: format_toml(entry_record(folder, agent, info))}
     return _write_if_valid(folder, files)
 
 
@@ -121,19 +91,16 @@ def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent) -> None:
             )
 
 
-def entry_record(
-    folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, timings: RawTimings | None = None
-) -> dict[str, Any]:
+def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> dict[str, Any]:
     """The content of `entry.toml`."""
-    scorer = load_scorer(folder.suite, folder.track)
+    scorer = load_scorer(folder.suite)
     results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
-    costs = [result.cost_ms for result in results]
-    if timings is not None:
-        penalties = np.tile(scorer.penalties, len(agent.seeds))
-        costs = [
-            float(penalty) if row["phases_ms"] is None else timed_cost(row["phases_ms"])
-            for row, penalty in zip(timings.rows, penalties, strict=True)
-        ]
+    cost_model = {"name": COST_MODEL, "sha256": scorer.cost_model_sha256}
+    scores = {
+        "mean_cost_ms": float(np.mean([result.cost_ms for result in results])),
+        "failures": sum(result.placement is None for result in results),
+    }
+    scored = folder.track != MEASURED
     return {
         "schema": SCHEMA,
         "name": info.name,
@@ -150,21 +117,15 @@ def entry_record(
         },
         "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
         "suite": {"name": folder.suite, "sha256": scorer.suite.sha256},
-        "cost_model": {"name": TRACK_COST_MODELS[folder.track], "sha256": scorer.cost_model_sha256},
+        **({"cost_model": cost_model} if scored else {}),
         "training": {"data": list(agent.training_data), "queries": agent.training_queries},
         "planning": {
             "queries": float(np.mean([result.true_cost_queries for result in results])),
             "search_budget": agent.search_budget,
             "seconds": float(np.median([result.seconds for result in results])),
         },
-        "hardware": {
-            "machine": info.machine,
-            **({} if timings is None else {"gpu": timings.gpu, "layout": timings.layout}),
-        },
-        "scores": {
-            "mean_cost_ms": float(np.mean(costs)),
-            "failures": sum(result.placement is None for result in results),
-        },
+        "hardware": {"machine": info.machine},
+        **({"scores": scores} if scored else {}),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,30 +9,17 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
-from shard_gym.leaderboard.schema import (
-    MIN_ITERATIONS,
-    ONE_SEED,
-    SEEDS,
-    Entry,
-    PlacementRow,
-    Row,
-    Table,
-    TimingRow,
-    parse,
-)
-from shard_gym.leaderboard.scorer import TRACK_COST_MODELS, Scorer, load_scorer
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, PlacementRow, PlacementTable, parse
+from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import (
     ENTRY,
-    MEASURED,
     PLACEMENTS,
-    TIMINGS,
     EntryFolder,
     Finding,
     find_entries,
@@ -42,16 +28,13 @@ from shard_gym.leaderboard.store import (
 )
 from shard_gym.leaderboard.training_data import check_training_data
 from shard_gym.placement import Placement, check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import TaskSuite
 
 TOLERANCE = 1e-9
 """Relative difference of two costs that differ by rounding only."""
 
 MANY_TASKS = 10
 """On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
-
-MIN_COMPUTE_MS = 1e-3
-"""Least time of a forward or a backward on any device: a kernel launch takes longer."""
 
 DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "cost-greedy")
 """The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
@@ -68,7 +51,8 @@ class VerifiedEntry:
         folder: where it is.
         entry: the content of `entry.toml`.
         placements: by seed and task, all checked.
-        costs_ms: (S, N) float64, ms of each seed and task; the penalty where there is no placement.
+        costs_ms: (S, N) float64, ms of each seed and task by the cost model of the simulated track, in both tracks; the
+            penalty where there is no placement.
         sha256: of `placements.json`.
     """
 
@@ -77,6 +61,11 @@ class VerifiedEntry:
     placements: PlacementGrid
     costs_ms: FloatArray
     sha256: str
+
+    @property
+    def failures(self) -> int:
+        """Number of seeds and tasks without a placement."""
+        return _failures(self.placements)
 
 
 def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
@@ -87,10 +76,9 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
         parsed[name], wrong = parse(content, folder.file(name))
         findings += wrong
     entry: Entry | None = parsed.get(ENTRY)
-    table: Table[PlacementRow] | None = parsed.get(PLACEMENTS)
-    timings: Table[TimingRow] | None = parsed.get(TIMINGS)
+    table: PlacementTable | None = parsed.get(PLACEMENTS)
     try:
-        scorer = load_scorer(folder.suite, folder.track)
+        scorer = load_scorer(folder.suite)
     except (UnknownNameError, DamagedFileError) as error:
         reason = f"Its suite {folder.suite!r} cannot be loaded: {error}"
         return None, truncated([*findings, Finding(folder.id, reason)])
@@ -102,15 +90,10 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
     seeds = SEEDS if chance else ONE_SEED
     placements, wrong = _check_placements(table.rows, scorer.suite, seeds, folder.file(PLACEMENTS))
     findings += wrong
-    costs: FloatArray | None = None
-    if folder.track != MEASURED:
-        costs = _simulated_costs(placements, scorer)
-    elif timings is not None:
-        costs, wrong = _measured_costs(timings.rows, placements, seeds, scorer, folder.file(TIMINGS))
-        findings += wrong
-    if entry is not None and costs is not None and not findings:
+    costs = _simulated_costs(placements, scorer)
+    if entry is not None and not findings:
         findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
-    if findings or entry is None or costs is None:
+    if findings or entry is None:
         return None, truncated(findings)
     return VerifiedEntry(folder, entry, placements, costs, sha256_of(files[PLACEMENTS])), []
 
@@ -118,13 +101,18 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
 def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> list[str]:
     """Everything in `entry.toml` that contradicts its folder, the suite or the rules."""
     wrong = []
-    for key, value, required, way_out in (
+    again = " Place the tasks as they are now."
+    required_values = [
         ("track", entry.track, folder.track, ""),
         ("suite.name", entry.suite.name, folder.suite, ""),
-        ("suite.sha256", entry.suite.sha256, scorer.suite.sha256, " Place the tasks as they are now."),
-        ("cost_model.name", entry.cost_model.name, TRACK_COST_MODELS[folder.track], ""),
-        ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256, " Place the tasks as they are now."),
-    ):
+        ("suite.sha256", entry.suite.sha256, scorer.suite.sha256, again),
+    ]
+    if entry.cost_model is not None:
+        required_values += [
+            ("cost_model.name", entry.cost_model.name, COST_MODEL, ""),
+            ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256, again),
+        ]
+    for key, value, required, way_out in required_values:
         if value != required:
             wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{way_out}")
     agent, seeds = entry.agent, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
@@ -143,12 +131,12 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
 
 
 def _arrange(
-    rows: Sequence[Row], suite: TaskSuite, seeds: Sequence[int], file: str
-) -> tuple[dict[tuple[int, int], Row], list[Finding]]:
+    rows: Sequence[PlacementRow], suite: TaskSuite, seeds: Sequence[int], file: str
+) -> tuple[dict[tuple[int, int], PlacementRow], list[Finding]]:
     """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
     tasks = {task.name: number for number, task in enumerate(suite)}
     positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[tuple[int, int], Row] = {}
+    cells: dict[tuple[int, int], PlacementRow] = {}
     findings = []
     for row in rows:
         if row.task not in tasks:
@@ -230,61 +218,15 @@ def _simulated_costs(placements: PlacementGrid, scorer: Scorer) -> FloatArray:
     return costs
 
 
-def _measured_costs(
-    timings: Sequence[TimingRow], placements: PlacementGrid, seeds: Sequence[int], scorer: Scorer, file: str
-) -> tuple[FloatArray, list[Finding]]:
-    """(S, N) ms from the raw timings, the penalty where there is no placement."""
-    cells, findings = _arrange(timings, scorer.suite, seeds, file)
-    costs = np.tile(scorer.penalties, (len(placements), 1))
-    seen: dict[str, str] = {}
-    for (position, number), row in cells.items():
-        task, placement = scorer.suite[number], placements[position][number]
-        wrong = _check_timing(row, task, placement, float(scorer.penalties[number]))
-        if not wrong and row.phases_ms is not None:
-            costs[position, number] = timed_cost(row.phases_ms)
-            first = seen.setdefault(json.dumps(row.phases_ms), task.name)
-            wrong = f"Its timings equal those of task {first} to the last digit." if first != task.name else ""
-        if wrong:
-            findings.append(Finding(file, wrong, task.name, row.seed))
-    return costs, findings
-
-
-def timed_cost(phases_ms: ArrayLike) -> float:
-    """Ms of a placement from its times (I, D, 4): the sum over the phases of the slowest device's median.
-
-    A collective starts when the last device is ready, so each phase takes as long as its slowest device
-    (`cost_models.measured.model`).
-    """
-    return float(np.median(np.asarray(phases_ms), axis=0).max(axis=0).sum())
-
-
-def _check_timing(row: TimingRow, task: Task, placement: Placement | None, penalty_ms: float) -> str:
-    """The reason why the timings of a placement are refused; empty if they are valid."""
-    if row.phases_ms is None or placement is None:
-        differ = (row.phases_ms is None) != (placement is None)
-        return "A task has timings exactly where it has a placement; here one of them is null." if differ else ""
-    if len(row.phases_ms) < MIN_ITERATIONS:
-        return f"It was timed {len(row.phases_ms)} times; at least {MIN_ITERATIONS} iterations are required."
-    widths = {len(iteration) for iteration in row.phases_ms}
-    if widths != {task.num_devices}:
-        return f"Every iteration needs times of {task.num_devices} devices; these have {sorted(widths)}."
-    ms = np.array(row.phases_ms)
-    fastest = float(np.median(ms, axis=0)[np.unique(placement)][:, COMPUTE].min())
-    if fastest < MIN_COMPUTE_MS:
-        return (
-            f"A device with tables took {fastest} ms for its forward or backward; a kernel takes {MIN_COMPUTE_MS} ms."
-        )
-    if timed_cost(ms) >= penalty_ms:
-        return f"It took {timed_cost(ms)} ms, more than the penalty of {penalty_ms} ms for not placing the task."
-    if (ms == ms[0]).all():
-        return "Every iteration took exactly as long as the first; these are no raw timings."
-    return ""
+def _failures(placements: PlacementGrid) -> int:
+    return sum(placement is None for row in placements for placement in row)
 
 
 def _check_scores(entry: Entry, placements: PlacementGrid, costs: FloatArray, file: str) -> list[Finding]:
-    """A finding for each claimed score that differs from the recomputed one."""
-    claimed, mean = entry.scores, float(costs.mean())
-    failures = sum(placement is None for row in placements for placement in row)
+    """A finding for each claimed score that differs from the recomputed one; the measured track claims none."""
+    claimed, mean, failures = entry.scores, float(costs.mean()), _failures(placements)
+    if claimed is None:
+        return []
     wrong = []
     if abs(claimed.mean_cost_ms - mean) > TOLERANCE * mean:
         wrong.append(f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
@@ -316,15 +258,15 @@ def verify_all(
 
 
 def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
-    """A finding for each entry whose name looks like that of another one of its suite, or that has its placements.
+    """A finding for each entry with the placements of another one on its track and suite, or a name like it.
 
     The files do not tell which was first, so both are named. Two exact solvers would count as copies, too.
     """
     names = [((each.folder.track, each.folder.suite, normalized_name(each.entry.name)), each) for each in entries]
     placements = [
-        ((each.folder.suite, *map(_canonical, each.placements)), each)
+        ((each.folder.track, each.folder.suite, *map(_canonical, each.placements)), each)
         for each in entries
-        if each.folder.track != MEASURED and len(each.placements[0]) >= MANY_TASKS
+        if len(each.placements[0]) >= MANY_TASKS
     ]
     findings = [
         name_taken(each.folder, each.entry.name, first.folder, first.entry.name) for first, each in _repeated(names)

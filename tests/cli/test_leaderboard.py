@@ -66,7 +66,7 @@ def test_verify_lists_every_finding_and_fails(run, folder: Path) -> None:
     outcome = run("leaderboard", "verify", "--all")
     assert outcome.code == 1
     assert f"{ENTRY}/placements.json, task {SUITE}/test/0, seed 0: Device 0 is given 55 tables" in outcome.out
-    assert f"{ENTRY}/extra: An entry holds" in outcome.out
+    assert f"{ENTRY}/extra: The folder holds" in outcome.out
     assert "The entries are not valid: 2 findings." in outcome.out
     for command in ("render", "site"):
         refused = run("leaderboard", command)
@@ -121,6 +121,7 @@ def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) ->
         (("verify",), "Name entries as TRACK/SUITE/ENTRY, or verify them all with --all"),
         (("verify", "--all", ENTRY), "or verify them all with --all"),
         (("verify", "../x"), "An entry is named TRACK/SUITE/ENTRY"),
+        (("verify", "measured/cpu-20x2/races"), "holds the races of the suite"),
         (("verify", "--all", "--root", "nowhere"), "nowhere is no folder"),
         (("verify", "--all", "--replay", "-1"), "--replay must be an integer of at least 0"),
         (("verify", ENTRY, "--replay", "1", "--keep-times"), "--keep-times needs --all and --replay TASKS"),

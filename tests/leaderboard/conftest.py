@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
@@ -16,9 +15,8 @@ from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, format_rows
 from shard_gym.leaderboard.store import EntryFolder, Finding
-from shard_gym.leaderboard.submit import EntryInfo, RawTimings, submit
+from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
-from shard_gym.suites import load_suite
 
 SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -28,7 +26,6 @@ def submit_agent(
     folder: EntryFolder,
     agent: str,
     evaluations: Sequence[Evaluation],
-    timings: RawTimings | None = None,
     name: str = "",
     authors: Sequence[str] = ("Ada Example",),
     **facts: Any,
@@ -36,30 +33,24 @@ def submit_agent(
     """Submit evaluations under the name `agent`, with further facts about the agent."""
     info = EntryInfo(name or f"The {agent} agent", authors, "MIT", "https://example.org/code", "a laptop", COMMIT)
     facts = {"uses_chance": agent == "random", "evaluations": tuple(evaluations), **facts}
-    return submit(folder, EvaluatedAgent(agent, **facts), info, (lambda: timings) if timings else None)
+    return submit(folder, EvaluatedAgent(agent, **facts), info)
 
 
 def make_entry(
-    root: Path, agent: str, /, suite: str = SUITE, slug: str = "", as_agent: str = "", **changes: Any
+    root: Path,
+    agent: str,
+    /,
+    suite: str = SUITE,
+    slug: str = "",
+    as_agent: str = "",
+    track: str = "simulated",
+    **changes: Any,
 ) -> None:
     """An entry of an agent of ShardGym, submitted under the name `as_agent`."""
     seeds = SEEDS if agent == "random" else ONE_SEED
     evaluations = [evaluate(make_agent(agent, seed=seed), suite) for seed in seeds]
-    folder = EntryFolder(root, "simulated", suite, slug or agent)
+    folder = EntryFolder(root, track, suite, slug or agent)
     assert submit_agent(folder, as_agent or agent, evaluations, **changes) == []
-
-
-def make_measured(
-    root: Path, gpu: str = "NVIDIA H200", slug: str = "measured-greedy", layout: str = "parallel", scale: float = 1.0
-) -> None:
-    """An entry of the measured track with ten invented iterations for every placement."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for task in load_suite(SUITE):
-        ms = np.round(scale * rng.uniform(1.0, 2.0, (10, task.num_devices, 4)), 3)
-        rows.append({"task": task.name, "seed": 0, "phases_ms": ms.tolist()})
-    folder, timings = EntryFolder(root, "measured", SUITE, slug), RawTimings(gpu, layout, rows)
-    assert submit_agent(folder, "size-greedy", [evaluate(make_agent("size-greedy"), SUITE)], timings, slug) == []
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("leaderboards")
     make_entry(root, "random")
     make_entry(root, "size-greedy")
-    make_measured(root)
+    make_entry(root, "size-greedy", track="measured", slug="measured-greedy")
     return root
 
 
@@ -128,11 +119,6 @@ def measured_entry(root: Path) -> ChangedEntry:
 @pytest.fixture(scope="session")
 def add_entry() -> Callable[..., None]:
     return make_entry
-
-
-@pytest.fixture(scope="session")
-def add_measured() -> Callable[..., None]:
-    return make_measured
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,6 @@ ROW3 = f"{ROWS}, task {TASK3}, seed 0"
 NO_TASK = "Suite 'dlrm-20x4' has no such test task"
 NAME, LINK, SEEDS = "The random agent", "https://example.org/code", r"seeds = \[.*\]"
 HUGE = "f" * 20_000
-ONE_GPU = '\ngpu = "H"\nlayout = "parallel"'
 
 
 def toml(pattern: str, new: str) -> Change:
@@ -113,16 +112,12 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     ),
     "another cost model's hash": (r'(analytical"\nsha256 = ")....', r"\1dead", "cost_model.sha256 is 'dead"),
     "another track": (
-        r"simulated((?s:.*)\[hardware])",
-        rf"measured\1{ONE_GPU}",
+        r"simulated((?s:.*))\[cost_model](?s:.*)(\[training](?s:.*))\[scores](?s:.*)",
+        r"measured\1\2",
         "track is 'measured', but in simulated/",
     ),
     "an own cost model": ('"analytical"', '"mine"', "cost_model.name is 'mine', but .* it must be 'analytical'"),
-    "a GPU in the simulated track": (
-        r"\[hardware]",
-        f"[hardware]{ONE_GPU}",
-        "hardware.gpu and hardware.layout are required",
-    ),
+    "no scores": (r"\[scores](?s:.*)", "", r"\[cost_model] and \[scores] are required in the simulated track"),
     "negative budgets": ("search_budget = 0", "search_budget = -1", "planning.search_budget is refused"),
     "planning queries not declared": (r"(\[planning])\nqueries = .*", r"\1", "The key 'planning.queries' is missing"),
     # Training
@@ -225,8 +220,8 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "an oversized file": (content(b"#" * 32_769, TOML), f"{TOML}: It has 32,769 bytes; the limit is 32,768"),
     "a missing file": (lambda entry: (entry.path / ROWS).unlink(), f"{ROWS}: The file is missing"),
-    "a hidden file": (add_file(".hidden"), ".hidden: An entry holds entry.toml, placements.json and nothing"),
-    "a folder inside": (lambda entry: (entry.path / "more").mkdir(), "more: An entry holds"),
+    "a hidden file": (add_file(".hidden"), ".hidden: The folder holds entry.toml, placements.json and nothing"),
+    "a folder inside": (lambda entry: (entry.path / "more").mkdir(), "more: The folder holds"),
     "an executable file": (lambda entry: (entry.path / ROWS).chmod(0o755), f"{ROWS}: It is executable"),
     "a pipe": (
         lambda entry: ((entry.path / ROWS).unlink(), os.mkfifo(entry.path / ROWS)),
@@ -273,7 +268,7 @@ def test_everything_wrong_is_listed_not_only_the_first(random_entry) -> None:
     text = "\n".join(random_entry.findings())
     for each in ("The key 'scores.rank'", f"task {TASK3}, seed 0: Device 0", "test/10, seed 1: The task is missing"):
         assert each in text, text
-    assert "random/extra: An entry holds" in text
+    assert "random/extra: The folder holds" in text
 
 
 def test_equal_seeds_are_allowed_on_suites_of_few_tasks(random_entry, monkeypatch) -> None:

@@ -1,195 +1,239 @@
-"""The measured track: placements are executed at submission, and raw timings that cannot be measured are refused."""
+"""The measured track: entries are placements, and races that were edited or are out of date are refused."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import replace
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from shard_gym.agents import make_agent
-from shard_gym.cli import leaderboard as command
+from shard_gym.cli.race import _from_leaderboard, race
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.cost_models.measured.model import Measurement
+from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
-from shard_gym.evaluation import evaluate
-from shard_gym.leaderboard.evaluations import EvaluatedAgent, measure
-from shard_gym.leaderboard.store import EntryFolder, entry_folder
-from shard_gym.leaderboard.submit import EntryInfo, submit
-from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.placement import Placement
+from shard_gym.io.markdown import END, begin
+from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
+from shard_gym.leaderboard.measured_track import read_races
+from shard_gym.leaderboard.race_files import load_race
+from shard_gym.leaderboard.ranking import competitors, load_leaderboards
+from shard_gym.leaderboard.replay import can_replay
+from shard_gym.leaderboard.site import site_files
+from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import load_suite
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
 
-SUITE, OTHER = "dlrm-20x4", "merlin-tiny-x8"
-GPU = "NVIDIA H200"
-ROW3 = "timings.json, task dlrm-20x4/test/3, seed 0"
+pytest.importorskip("pyarrow")
 
-Change = Callable[[Any], object]
-
-
-def toml(old: str, new: str) -> Change:
-    return lambda entry: entry.toml(old, new)
+SUITE, AGENTS = "cpu-20x2", ("lookup-greedy", "random", "size-greedy")
+RACED = f"measured/{SUITE}/races/a-machine"
+ENTRY = f"measured/{SUITE}/random"
+JSON = f"{RACED}/race.json"
 
 
-def rows(change: Callable[[list[dict[str, Any]]], object]) -> Change:
-    return lambda entry: entry.rows(change, "timings.json")
+class Machine(MeasuredCostModel):
+    """Estimates, in ten iterations with noise; measures a quarter of the suite's batch."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", batch_size=512)
+        self.rng = np.random.default_rng(0)
+
+    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+        phases = AnalyticalCostModel().estimate(placement, tables, topology).phases_ms
+        ms = phases * self.rng.lognormal(0, 0.01, (10, *phases.shape))
+        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 
 
-def scaled(factor: float) -> Change:
-    return rows(lambda rows: rows[3].update(phases_ms=(factor * np.array(rows[3]["phases_ms"])).tolist()))
+@pytest.fixture(scope="module", autouse=True)
+def _machine() -> Iterator[None]:
+    """Races are measured on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Machine())
+        yield
 
 
-REFUSED: dict[str, tuple[Change, str]] = {
-    "too few iterations": (
-        rows(lambda rows: rows[3]["phases_ms"].pop()),
-        f"{ROW3}: It was timed 9 times; at least 10",
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory, add_entry: Any) -> Path:
+    """Leaderboards with three entries of the measured track, two of them raced; tests must not change it."""
+    root = tmp_path_factory.mktemp("measured") / "leaderboards"
+    root.mkdir()
+    for agent in AGENTS[:2]:
+        add_entry(root, agent, SUITE, track="measured")
+    race(SUITE, root / RACED, leaderboard=root, rounds=2)
+    add_entry(root, AGENTS[2], SUITE, track="measured")
+    return root
+
+
+@pytest.fixture
+def root(raced: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(raced, tmp_path / "leaderboards"))
+
+
+def findings_of(root: Path) -> list[str]:
+    entries, findings = verify_all(root)
+    return [str(each) for each in (*findings, *read_races(root, entries)[1])]
+
+
+def test_a_race_is_a_leaderboard_and_entries_can_wait_for_theirs(raced: Path) -> None:
+    assert findings_of(raced) == []
+    (leaderboard,) = load_leaderboards(raced)
+    assert leaderboard.race is not None
+    race = leaderboard.race.race
+    assert (leaderboard.track, leaderboard.hardware, leaderboard.best) == ("measured", race.hardware, None)
+    assert leaderboard.scorer.suite[0].tables.workload.batch_size == 512
+    for ranked, result in zip(leaderboard.entries, race.results(), strict=True):
+        assert ranked.verified.folder.slug == result.entry
+        assert (ranked.mean_cost_ms, ranked.interval_ms) == (result.mean_ms, result.interval_ms)
+        assert (ranked.ratio, ranked.ratio_interval) == (result.ratio, result.ratio_interval)
+        assert ranked.verified.costs_ms.mean() == pytest.approx(result.mean_ms)
+        assert ranked.verified.failures == result.failures
+        assert not can_replay(ranked.verified)
+    assert [each.folder.slug for each in leaderboard.not_raced] == ["size-greedy"]
+    assert competitors([leaderboard]) == ((), [])
+
+
+def test_races_are_on_the_pages(root: Path) -> None:
+    (root / "README.md").write_text(f"{begin(TABLES)}\n{END}\n")
+    write_pages(root)
+    text = (root / "README.md").read_text()
+    assert f"### {SUITE}, measured on a-machine\n" in text
+    assert re.search(r"2 rounds on .*, layout (parallel|sequential), batch 512\.\n", text)
+    assert re.search(r"\| \[The lookup-greedy agent\]\(.*\| 1.000 \(1.000 to 1.000\) \| [01].\d\d \| 0 \|", text)
+    assert "Not raced yet: [The size-greedy agent](https://example.org/code)." in text
+    assert outdated(root) == []
+    ranking = site_files(load_leaderboards(root))[f"data/{RACED}/ranking.js"].decode()
+    assert re.findall('"id":"([^"]+)"', ranking) == ["lookup-greedy", "random"]
+    shutil.rmtree(root / RACED)
+    write_pages(root)
+    text = (root / "README.md").read_text()
+    assert f"### {SUITE}, measured\n" in text
+    assert text.count("](https://example.org/code)") == 3
+
+
+def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def edited(root: Path) -> None:
+        record = json.loads((root / JSON).read_text())
+        change(record)
+        (root / JSON).write_text(json.dumps(record))
+
+    return edited
+
+
+def replace_placements(root: Path) -> None:
+    """The entry swaps its devices, which changes no score."""
+    path = root / ENTRY / "placements.json"
+    record = json.loads(path.read_text())
+    for row in record["rows"]:
+        row["placement"] = [1 - device for device in row["placement"]]
+    path.write_text(json.dumps(record))
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an edited result": (
+        edit(lambda record: record["results"][0].update(mean_ms=1.0)),
+        f"{JSON}: results in .* is not what the raw rounds",
     ),
-    "iterations that are copies": (
-        rows(lambda rows: rows[3].update(phases_ms=rows[3]["phases_ms"][:1] * 10)),
-        f"{ROW3}: Every iteration took exactly as long as the first",
+    "no hardware": (edit(lambda record: record.pop("hardware")), f"{JSON}: It does not describe a race"),
+    "a list of batch sizes": (
+        edit(lambda record: record["settings"].update(batch_size=[512])),
+        f"{JSON}: It does not describe a race",
     ),
-    "a device missing": (
-        rows(lambda rows: rows[3]["phases_ms"][0].pop()),
-        rf"{ROW3}: Every iteration needs times of 4 devices; these have \[3, 4\]",
+    "a batch larger than the suite's": (edit(lambda record: record["settings"].update(batch_size=10**6)), f"{JSON}: "),
+    "other placements by now": (replace_placements, f"{JSON}: {ENTRY} has other placements by now; race it again"),
+    "an entry without a folder": (
+        lambda root: shutil.rmtree(root / ENTRY),
+        f"{JSON}: It has an entry 'random', but the suite has no folder",
     ),
-    "a phase missing": (
-        rows(lambda rows: rows[3]["phases_ms"][0][0].pop()),
-        f"{ROW3}: rows.3.phases_ms.0.0 is refused",
+    "an entry that is not valid": (
+        lambda root: (root / ENTRY / "placements.json").write_text("{}"),
+        f"{ENTRY}/placements.json: ",
     ),
-    "negative times": (scaled(-1.0), f"{ROW3}: rows.3.phases_ms.0.0.0 is refused"),
-    "no time at all": (scaled(0.0), f"{ROW3}: A device with tables took 0.0 ms"),
-    "more time than a failure costs": (scaled(1e8), f"{ROW3}: It took .* ms, more than the penalty"),
-    "shortened times": (scaled(0.5), "entry.toml: scores.mean_cost_ms is"),
-    "another task's times": (
-        rows(lambda rows: rows[3].update(phases_ms=rows[2]["phases_ms"])),
-        f"{ROW3}: Its timings equal those of task dlrm-20x4/test/2",
+    "a race of another suite": (
+        lambda root: shutil.move(root / f"measured/{SUITE}", root / "measured/cpu-40x4"),
+        "measured/cpu-40x4/races/a-machine/race.json: ",
     ),
-    "a task not timed": (rows(lambda rows: rows.pop(3)), f"{ROW3}: The task is missing"),
-    "no timings of a placement": (
-        rows(lambda rows: rows[3].update(phases_ms=None)),
-        f"{ROW3}: A task has timings exactly where it has a placement",
+    "no raw rounds": (
+        lambda root: (root / RACED / "rounds.parquet").unlink(),
+        f"{RACED}/rounds.parquet: The file is missing",
     ),
-    "the simulated cost model": (toml('name = "measured"', 'name = "analytical"'), "entry.toml: cost_model.name is"),
-    "no GPU": (toml('gpu = "NVIDIA H200"\n', ""), "entry.toml: hardware.gpu and hardware.layout are required"),
-    "a GPU that is no name": (toml("NVIDIA H200", "../../x"), "entry.toml: hardware.gpu is refused"),
-    "a GPU that names the layout": (
-        toml("NVIDIA H200", "NVIDIA H200 Sequential"),
-        "entry.toml: hardware.gpu is refused: it must not say how",
+    "a further file": (
+        lambda root: (root / RACED / "notes").write_text("x"),
+        f"{RACED}/notes: The folder holds race.json, rounds.parquet and nothing else",
     ),
-    "a layout that does not exist": (toml('"parallel"', '"each"'), "entry.toml: hardware.layout is refused"),
+    "a file beside the races": (
+        lambda root: (root / RACED).with_name("x").write_text("x"),
+        f"measured/{SUITE}/races/x: No file is allowed here",
+    ),
+    "a name in capitals": (
+        lambda root: shutil.move(root / RACED, (root / RACED).with_name("H200")),
+        f"measured/{SUITE}/races/H200: The folder of a race is named with",
+    ),
+    "a link": (
+        lambda root: (root / RACED).with_name("other").symlink_to(root / RACED),
+        f"measured/{SUITE}/races/other: It is a link",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_hostile_timings_are_refused_at_their_place(measured_entry, case: str) -> None:
-    assert measured_entry.findings() == []
+def test_a_race_that_is_not_that_of_the_entries_is_refused(root: Path, case: str) -> None:
     change, expected = REFUSED[case]
-    change(measured_entry)
-    found = measured_entry.findings()
-    assert any(re.match(f"measured/dlrm-20x4/measured-greedy/{expected}", each) for each in found), found
+    change(root)
+    found = findings_of(root)
+    assert any(re.match(expected, each) for each in found), found
 
 
-def test_measured_costs_come_from_the_timings_alone(measured_entry) -> None:
-    entry, _ = verify_entry(measured_entry.folder)
-    assert entry is not None
-    rows = json.loads((measured_entry.path / "timings.json").read_text())["rows"]
-    ms = np.array(rows[3]["phases_ms"])
-    expected = sum(max(np.median(ms[:, device, phase]) for device in range(4)) for phase in range(4))
-    assert entry.costs_ms[0, 3] == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("scores", r"\[cost_model] and \[scores] are required in the simulated track and refused in the measured one"),
+        ("cost_model", r"\[cost_model] and \[scores] are required"),
+        ("hardware.gpu", "The key 'hardware.gpu' is not known"),
+    ],
+)
+def test_an_entry_of_the_measured_track_claims_no_score(root: Path, section: str, says: str) -> None:
+    path = root / ENTRY / "entry.toml"
+    added = {
+        "scores": "\n[scores]\nmean_cost_ms = 1.0\nfailures = 0\n",
+        "cost_model": f'\n[cost_model]\nname = "measured"\nsha256 = "{"0" * 64}"\n',
+        "hardware.gpu": 'gpu = "H200"\n',  # [hardware] is the last section
+    }
+    path.write_text(path.read_text() + added[section])
+    assert any(re.match(f"{ENTRY}/entry.toml: {says}", each) for each in findings_of(root))
 
 
-# Measuring at submission
+def test_a_copy_is_refused_within_the_track_only(root: Path, add_entry: Any) -> None:
+    add_entry(root, "size-greedy", SUITE)
+    assert findings_of(root) == []
+    add_entry(root, "size-greedy", SUITE, track="measured", slug="copy", as_agent="copy", name="Copy")
+    (finding,) = findings_of(root)
+    assert f"The placements are those of measured/{SUITE}/copy" in finding
 
 
-class FakeGpu:
-    """A measured cost model without a GPU: every device takes a random time."""
-
-    last: FakeGpu
-
-    def __init__(self, *_: Any, **options: Any) -> None:
-        FakeGpu.last = self
-        self.options = options
-        self.machine = SimpleNamespace(device_name=GPU)
-        self.measured: list[list[int]] = []
-        self.closed = False
-        self._rng = np.random.default_rng(0)
-
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
-        self.measured.append(placement.tolist())
-        ms = self._rng.uniform(1.0, 2.0, (10, topology.num_devices, 4))
-        phases = np.median(ms, axis=0)
-        return Measurement(phases, float(phases.max(axis=0).sum()), ms, spread=0.1, seconds=1.0)
-
-    def __enter__(self) -> FakeGpu:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closed = True
+def test_only_valid_entries_are_raced_with_the_placements_of_seed_0(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / f"measured/{SUITE}/size-greedy/entry.toml").write_text("")
+    placements = _from_leaderboard(root, SUITE)
+    assert list(placements) == ["lookup-greedy", "random"]
+    rows = json.loads((root / ENTRY / "placements.json").read_text())["rows"]
+    assert [each.tolist() for each in placements["random"] if each is not None] == [
+        row["placement"] for row in rows if row["seed"] == 0
+    ]
+    assert f"measured/{SUITE}/size-greedy is not valid" in capsys.readouterr().err.replace("\n", " ")
 
 
-@pytest.fixture(scope="module")
-def agent() -> EvaluatedAgent:
-    """A random agent whose first task has no placement, evaluated with five seeds."""
-    evaluations = [evaluate(make_agent("random", seed=seed), SUITE) for seed in range(5)]
-    first, *others = evaluations[0].tasks
-    evaluations[0] = replace(evaluations[0], tasks=(replace(first, placement=None, valid=False), *others))
-    return EvaluatedAgent("random", True, tuple(evaluations))
-
-
-def test_every_placement_is_executed_in_its_order(agent: EvaluatedAgent) -> None:
-    gpu, progress = FakeGpu(), []
-    rows = measure(gpu, load_suite(SUITE), agent, lambda *done: progress.append(done))
-    results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
-    assert gpu.measured == [result.placement for result in results if result.placement is not None]
-    assert [row["task"] for row in rows] == [result.task for result in results]
-    tasks = len(load_suite(SUITE))
-    assert [row["seed"] for row in rows] == [seed for seed in range(5) for _ in range(tasks)]
-    assert rows[0]["phases_ms"] is None
-    assert np.array(rows[1]["phases_ms"]).shape == (10, 4, 4)
-    assert progress[-1] == (5 * tasks, 5 * tasks)
-
-
-def test_an_evaluation_of_other_tasks_is_refused_before_any_is_executed(tmp_path: Path, agent: EvaluatedAgent) -> None:
-    info = EntryInfo("Mine", ["Ada Example"], "", "", "a laptop", "0" * 40)
-    with pytest.raises(InvalidOptionError, match=r"for the 1 test task of 'merlin-tiny-x8' in order, but"):
-        submit(EntryFolder(tmp_path, "measured", OTHER, "mine"), agent, info, lambda: pytest.fail("it was executed"))
-
-
-def submission(root: Path) -> command.Submit:
-    return command.Submit(
-        entry=f"measured/{SUITE}/greedy",
-        name="Greedy",
-        author=["Ada Example"],
-        agent=["size-greedy"],
-        commit="0" * 40,
-        layout="sequential",
-        root=root,
-    )
-
-
-def test_submitting_to_the_measured_track_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "this_machine", lambda kind: None)
-    monkeypatch.setattr(measured_model, "MeasuredCostModel", FakeGpu)
-    submit = submission(tmp_path)
-    assert submit.run() == 0
-    assert FakeGpu.last.options == {"layout": "sequential"}
-    assert FakeGpu.last.closed
-    verified, findings = verify_entry(entry_folder(tmp_path, submit.entry))
-    assert verified is not None, findings
-    assert (verified.entry.hardware.gpu, verified.entry.hardware.layout) == (GPU, "sequential")
-    assert 4 < verified.entry.scores.mean_cost_ms < 8
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_placed_for_the_measured_track(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOptionError, match="CUDA"):
-        submission(tmp_path).run()
+def test_entries_are_raced_on_all_test_tasks_and_more_entries_may_join(root: Path, tmp_path: Path) -> None:
+    for options in ({"split": "train"}, {"tasks": 2}):
+        with pytest.raises(InvalidOptionError, match="raced on all test tasks; leave out --split and --tasks"):
+            race(SUITE, tmp_path / "race", leaderboard=root, **options)
+    with pytest.raises(InvalidOptionError, match="Two entries are named 'random'"):
+        race(SUITE, tmp_path / "race", ("random",), root)
+    race(SUITE, tmp_path / "race", ("dim-greedy",), root, rounds=1)
+    done = load_race(tmp_path / "race", as_measured(load_suite(SUITE), Machine()))
+    assert list(done.placements) == ["lookup-greedy", "random", "size-greedy", "dim-greedy"]

@@ -24,15 +24,16 @@ from shard_gym.errors import (
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import RACE, load_race, write_race
+from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.racing import run_race
+from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
 pytest.importorskip("pyarrow")
 
-ANALYTICAL, ROUNDS = AnalyticalCostModel(), "rounds-3.parquet"
+ANALYTICAL = AnalyticalCostModel()
 ITERATIONS = 4
 
 
@@ -179,7 +180,7 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
     [
         (lambda record: record["results"][0].update(mean_ms=1.0), "results in"),
         (lambda record: record["results"].reverse(), "results in"),
-        (_with("rounds", 4), "rounds-4.parquet"),
+        (_with("rounds", 4), "rounds in"),
         (_with("rounds_sha256", "0" * 64), "rounds_sha256 in"),
         (_with("suite", "cpu-40x4"), "is not a race of these 6 tasks of 'cpu-20x2'"),
         (_with("hardware", "nvidia-h200"), "names other placements, hardware or settings"),
@@ -199,6 +200,7 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda record: record["placements"]["random"].pop(), "does not describe a race"),
         (lambda record: record.pop("hardware"), "does not describe a race"),
         (lambda record: record["penalties_ms"].__setitem__(0, "much"), "does not describe a race"),
+        (lambda record: record["placements"]["random"][0].__setitem__(0, 10**30), "does not describe a race"),
     ],
 )
 def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, says: str) -> None:
@@ -247,9 +249,9 @@ def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suit
     with pytest.raises((InvalidOptionError, InvalidPlacementError)):
         run_race(raced, suite, others, Machine())
     fewer = dict(list(placements.items())[:2])
-    with pytest.raises(InvalidOptionError, match="a race with another set of placements"):
+    with pytest.raises(InvalidOptionError, match="a race of other placements, with other settings"):
         run_race(raced, suite, fewer, Machine())
-    with pytest.raises(InvalidOptionError, match="a race with another way of measuring"):
+    with pytest.raises(InvalidOptionError, match="a race of other placements, with other settings"):
         run_race(raced, suite, placements, OneCpu())
     with pytest.raises(InvalidOptionError, match="at least two entries"):
         run_race(raced, suite, dict(list(placements.items())[:1]), Machine())
@@ -259,7 +261,7 @@ def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suit
         run_race(raced / "new", suite, {**placements, "short": placements["random"][1:]}, Machine())
 
 
-def test_a_kill_while_the_files_are_written_loses_the_last_round_only(
+def test_a_kill_while_the_files_are_written_loses_nothing(
     suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any) -> None:
@@ -269,9 +271,10 @@ def test_a_kill_while_the_files_are_written_loses_the_last_round_only(
     with pytest.raises(KeyboardInterrupt):
         run_race(raced, suite, placements, Machine(), rounds=4)
     monkeypatch.undo()
-    assert load_race(raced, suite).num_rounds == 3
-    assert run_race(raced, suite, placements, Machine(), rounds=4).num_rounds == 4
-    assert [path.name for path in raced.glob("rounds-*")] == ["rounds-4.parquet"]
+    machine = Machine()
+    assert run_race(raced, suite, placements, machine, rounds=5).num_rounds == 5
+    assert machine.count == len(suite) * len(placements)
+    assert load_race(raced, suite).num_rounds == 5
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(

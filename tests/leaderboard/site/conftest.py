@@ -17,6 +17,8 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.leaderboard.measured_track import VerifiedRace
+from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.ranking import Leaderboard, make_leaderboard
 from shard_gym.leaderboard.schema import Entry, ReplayRow
 from shard_gym.leaderboard.scorer import Scorer
@@ -125,16 +127,26 @@ def with_first(
 def fail_task(entry: VerifiedEntry) -> VerifiedEntry:
     """The entry without a placement of the task 1."""
     (placements,) = entry.placements
-    scores = entry.entry.scores.model_copy(update={"failures": 1})
-    changed = entry.entry.model_copy(update={"scores": scores})
-    return replace(entry, entry=changed, placements=[[placements[0], None, *placements[2:]]])
+    return replace(entry, placements=[[placements[0], None, *placements[2:]]])
 
 
 @pytest.fixture(scope="session")
 def measured(example: Example) -> Leaderboard:
-    """A measured leaderboard with a failure and without the numbers that measured costs do not have."""
-    simulated = replace(example.leaderboards[0], track="measured", hardware="NVIDIA H200", best=None)
-    return with_first(simulated, fail_task, gap=None, improvement_over_next=None)
+    """The leaderboard of a race with a failure, and without the numbers that measured costs do not have."""
+    simulated = example.leaderboards[0]
+    folder = EntryFolder(Path(), "measured", simulated.suite, "races/nvidia-h200")
+    settings = {"layout": "parallel", "batch_size": None}
+    race = Race(simulated.scorer.suite, "nvidia-h200", "measured", settings, {}, (), np.ones(TASKS))
+    raced = replace(
+        simulated,
+        track="measured",
+        hardware=race.hardware,
+        best=None,
+        entries=tuple(replace(each, gap=None, ratio=1.25, ratio_interval=(1.125, 1.5)) for each in simulated.entries),
+        race=VerifiedRace(folder, race),
+        not_raced=(verified(example.evaluation(SUITES[0], AGENTS[0])),),
+    )
+    return with_first(raced, fail_task, improvement_over_next=None)
 
 
 CHROMIUM = next(

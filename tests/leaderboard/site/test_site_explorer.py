@@ -135,7 +135,7 @@ def test_an_entry_of_the_ranking_comes_to_the_left(browser: Browser, site: Path)
 
 
 def test_a_failed_task_says_so(browser: Browser, site: Path) -> None:
-    browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4&task=1")
+    browser.open(site, "#suite=measured/dlrm-20x4/races/nvidia-h200&task=1")
     (notice,) = browser.texts("#panels .notice")
     assert "no valid placement" in notice
     assert "Best known" not in browser.texts("#right option")

@@ -18,7 +18,6 @@ from shard_gym.explain import explain
 from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.site import STATIC, rounded, site_files, write_site
 from shard_gym.leaderboard.store import MIB
-from shard_gym.text import slug
 
 
 def close(rounded: Any, exact: Any, digits: int = 5) -> bool:
@@ -135,17 +134,21 @@ def test_hostile_text_stays_a_string_of_ascii_characters(example: Any, values_of
     assert b"\x00" not in content
 
 
-def test_each_measured_hardware_has_a_folder(example: Any, measured: Any, values_of: Any) -> None:
-    other = replace(measured, hardware="NVIDIA A100 80GB (sequential)")
-    keys = [line["key"] for line in values_of([measured, other])["index"]["suites"]]
-    assert keys == ["measured/nvidia-h200/dlrm-20x4", "measured/nvidia-a100-80gb-sequential/dlrm-20x4"]
+def test_each_race_has_a_folder(measured: Any, values_of: Any) -> None:
+    unraced = replace(measured, entries=(), race=None)
+    first, second = values_of([measured, unraced])["index"]["suites"]
+    assert (first["key"], second["key"]) == ("measured/dlrm-20x4/races/nvidia-h200", "measured/dlrm-20x4")
+    about = "0 rounds on nvidia-h200, layout parallel, batch of the tasks"
+    assert (first["race"], second["race"]) == ({"name": "nvidia-h200", "about": about}, None)
+    assert first["not_raced"] == second["not_raced"] == ["cost-greedy"]
 
 
 def test_failures_and_missing_numbers_are_null(measured: Any, values_of: Any) -> None:
     values = values_of([measured])
-    key = "measured/nvidia-h200/dlrm-20x4"
+    key = "measured/dlrm-20x4/races/nvidia-h200"
     first, *_ = values[f"{key}/ranking"]
     assert (first["gap"], first["improvement_over_next"], first["failures"]) == (None, None, 1)
+    assert (first["ratio"], first["ratio_interval"]) == (1.25, [1.125, 1.5])
     sheets = values[f"{key}/entries/{first['id']}"]["placements"]
     assert [sheet is None for sheet in sheets] == [False, True, False, False]
     assert {(task["best_known_ms"], task["lower_bound_ms"]) for task in values[f"{key}/tasks"]} == {(None, None)}
@@ -159,11 +162,6 @@ def test_rounding_keeps_the_significant_digits(numbers: list[float], digits: int
     for exact, value in zip(numbers, short, strict=True):
         assert abs(value - exact) <= 0.5000001 * 10.0 ** (1 - digits) * abs(exact)
     assert rounded(short, digits) == short
-
-
-@given(st.text())
-def test_a_slug_is_a_safe_part_of_a_path(text: str) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug(text))
 
 
 # The static files

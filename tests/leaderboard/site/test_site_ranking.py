@@ -68,14 +68,13 @@ def test_the_keyboard_sorts_and_keeps_its_place(browser: Browser, site: Path, ke
     assert outline == "solid"
 
 
-def test_a_missing_number_is_last_in_both_orders(browser: Browser, site: Path) -> None:
-    browser.open(site, "#suite=measured/nvidia-h200/dlrm-20x4")
-    missing = browser.order()[0]
-    button = browser.one("#table [data-key='gap'] button")
+def test_missing_numbers_are_last_in_both_orders(browser: Browser, site: Path) -> None:
+    browser.open(site, "#suite=measured/dlrm-20x4/races/nvidia-h200")
+    button = browser.one("#table [data-key='improvement'] button")
     for _ in range(2):
         button.click()
-        assert browser.order()[-1] == missing
-        assert browser.column("gap")[-1] == "\u2013"
+        number, *missing = browser.column("improvement")
+        assert (number[-1], missing) == ("%", ["\u2013", "\u2013"])
 
 
 def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any) -> None:
@@ -84,7 +83,12 @@ def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any)
     assert browser.order() == [entry["id"] for entry in example.ranking("merlin-tiny-x16")]
     assert "suite=simulated/merlin-tiny-x16" in browser.driver.current_url
     browser.pick("track", "measured")
-    assert browser.texts("#suite option") == ["dlrm-20x4 on NVIDIA H200"]
+    assert browser.texts("#suite option") == ["dlrm-20x4 on nvidia-h200"]
+    assert browser.column("ratio")[0] == "1.250 (1.125\u20131.500)"
+    assert browser.column("gap") == []
+    facts = browser.texts("#about dl")[0]
+    assert "Race0 rounds on nvidia-h200, layout parallel" in facts
+    assert "Not raced yetcost-greedy" in facts
     assert browser.texts("#profile > p") == ["There is no profile for this track yet."]
     assert browser.column("failures")[0] == "1 of 4, charged with a penalty"
 
@@ -132,7 +136,7 @@ def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digit
 def test_leaderboards_without_entries_say_so(browser: Browser, example: Any, tmp_path: Path) -> None:
     write_site([replace(example.leaderboards[0], entries=())], tmp_path / "one")
     browser.open(tmp_path / "one")
-    assert browser.texts("#table") == ["There is no entry for this suite yet."]
+    assert browser.texts("#table") == ["No entry of this suite is ranked yet."]
     assert not browser.one("#explorer").is_displayed()
     write_site([], tmp_path / "none")
     browser.open(tmp_path / "none")

@@ -33,13 +33,13 @@
 
   // Suites
 
-  const hardware = (suite) => (suite.track === "measured" ? ` on ${suite.hardware}` : "");
+  const machine = (suite) => (suite.race ? ` on ${suite.race.name}` : "");
 
   function offerSuites(track, chosen) {
     const suites = index.suites.filter((suite) => suite.track === track);
     offer(
       named("suite"),
-      suites.map((suite) => [suite.key, `${suite.name}${hardware(suite)}`]),
+      suites.map((suite) => [suite.key, `${suite.name}${machine(suite)}`]),
       chosen,
     );
   }
@@ -50,6 +50,8 @@
       ["Tables", format.range(suite.tables, "table").replace(/ tables?$/, "")],
       ["Devices", format.range(suite.devices, "device").replace(/ devices?$/, "")],
       ["Hardware", suite.hardware],
+      ["Race", suite.race?.about],
+      ["Not raced yet", suite.not_raced.join(", ")],
       [suite.track === "measured" ? "Estimates by" : "Cost model", suite.cost_model],
       ["Entries", format.count(suite.entries)],
     ];
@@ -58,7 +60,9 @@
       el(
         "dl",
         { class: "facts" },
-        facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value)))),
+        facts
+          .filter(([, value]) => value)
+          .map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value)))),
       ),
     );
   }
@@ -80,9 +84,7 @@
       },
     });
     charts.drawTime(named("time"), suite, entries, looks);
-    const profile = index.profiles.find(
-      (each) => each.track === suite.track && (each.hardware === null || each.hardware === suite.hardware),
-    );
+    const profile = index.profiles.find((each) => each.track === suite.track);
     charts.drawProfile(named("profile"), profile, looks);
     named("explorer").hidden = !entries.length;
     if (!entries.length) return writeAddress();

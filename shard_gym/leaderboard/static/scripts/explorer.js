@@ -82,7 +82,7 @@
   function costFacts(suite, task, { entry, sheet, cost }) {
     const shown = el("strong", {}, `${format.ms(sheet.cost_ms)} ms`);
     const seeds = `mean over ${format.range([entry.seeds, entry.seeds], "seed")}`;
-    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(cost)} ms measured, ${seeds}`];
+    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(cost)} ms measured`];
     return [
       shown,
       versus(sheet.cost_ms, task.best_known_ms),

@@ -25,6 +25,7 @@
   const short = none((value) => digits(value, 3));
   const percent = none((value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1)}%`);
   const share = none((value) => `${(100 * value).toFixed(0)}%`);
+  const ratio = none((value) => value.toFixed(3));
   const count = none((value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }));
 
   /** Ms as a time in the unit that suits it, the number written by `write`: 0.41 ms, 12 ms, 3.1 s. */
@@ -44,6 +45,6 @@
     low === high ? `${count(low)} ${noun}${low === 1 ? "" : "s"}` : `${count(low)}\u2013${count(high)} ${noun}s`;
 
   Object.assign(window.ShardGym, {
-    format: { NONE, plain, ms, short, percent, share, count, time, timeTick, memory, range },
+    format: { NONE, plain, ms, short, percent, share, ratio, count, time, timeTick, memory, range },
   });
 })();

@@ -61,7 +61,8 @@
     starred && declares(entry) ? el("abbr", { title: "declared by the entry, not replayed" }, "*") : null,
   ];
 
-  // `value` is the key to sort by (null is last), if any; `first` the direction of the first click.
+  // `value` is the key to sort by (null is last), if any; `first` the direction of the first click; `track` the only
+  // track that has the column, if it is not in both.
   const COLUMNS = [
     { key: "rank", words: "Rank", value: (e) => e.rank, cell: (e) => e.rank, number: true },
     {
@@ -94,7 +95,22 @@
       cell: (e, o) => failuresCell(e, o.suite.tasks),
       number: true,
     },
-    { key: "gap", words: "Gap to best known", value: (e) => e.gap, cell: (e) => format.percent(e.gap), number: true },
+    {
+      key: "gap",
+      words: "Gap to best known",
+      track: "simulated",
+      value: (e) => e.gap,
+      cell: (e) => format.percent(e.gap),
+      number: true,
+    },
+    {
+      key: "ratio",
+      words: "Ratio to the cheapest",
+      track: "measured",
+      value: (e) => e.ratio,
+      cell: (e) => `${format.ratio(e.ratio)} (${e.ratio_interval.map(format.ratio).join("\u2013")})`,
+      number: true,
+    },
     {
       key: "improvement",
       words: "Better than next",
@@ -165,17 +181,18 @@
   function draw(place, options) {
     const entries = ranked(options.entries);
     if (!entries.length) {
-      place.replaceChildren(el("p", { class: "quiet" }, "There is no entry for this suite yet."));
+      place.replaceChildren(el("p", { class: "quiet" }, "No entry of this suite is ranked yet."));
       return;
     }
     const scale = [
       Math.min(...entries.map((e) => e.interval_ms[0])),
       Math.max(...entries.map((e) => e.interval_ms[1])),
     ];
+    const columns = COLUMNS.filter((column) => !column.track || column.track === options.suite.track);
     const starred = entries.some((entry) => entry.planning_replayed);
     const body = el("tbody");
-    const heads = COLUMNS.map((column) => header(column));
-    let current = { column: COLUMNS[0], direction: "ascending" };
+    const heads = columns.map((column) => header(column));
+    let current = { column: columns[0], direction: "ascending" };
 
     function header(column) {
       if (!column.value) return el("td", { class: column.key });
@@ -197,7 +214,7 @@
     }
 
     function row(entry) {
-      const cells = COLUMNS.map((column) =>
+      const cells = columns.map((column) =>
         el(
           column.head ? "th" : "td",
           { scope: column.head ? "row" : null, class: `${column.key}${column.number ? " number" : ""}` },
@@ -210,7 +227,7 @@
     function sort(column, direction) {
       current = { column, direction };
       heads.forEach((head, index) => {
-        if (COLUMNS[index] === column) head.setAttribute("aria-sort", direction);
+        if (columns[index] === column) head.setAttribute("aria-sort", direction);
         else head.removeAttribute("aria-sort");
       });
       body.replaceChildren(...sorted(entries, column, direction).map(row));
@@ -229,7 +246,8 @@
       : starred
         ? " * Declared by the entry, not replayed."
         : " Planning times are declared by the entries.";
-    const notes = `Queries are evaluations of the cost model that scores.${declared}`;
+    const scores = options.suite.track === "measured" ? "a cost model" : "the cost model that scores";
+    const notes = `Queries are evaluations of ${scores}.${declared}`;
     place.replaceChildren(scroller("Ranking; scrolls sideways", "wide", table), el("p", { class: "quiet" }, notes));
   }
 
