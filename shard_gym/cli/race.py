@@ -181,7 +181,7 @@ def print_race(race: Race) -> None:
     heading(console, f"{race.suite.name} {race.suite.split}, {tasks}, {rounds}, measured on {race.hardware}\n")
     table = new_table()
     table.add_column("\nentry", overflow="fold", min_width=12)
-    for header in ("mean\nms", "95%\ninterval", "to the\nbest", "95%\ninterval", "beats\nnext", "failed\ntasks"):
+    for header in ("mean\nms", "95%\ninterval", "to the\ncheapest", "95%\ninterval", "beats\nnext", "failed\ntasks"):
         table.add_column(header, justify="right", no_wrap=True)
     for each in results:
         table.add_row(

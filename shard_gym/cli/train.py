@@ -84,7 +84,8 @@ def train(
     learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
     run = TrainingRun(learner, out, options, resume=resume)
     try:
-        with watch(learner, None if cost.measures else _best_heuristic(tasks, model)) as on_report:
+        comparable = not (cost.measures or data)  # the costs in `data` are of other tables
+        with watch(learner, _best_heuristic(tasks, model) if comparable else None) as on_report:
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
