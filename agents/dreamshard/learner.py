@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -15,7 +16,7 @@ from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
-from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
@@ -92,9 +93,11 @@ class DreamShardLearner(Learner):
         self._cost_optimizer = new_optimizer(self._cost_weights)
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._recorder = CostRecorder(self.cost_model.fingerprint)
-        self._given = _training_data(data, suite) if data else None
-        self._pools = load_measurements(data).index.sampling["pools"] if data else ()
-        if self._given:
+        self._given: CostDataset | None = None
+        self._pools: Sequence[str] = ()
+        if data:
+            measurements = _measurements_for(suite, data)
+            self._given, self._pools = measurements.first.part("train"), measurements.index.sampling["pools"]
             self.planned_queries = 0
 
     def iterate(self) -> Report:
@@ -207,8 +210,8 @@ class DreamShardLearner(Learner):
         return DreamShardAgent(self.name, surrogate, self.options, self._policy_weights(), self.seed)
 
 
-def _training_data(folder: str, suite: TaskSuite) -> CostDataset:
-    """The training part of the measurements in `folder`, which must have the workload of the tasks.
+def _measurements_for(suite: TaskSuite, folder: str) -> Measurements:
+    """The measurements in `folder`, which must have the workload of the tasks.
 
     Raises:
         InvalidOptionError: they have another one.
@@ -221,4 +224,4 @@ def _training_data(folder: str, suite: TaskSuite) -> CostDataset:
             f"The measurements in {folder} are of tables with {found}, but the tasks of {suite.name!r} have {wanted}. "
             "Measure that workload, or train on tasks of the other (Tables.at_batch_size, Tables.with_training)."
         )
-    return measurements.first.part("train")
+    return measurements

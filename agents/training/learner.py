@@ -12,7 +12,8 @@ import numpy as np
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import CostEstimate, CostModel, counted
-from shard_gym.errors import DeviceMemoryError, MeasurementError
+from shard_gym.cost_models.base import tried_twice
+from shard_gym.errors import MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -81,19 +82,15 @@ class Learner(ABC):
         Raises:
             MeasurementError: see there.
         """
-        for retry in (True, False):
-            try:
-                estimate = self.cost_model.estimate(placement, tables, topology)
-            except MeasurementError as error:
-                if retry and not isinstance(error, DeviceMemoryError):
-                    continue
-                self.failures += 1
-                if self.failures > self._costed:
-                    raise
-                return None
-            self._costed += 1
-            return estimate
-        raise AssertionError("the second try returns or raises")
+        try:
+            estimate = tried_twice(lambda: self.cost_model.estimate(placement, tables, topology))
+        except MeasurementError:
+            self.failures += 1
+            if self.failures > self._costed:
+                raise
+            return None
+        self._costed += 1
+        return estimate
 
     def rng(self, purpose: int = 0) -> np.random.Generator:
         """A random generator for this iteration; a different one for each `purpose`."""

@@ -122,23 +122,38 @@ def _schema(kind: str) -> Any:
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
+def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
+    """A Parquet file with these columns, which are of the kinds that the pyarrow `schema` says."""
     arrow = require_arrow()
     sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(arrow.table(dict(columns), schema=_schema(kind)), sink, compression="zstd")
+    arrow.parquet.write_table(arrow.table(dict(columns), schema=schema), sink, compression="zstd")
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
-def _read(kind: str, content: bytes) -> dict[str, Any]:
-    """The columns of a file, each as one array."""
+def read_table(content: bytes, schema: Any, name: str) -> Any:
+    """The pyarrow table in a Parquet file, which messages call `name`.
+
+    Raises:
+        DamagedFileError: it is no Parquet file, or has other columns than `schema`.
+    """
     arrow = require_arrow()
     try:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
     except (OSError, arrow.ArrowException) as error:
-        raise DamagedFileError(f"The file of {kind} is damaged, or no Parquet file: {error}.") from error
-    if not table.schema.equals(_schema(kind)):
-        raise DamagedFileError(f"The file of {kind} has other columns than {', '.join(_schema(kind).names)}.")
+        raise DamagedFileError(f"{name} is damaged, or no Parquet file: {error}.") from error
+    if not table.schema.equals(schema):
+        raise DamagedFileError(f"{name} has other columns than {', '.join(schema.names)}.")
+    return table
+
+
+def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
+    return write_table(columns, _schema(kind))
+
+
+def _read(kind: str, content: bytes) -> dict[str, Any]:
+    """The columns of a file, each as one array."""
+    table = read_table(content, _schema(kind), f"The file of {kind}")
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.evaluation import CONFIDENCE
+from shard_gym.leaderboard.statistics import NUM_SAMPLES, percentile_interval
 from shard_gym.placement import Placement
 from shard_gym.tasks import TaskSuite
-
-NUM_SAMPLES = 2_000
-"""Bootstrap samples behind an interval."""
 
 Placements = Mapping[str, Sequence[Placement | None]]
 """For each entry its placements of all tasks, in the order of the suite; None where it found none."""
@@ -101,8 +98,7 @@ class Race:
         names = list(self.placements)
         costs = np.repeat(np.tile(self.penalties_ms, (len(names), 1))[..., None], self.num_rounds, axis=2)
         for each in self.measurements:
-            if each.round < self.num_rounds:
-                costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
+            costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
         return costs
 
     def results(self) -> list[Result]:
@@ -110,9 +106,10 @@ class Race:
         if not self.num_rounds:
             return []
         names, costs = np.array(list(self.placements)), self.costs_ms()
-        order = np.argsort(np.median(costs, axis=2).mean(axis=1), kind="stable")
-        names, costs = names[order], costs[order]
-        means, sampled = np.median(costs, axis=2).mean(axis=1), _bootstrapped_means(costs)
+        medians = np.median(costs, axis=2)
+        order = np.argsort(medians.mean(axis=1), kind="stable")
+        names, costs, medians = names[order], costs[order], medians[order]
+        means, sampled = medians.mean(axis=1), _bootstrapped_means(medians)
         results = []
         for place, name in enumerate(names.tolist()):
             own = costs[place]
@@ -122,9 +119,9 @@ class Race:
                 Result(
                     name,
                     float(means[place]),
-                    _interval(sampled[place]),
+                    percentile_interval(sampled[place]),
                     float(means[place] / means[0]),
-                    _interval(sampled[place] / sampled[0]),
+                    percentile_interval(sampled[place] / sampled[0]),
                     beats,
                     sum(each is None for each in self.placements[name]),
                 )
@@ -140,16 +137,11 @@ def cost_of(phases_ms: FloatArray) -> float:
     return float(np.median(phases_ms, axis=0).max(axis=0).sum())
 
 
-def _bootstrapped_means(costs: FloatArray) -> FloatArray:
-    """(E, B) mean costs of bootstrap samples of (E, N, R) costs: tasks are drawn, the same for all entries.
+def _bootstrapped_means(medians: FloatArray) -> FloatArray:
+    """(E, B) mean costs of bootstrap samples of (E, N) costs: tasks are drawn, the same for all entries.
 
     The median of a task's rounds has the noise of its measurements, so drawing tasks covers that noise, too.
     """
-    medians = np.median(costs, axis=2)
-    drawn = np.random.default_rng(0).integers(medians.shape[1], size=(NUM_SAMPLES, medians.shape[1]))
+    tasks = medians.shape[1]
+    drawn = np.random.default_rng(0).integers(tasks, size=(NUM_SAMPLES, tasks))
     return np.asarray(medians[:, drawn].mean(axis=2))
-
-
-def _interval(values: FloatArray) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)

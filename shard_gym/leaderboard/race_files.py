@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.data.parquet import require_arrow
+from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.leaderboard.race import Measured, Placements, Race
@@ -160,7 +160,7 @@ def placements_to_json(placements: Placements) -> dict[str, list[list[int] | Non
 
 
 def _to_parquet(race: Race) -> bytes:
-    arrow, measurements = require_arrow(), race.measurements
+    measurements = race.measurements
     columns = {
         "round": [each.round for each in measurements],
         "task": [each.task for each in measurements],
@@ -169,11 +169,7 @@ def _to_parquet(race: Race) -> bytes:
         "num_devices": [each.phases_ms.shape[1] for each in measurements],
         "phases_ms": [each.phases_ms.ravel() for each in measurements],
     }
-    sink = arrow.BufferOutputStream()
-    table = arrow.table(columns, schema=_schema().with_metadata({DIGEST: _digest(race)}))
-    arrow.parquet.write_table(table, sink, compression="zstd")
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return write_table(columns, _schema().with_metadata({DIGEST: _digest(race)}))
 
 
 def _schema() -> Any:
@@ -186,13 +182,7 @@ def _schema() -> Any:
 
 def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str]:
     """The measurements, and the digest of what was raced."""
-    arrow = require_arrow()
-    try:
-        table = arrow.parquet.read_table(arrow.BufferReader(content))
-    except (OSError, arrow.ArrowException) as error:
-        raise DamagedFileError(f"The rounds of {path} are damaged, or no Parquet file: {error}.") from error
-    if not table.schema.equals(_schema()):
-        raise DamagedFileError(f"The rounds of {path} have other columns than {', '.join(_schema().names)}.")
+    table = read_table(content, _schema(), str(path.parent / ROUNDS))
     measurements = tuple(
         Measured(
             row["round"],
@@ -209,9 +199,6 @@ def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
     devices = [task.num_devices for task in race.suite]
-    penalties = race.penalties_ms
-    if penalties.shape != (len(devices),) or not (np.isfinite(penalties) & (penalties > 0)).all():
-        raise DamagedFileError(f"penalties_ms in {path} must be a positive number for each of the tasks.")
     wanted = {
         (number, task, name)
         for number in range(race.num_rounds)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from shard_gym.checks import checked_count
+from shard_gym.cost_models.base import tried_twice
 from shard_gym.cost_models.data.parquet import require_arrow
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError
 from shard_gym.io.files import require_writable
 from shard_gym.leaderboard.race import Measured, Placements, Race
 from shard_gym.leaderboard.race_files import continued_race, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import Placement, check_placement
+from shard_gym.placement import check_placement
 from shard_gym.system import load_average
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import TaskSuite
 
 DECIMALS = 6
 """Of a time in ms: nanoseconds, finer than any clock."""
@@ -87,17 +89,10 @@ def run_race(
                 if placement is None:
                     continue
                 load = load_average()
-                ms = _measured(model, placement, task).iterations_ms.round(DECIMALS)
+                measured = tried_twice(partial(model.measure_again, placement, task.tables, task.topology))
+                ms = measured.iterations_ms.round(DECIMALS)
                 measurements.append(Measured(number, task_number, name, load, ms))
                 progress(len(measurements), total)
         race = replace(race, measurements=tuple(measurements))
         write_race(folder, race)
     return race
-
-
-def _measured(model: MeasuredCostModel, placement: Placement, task: Task) -> Measurement:
-    """A measurement; one that fails is tried again."""
-    try:
-        return model.measure_again(placement, task.tables, task.topology)
-    except MeasurementError:
-        return model.measure_again(placement, task.tables, task.topology)

@@ -6,7 +6,7 @@ Run it only to add a suite or to raise a version: published files are data, and 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -174,40 +174,29 @@ def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
     )
 
 
-def _for_cpu(tables: int, devices: int) -> Recipe:
-    return Recipe(
-        name=f"cpu-{tables}x{devices}",
-        description=f"To be measured on a CPU: {tables} tables of dlrm-2021, dims 4-128, {devices} processes, 16 GiB.",
-        pool="dlrm-2021",
-        hardware="cpu",
-        weight_dtype="fp32",
+def _measured(kind: str, tables: int, devices: int, description: str, hardware: str, **machine: Any) -> Recipe:
+    """Mixed dims for a machine at hand; `description` is what it says after "To be measured on "."""
+    return replace(
+        _mixdim((tables, tables), devices),
+        name=f"{kind}-{tables}x{devices}",
+        description=f"To be measured on {description}",
+        hardware=hardware,
         optimizer="rowwise_adagrad",
-        num_tables=(tables, tables),
-        num_devices=(devices, devices),
-        embedding_dims=NEUROSHARD_DIMS,
         track=MEASURED,
         test_tasks=20,
-        batch_size=2_048,
-        max_rows=2_000_000,
+        **machine,
     )
+
+
+def _for_cpu(tables: int, devices: int) -> Recipe:
+    description = f"a CPU: {tables} tables of dlrm-2021, dims 4-128, {devices} processes, 16 GiB."
+    return _measured("cpu", tables, devices, description, "cpu", batch_size=2_048, max_rows=2_000_000)
 
 
 def _for_gpu(tables: int, devices: int) -> Recipe:
-    return Recipe(
-        name=f"gpu-{tables}x{devices}",
-        description=f"To be measured on one GPU of 16 GiB or more, which stands for {devices}: {tables} tables of "
-        "dlrm-2021, dims 4-128.",
-        pool="dlrm-2021",
-        hardware="h200-dgx",
-        weight_dtype="fp32",
-        optimizer="rowwise_adagrad",
-        num_tables=(tables, tables),
-        num_devices=(devices, devices),
-        embedding_dims=NEUROSHARD_DIMS,
-        track=MEASURED,
-        test_tasks=20,
-        max_rows=20_000_000,
-    )
+    stands = f"one GPU of 16 GiB or more, which stands for {devices}"
+    description = f"{stands}: {tables} tables of dlrm-2021, dims 4-128."
+    return _measured("gpu", tables, devices, description, "h200-dgx", max_rows=20_000_000)
 
 
 MERLIN_DEVICES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar, overload
+from typing import overload
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import Task, TaskSource, TaskSuite
-
-Source = TypeVar("Source", bound=TaskSource)
 
 
 @overload
