@@ -31,6 +31,10 @@ EXIT_S = 2.0
 GRACE_S = 0.5
 """After a worker reports an error: time in which the worker that caused it may be found."""
 
+_KEEP_MEMORY = {name: str(2**40) for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")}
+"""Settings of glibc with which a worker on a CPU keeps the memory that one measurement frees for the next one. Getting
+new pages takes longer than a measurement on some virtual machines: 0.6 s for 0.5 GiB against 0.1 s (November 2026)."""
+
 DOCTOR = "`shard-gym doctor` says whether torch and FBGEMM work on this machine."
 
 
@@ -231,6 +235,7 @@ def _environment(threads: int, device: str) -> dict[str, str]:
         extra["OMP_NUM_THREADS"] = str(threads)
         if sys.platform == "linux":
             extra["GLOO_SOCKET_IFNAME"] = "lo"  # all workers are on this machine; its host name may not resolve
+        extra |= _KEEP_MEMORY
     return {**os.environ, **extra}
 
 
