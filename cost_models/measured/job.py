@@ -67,6 +67,22 @@ class Job:
         return Job(**{**record, **values})
 
 
+@dataclass(frozen=True)
+class Timing:
+    """What a worker answers to a job that it measured.
+
+    Attributes:
+        ms: (iterations, 4) ms of the phases of each timed iteration: forward, all-to-all, all-to-all of the gradients,
+            backward; 0 for a phase without work.
+        clock_ghz: SM clock of a GPU, median over the timed iterations; None for a CPU.
+        late: iterations on a GPU whose phases contain time of the host, see `clock.GpuClock`; 0 is what should be.
+    """
+
+    ms: list[list[float]]
+    clock_ghz: float | None = None
+    late: int = 0
+
+
 def to_line(message: Command | Answer) -> bytes:
     """A message as a line of JSON; arrays become lists, and a job an object."""
     return json.dumps(message, default=_plain).encode() + b"\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
-from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_width
+from shard_gym.cost_models.measured.job import Command, Job, Repeats, Timing, output_width
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
 from shard_gym.cost_models.measured.session import Session
@@ -41,6 +43,11 @@ PENALTY_MARGIN = 10.0
 
 IQR = (25.0, 75.0)
 
+LATE = (
+    "The program could not stay ahead of the GPU in some iterations, so their times contain the time of Python; "
+    "Measurement.late counts them. Other programs may use the CPUs, or FBGEMM waits for the GPU within an iteration."
+)
+
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
@@ -52,11 +59,15 @@ class Measurement(CostEstimate):
         iterations_ms: (n, D, 4) float64, each device's time in each phase of each of n iterations.
         spread: interquartile range of the iterations' costs, as a share of their median.
         seconds: wall-clock time of the measurement; 0 if it comes from the cache.
+        clock_ghz: lowest SM clock of the GPUs while they measured; NaN on a CPU, and if all comes from the cache.
+        late: iterations on a GPU whose times contain time of the host, see `clock.GpuClock`.
     """
 
     iterations_ms: FloatArray
     spread: float
     seconds: float
+    clock_ghz: float = math.nan
+    late: int = 0
 
     @property
     def interval_ms(self) -> tuple[float, float]:
@@ -68,8 +79,9 @@ class Measurement(CostEstimate):
 
     @property
     def details(self) -> dict[str, float]:
-        """See `CostEstimate`."""
-        return {"spread": self.spread, "seconds": self.seconds}
+        """See `CostEstimate`; `clock_ghz` and `late` are there if a GPU measured."""
+        of_gpu = {} if math.isnan(self.clock_ghz) else {"clock_ghz": self.clock_ghz, "late": self.late}
+        return {"spread": self.spread, "seconds": self.seconds, **of_gpu}
 
 
 class MeasuredCostModel(CostModel):
@@ -208,17 +220,18 @@ class MeasuredCostModel(CostModel):
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
         new = [d for d, part in enumerate(parts) if part is not None and (again or self._cache.get(keys[d]) is None)]
+        timings: list[Timing] = []
         if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
-                self._keep(keys[device], self._measure([job], [device])[:, 0, COMPUTE])
+                self._keep(keys[device], self._measure([job], [device], timings)[:, 0, COMPUTE])
             one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
             exchange = np.stack([one_way, one_way], axis=-1)[order]
         else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
             if new or self._cache.get(exchange_key) is None:
                 new, together = list(range(num_devices)), num_devices > 1
                 jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
-                measured = self._measure(jobs, new)
+                measured = self._measure(jobs, new, timings)
                 measured[..., COMMUNICATION] *= together
                 for device, key in enumerate(keys):
                     self._keep(key, measured[:, device, COMPUTE])
@@ -229,7 +242,7 @@ class MeasuredCostModel(CostModel):
         for device, part in enumerate(parts):
             if part is not None:
                 ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if new else 0.0)
+        return _summary(ms, time.perf_counter() - begin if new else 0.0, timings)
 
     def close(self) -> None:
         """End the workers."""
@@ -278,8 +291,11 @@ class MeasuredCostModel(CostModel):
     def _keep(self, key: str, ms: FloatArray) -> None:
         self._cache.put(key, ms.ravel().tolist())
 
-    def _measure(self, jobs: Sequence[Job], devices: Sequence[int]) -> FloatArray:
-        """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors."""
+    def _measure(self, jobs: Sequence[Job], devices: Sequence[int], timings: list[Timing]) -> FloatArray:
+        """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors.
+
+        What the workers answer is added to `timings`.
+        """
         subjects = [_subject(device, job.tables) for device, job in zip(devices, jobs, strict=True)]
         session = self._workers(len(jobs))
         if self.device == "cpu":  # a GPU reports by itself that its memory is full
@@ -289,8 +305,9 @@ class MeasuredCostModel(CostModel):
                 session.close()  # frees the tables of the last measurement
                 require_memory(jobs, subjects, new_workers=session.size)
         commands: list[Command] = [("measure", {"job": job}) for job in jobs]
-        ms = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
-        return np.array(ms).swapaxes(0, 1)
+        answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
+        timings += [Timing(**answer) for answer in answers]
+        return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
         """A session of at least `count` workers."""
@@ -303,12 +320,23 @@ class MeasuredCostModel(CostModel):
         return self._session
 
 
-def _summary(ms: FloatArray, seconds: float) -> Measurement:
-    """The measurement of (iterations, D, 4) ms."""
+def _summary(ms: FloatArray, seconds: float, timings: Sequence[Timing]) -> Measurement:
+    """The measurement of (iterations, D, 4) ms; `timings` are what the workers answered now."""
     phases = np.median(ms, axis=0)
     costs = ms.max(axis=1).sum(axis=1)
     low, high = np.percentile(costs, IQR)
-    return Measurement(phases, float(phases.max(axis=0).sum()), ms, float((high - low) / np.median(costs)), seconds)
+    late = sum(timing.late for timing in timings)
+    if late:
+        warnings.warn(LATE, stacklevel=2)
+    return Measurement(
+        phases,
+        float(phases.max(axis=0).sum()),
+        iterations_ms=ms,
+        spread=float((high - low) / np.median(costs)),
+        seconds=seconds,
+        clock_ghz=min((timing.clock_ghz for timing in timings if timing.clock_ghz is not None), default=math.nan),
+        late=late,
+    )
 
 
 def _subject(device: int, part: Tables | None) -> str:
