@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from tools.gpu_day.points import BATCHES, Point
 LEARNING_RATE = 0.01
 FLUSH_BYTES = 256 * 2**20
 """Written to remove rows from the L2; several times the L2 of any GPU."""
+
+COPIED_BYTES, SPUN_CYCLES = 2**26, 200_000
+"""Of the points that watch the clock rise."""
 
 
 @dataclass
@@ -83,8 +87,9 @@ class Bench:
             return self._operator(given)
         if point.experiment == "sort":
             return self._one(self._sorter(given["lookups"], given["bits"]))
-        phase = {"spin": self._spin, "copy": self._copier, "nothing": self._nothing}[given["what"]]
-        return self._one(phase(given))
+        if given["what"] == "rise":
+            return self._rise(given["busy_ms"])
+        return self._one(self._copier(given["bytes"]) if given["what"] == "copy" else lambda: None)
 
     def _one(self, phase: Callable[[], None]) -> Row:
         """A row of something that is no iteration of an operator."""
@@ -174,24 +179,30 @@ class Bench:
         sort, keys = torch.ops.fbgemm.transpose_embedding_input, (ends, bits, indices, offsets)
         return _without_result(partial(sort, *keys, info_B_num_bits=batch_bits, info_B_mask=mask))
 
-    def _copier(self, given: dict[str, Any]) -> Callable[[], None]:
-        source = torch.ones(given["bytes"], dtype=torch.uint8, device=self._device)
+    def _copier(self, size: int) -> Callable[[], None]:
+        source = torch.ones(size, dtype=torch.uint8, device=self._device)
         return _without_result(partial(torch.empty_like(source).copy_, source))
 
-    def _nothing(self, _: dict[str, Any]) -> Callable[[], None]:
-        return lambda: None
-
-    def _spin(self, given: dict[str, Any]) -> Callable[[], None]:
-        """A copy of 64 MB, after the device was idle for a second and then busy for `spin_ms`."""
-        gpu = self._device.type == "cuda"
-        copy = self._copier({"bytes": 2**26 if gpu else 2**16})
-        time.sleep(1.0 if gpu else 0.0)
+    def _rise(self, busy_ms: float) -> Row:
+        """The SM clock, and the time of a copy, after a second of idleness and `busy_ms` of copies; the clocks of the
+        other points wait until the GPU is warm."""
+        if self._device.type == "cpu":
+            return self._one(self._copier(2**16))
+        copy = self._copier(COPIED_BYTES)
+        time.sleep(1.0)
         begin = time.perf_counter()
-        while 1000.0 * (time.perf_counter() - begin) < given["spin_ms"]:
+        while 1000.0 * (time.perf_counter() - begin) < busy_ms:
             copy()
-            if gpu:
-                torch.cuda.synchronize()
-        return copy
+            torch.cuda.synchronize()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
+        events[0].record()
+        torch.cuda._sleep(SPUN_CYCLES)  # type: ignore[no-untyped-call]
+        events[1].record()
+        copy()
+        events[2].record()
+        torch.cuda.synchronize()
+        spun_ms, copied_ms = (one.elapsed_time(other) for one, other in pairwise(events))
+        return Row(forward_ms=copied_ms, forward_all_ms=[copied_ms], sm_clock_mhz=SPUN_CYCLES / spun_ms / 1000.0)
 
 
 def _without_result(function: Callable[[], object]) -> Callable[[], None]:

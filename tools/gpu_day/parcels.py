@@ -62,6 +62,8 @@ def unpack(source: Path, name: str, target: Path) -> bool:
         try:
             with lzma.open(whole) as packed, tarfile.open(fileobj=packed) as tar:
                 tar.extractall(target, filter="data")
+                while packed.read(2**20):  # the check sum is at the end
+                    pass
         except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
             shutil.rmtree(target)
             raise ParcelError(f"{parts[0]} is damaged or a part of it is missing: {error}. Copy it again.") from error

@@ -142,7 +142,7 @@ def _mixed(experiment: str, cases: Sequence[tuple[int, int, int, int]]) -> list[
 
 
 def _machine() -> list[Group]:
-    cases: list[dict[str, Any]] = [{"what": "spin", "spin_ms": ms} for ms in (0, 10, 50, 200, 1000)]
+    cases: list[dict[str, Any]] = [{"what": "rise", "busy_ms": ms} for ms in (0, 10, 50, 200, 1000)]
     cases += [{"what": "copy", "bytes": 2**power} for power in range(12, 34, 2)]
     cases += [{"what": "nothing", "repeat": number} for number in range(4)]
     return [(Point("machine", case),) for case in cases]
@@ -204,7 +204,7 @@ def _small(point: Point) -> Point:
             least = rows_for(batch * fewer, given["run"]) if given["run"] else min(rows, _SMALL_ROWS)
             tables.append([min(count, _SMALL_COUNT), least, dim, fewer])
         return Point(point.experiment, {**given, "batch": batch, "tables": tables})
-    limits = {"bytes": 2**20, "spin_ms": 1, "lookups": 2**14, "bits": 24}
+    limits = {"bytes": 2**20, "lookups": 2**14, "bits": 24}
     return Point(
         point.experiment, {name: min(value, limits[name]) if name in limits else value for name, value in given.items()}
     )

@@ -43,12 +43,13 @@ class Sizes:
     memory_gib: float
     collect_count: int
     steps: int  # of a fit; 0 for the default
-    tasks: int
+    entries: tuple[str, ...]
+    tasks: int  # of the race, at most
     rounds: int
 
 
-FULL = Sizes("gpu-40x4", 65_536, 4, 32.0, COLLECT_COUNT, 0, 10, 5)
-REHEARSAL = Sizes("cpu-20x2", 2_048, 2, 0.25, 60, 60, 2, 2)
+FULL = Sizes("gpu-40x4", 65_536, 4, 32.0, COLLECT_COUNT, 0, (*HEURISTICS, "local-search"), 20, 3)
+REHEARSAL = Sizes("cpu-20x2", 2_048, 2, 0.1, 40, 60, HEURISTICS[:2], 2, 1)
 
 
 @dataclass
@@ -214,23 +215,47 @@ def fit(day: Day) -> bool:
 
 
 def race(day: Day) -> bool:
-    """Heuristics, local search and DreamShard on the suite, one GPU standing for all devices."""
-    sizes, trained = day.sizes, day.state / FIT / "dream-search"
-    entries = [*HEURISTICS, "local-search", *([f"dream-search={trained}"] if trained.is_dir() else [])]
-    day.run(
-        shard_gym(
-            "race",
-            *("--suite", sizes.suite),
-            *(word for entry in entries for word in ("--entry", entry)),
-            *("--out", day.state / RACE),
-            *("--device", day.device),
-            *("--layout", "sequential"),
-            *("--tasks", sizes.tasks),
-            *("--rounds", sizes.rounds),
-        )
-    )
+    """Heuristics, local search and DreamShard on the suite, one GPU standing for all devices.
+
+    A race of one task comes first and tells how many tasks the time suffices for; one that is there is continued.
+    """
+    sizes, folder = day.sizes, day.state / RACE
+    tasks = _tasks_of(folder)
+    if not tasks:
+        begin = time.monotonic()
+        code, _ = _race(day, day.state / "trial", 1, 1)
+        if code:
+            day.say("The first race failed, so there is no other one.")
+            return True
+        each_s = time.monotonic() - begin
+        tasks = int(min(max(day.left_s / (sizes.rounds * each_s), 1), sizes.tasks))
+        day.say(f"A round of one task takes {each_s:.0f} s, so {tasks} of {sizes.tasks} tasks are raced.")
+    _race(day, folder, tasks, sizes.rounds)
     day.keep(RACE)
     return True
+
+
+def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
+    trained = day.state / FIT / "dream-search"
+    entries = [*day.sizes.entries, *([f"dream-search={trained}"] if trained.is_dir() else [])]
+    return day.run(
+        shard_gym(
+            "race",
+            *("--suite", day.sizes.suite),
+            *(word for entry in entries for word in ("--entry", entry)),
+            *("--out", folder),
+            *("--device", day.device),
+            *("--layout", "sequential"),
+            *("--tasks", tasks),
+            *("--rounds", rounds),
+        )
+    )
+
+
+def _tasks_of(race: Path) -> int:
+    """How many tasks the race in that folder has; 0 if there is none."""
+    path = race / "race.json"
+    return len(json.loads(path.read_text())["tasks"]) if path.exists() else 0
 
 
 def artefacts(day: Day) -> bool:
