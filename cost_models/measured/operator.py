@@ -64,9 +64,9 @@ class FusedTables:
         """The (rows, dim) weights of each table; changing them changes the tables."""
         return [weight.detach() for weight in self._module.split_embedding_weights()]
 
-    def batch(self, indices: NDArray[Any], offsets: NDArray[Any]) -> Batch:
+    def batch(self, indices: NDArray[Any] | Tensor, offsets: NDArray[Any]) -> Batch:
         """A batch of lookups in FBGEMM's layout (see `streams.fused_batch`), moved to the device."""
-        return torch.from_numpy(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
+        return torch.as_tensor(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
 
     def forward(self, batch: Batch) -> Tensor:
         """(B, sum of dim * features) float32, pooled outputs of every sample."""

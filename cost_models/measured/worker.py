@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
 from shard_gym.cost_models.measured.batch_cache import BatchCache
 from shard_gym.cost_models.measured.clock import Alone, Clock, GpuClock, HostClock
+from shard_gym.cost_models.measured.drawing import draw_batches
 from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Timing, to_line
 from shard_gym.cost_models.measured.recorded import RecordedLookups
-from shard_gym.cost_models.measured.streams import LookupSource, fused_batch
+from shard_gym.cost_models.measured.streams import LookupSource
+from shard_gym.system import usable_cpus
 from shard_gym.tables import Tables
 
 if TYPE_CHECKING:
@@ -49,6 +53,8 @@ class Worker:
         self._device: torch.device
         self._clock: Clock
         self._lookups: LookupSource
+        self._arrays: Arrays = NUMPY
+        self._threads: Executor | None = None
 
     def start(self, device: str, rank: int, size: int, threads: int, timeout_s: float, recorded: str | None) -> None:
         """Import torch and FBGEMM, and connect to the other workers.
@@ -67,7 +73,6 @@ class Worker:
         import shard_gym.cost_models.measured.operator  # noqa: F401 - if FBGEMM fails, it fails here
 
         self._rank = rank
-        self._lookups = BatchCache().stream if recorded is None else RecordedLookups(recorded).stream
         if device == "cpu":
             torch.set_num_threads(threads)
             _pin(rank, size, threads)
@@ -77,6 +82,14 @@ class Worker:
             self._device = torch.device("cuda", rank)
             torch.cuda.set_device(self._device)
             self._clock = GpuClock(torch.cuda)
+            enter = partial(torch.cuda.set_device, self._device)
+            self._threads = ThreadPoolExecutor(max(usable_cpus() // size, 1), initializer=enter)
+            if recorded is None:
+                self._arrays = TorchArrays(self._device)
+        if recorded is None:
+            self._lookups = BatchCache(arrays=self._arrays).stream
+        else:
+            self._lookups = RecordedLookups(recorded).stream
         if size > 1:
             store = dist.FileStore(os.path.abspath("rendezvous"), size)  # type: ignore[attr-defined]
             backend, wait = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_s)
@@ -121,7 +134,10 @@ class Worker:
         batches: list[Batch | None] = [None] * job.repeats.batches
         if fused is not None and job.tables is not None:
             streams = [self._lookups(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
-            batches = [fused.batch(*fused_batch(streams, k, job.batch_size)) for k in range(job.repeats.batches)]
+            drawn = draw_batches(
+                streams, job.repeats.batches, job.batch_size, arrays=self._arrays, threads=self._threads
+            )
+            batches = [fused.batch(*batch) for batch in drawn]
         return Iteration(fused, self._device, group, self._rank, job.widths, job.batch_size), batches
 
     def _group(self, job: Job) -> dist.ProcessGroup:
