@@ -12,9 +12,12 @@ import argparse
 import gc
 import io
 import json
+import math
 import signal
+import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,22 @@ class Results:
         self._written = time.monotonic()
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines that say whether the rows can be believed: the anchor, the SM clock, and iterations that were late."""
+    good = [row for row in rows if not row["failure"]]
+    anchors = [row for row in good if row["experiment"] == ANCHOR]
+    lines = []
+    for phase in ("forward_ms", "backward_ms"):
+        times = [row[phase] for row in anchors] or [math.nan]
+        drift = max(times) / min(times) - 1
+        lines.append(f"Anchor, {phase}: {min(times):.4f} to {max(times):.4f} in {len(times)} rows ({drift:.1%})")
+    clocks = [row["sm_clock_mhz"] for row in good if row["experiment"] != "machine" and row["sm_clock_mhz"] > 0]
+    if clocks:
+        lines.append(f"SM clock: {min(clocks):.0f} to {max(clocks):.0f} MHz, median {statistics.median(clocks):.0f}")
+    late = sum(row["late"] > 0 for row in good)
+    return [*lines, f"Rows with time of the host: {late} of {len(good)}. Failed: {len(rows) - len(good)}"]
+
+
 def measured_before(folder: Path | None, about: dict[str, str]) -> set[str]:
     """The keys of points that files of `folder` have, measured on this machine with these versions."""
     keys = set()
@@ -146,6 +165,7 @@ def main() -> int:
     finally:
         if results.rows:
             results.write()
+            print(*summary(results.rows), sep="\n")
     print(f"{measured:,} points measured, {len(left) - measured:,} left. Written: {chosen.out}.", flush=True)
     return int(in_a_row == MAX_FAILURES)
 

@@ -165,7 +165,7 @@ def experiments(day: Day) -> bool:
     earlier.mkdir(parents=True, exist_ok=True)
     path = day.out / f"experiments-{len(list(earlier.glob('*.parquet')))}.parquet"
     command = [sys.executable, "-m", "tools.gpu_day.experiments", "--out", str(path), "--earlier", str(earlier)]
-    command += ["--device", day.device, "--minutes", f"{max(day.left_s - GRACE_S, 1.0) / 60:.2f}"]
+    command += ["--device", day.device, "--minutes", f"{max(day.left_s - 2 * GRACE_S, 1.0) / 60:.2f}"]
     day.run([*command, *["--rehearse"] * day.rehearse])
     if path.exists():
         shutil.copy(path, earlier)
