@@ -129,6 +129,22 @@ def test_a_folder_that_is_too_large_for_one_file_comes_back_in_parts(
     assert not parcels.unpack(returned, "race", tmp_path / "there")
 
 
+def test_experiments_of_two_calls_are_both_kept_and_none_twice(tmp_path: Path) -> None:
+    from tools.gpu_day.parcels import seal
+    from tools.gpu_day.returning import keep
+
+    out, returned = tmp_path / "out", tmp_path / "returned"
+    out.mkdir()
+    for content in (b"first", b"second", b"first"):
+        (out / "experiments-0.parquet").write_bytes(content)
+        (out / "log.txt").write_bytes(content)
+        seal(out)
+        keep(out, returned)
+    names = ["experiments-0.parquet", "experiments-1.parquet", "log-0.txt", "log-1.txt", "log-2.txt"]
+    assert sorted(path.name for path in returned.iterdir()) == names
+    assert (returned / "experiments-1.parquet").read_bytes() == b"second"
+
+
 def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
     from tools.gpu_day import parcels
 

@@ -13,6 +13,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from itertools import count
 from pathlib import Path
 
 from tools.gpu_day.layout import CARRIED, RETURNED, ROOT, shard_gym
@@ -38,13 +39,21 @@ def keep(folder: Path, returned: Path) -> None:
     for path in files:
         name = path.name
         if name == "log.txt":
-            name = f"log-{len(list(returned.glob('log-*.txt')))}.txt"
+            name = _free_name(returned, "log", ".txt")
+        elif name.startswith("experiments-"):
+            contents = {each.read_bytes(): each.name for each in returned.glob("experiments-*.parquet")}
+            name = contents.get(path.read_bytes()) or _free_name(returned, "experiments", ".parquet")
         elif ".tar.xz" in name:
             for old in returned.glob(f"{name.partition('.tar.xz')[0]}.tar.xz*"):
                 if old.name not in {each.name for each in files}:
                     old.unlink()
         shutil.copyfile(path, returned / name)
         print(f"Kept: {returned / name}, {path.stat().st_size:,} bytes")
+
+
+def _free_name(folder: Path, beginning: str, end: str) -> str:
+    """A name for another file of a kind: log-0.txt, log-1.txt, ..."""
+    return next(name for number in count() if not (folder / (name := f"{beginning}-{number}{end}")).exists())
 
 
 def install(returned: Path, root: Path) -> list[str]:
