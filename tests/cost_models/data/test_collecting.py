@@ -159,16 +159,22 @@ def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path) -> None:
     assert len(read_json(tmp_path / INDEX)["parts"]) == 1
 
 
-def test_repeats_are_measured_by_another_model(tmp_path: Path) -> None:
-    made: list[Fake] = []
+def test_one_model_measures_first_and_again(tmp_path: Path) -> None:
+    made, again = [], []
 
-    def make() -> Fake:
-        made.append(Fake())
-        return made[-1]
+    class Caching(Fake):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
 
-    collect(tmp_path, make, count=10, repeat_every=3)
-    assert [next(each.count) for each in made] == [10, 3]
-    assert all(each.closed for each in made)
+        def measure_again(self, *args: Any) -> CostEstimate:
+            again.append(args)
+            return AnalyticalCostModel.estimate(self, *args)
+
+    collect(tmp_path, Caching, count=10, repeat_every=3)
+    (model,) = made
+    assert (next(model.count), len(again), model.closed) == (10, 3, True)
+    assert [id.number for id in measured_ids(tmp_path) if id.repeat] == [2, 5, 8]
 
 
 # Continuing
