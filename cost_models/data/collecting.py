@@ -224,6 +224,8 @@ class _Writer:
                 number=np.array([id.number for id, _, _ in results], np.int64),
                 repeat=np.array([id.repeat for id, _, _ in results], np.int64),
                 spread=np.array([getattr(estimate, "spread", np.nan) for _, _, estimate in results], np.float64),
+                clock_ghz=np.array([getattr(estimate, "clock_ghz", np.nan) for _, _, estimate in results], np.float64),
+                late=np.array([getattr(estimate, "late", 0) for _, _, estimate in results], np.int64),
             )
             append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
         if failed:
