@@ -114,7 +114,7 @@ class TorchArrays:
         import torch
 
         tensor = torch.from_numpy(numbers.view(np.int64))
-        if self._device.type == "cuda" and len(numbers):  # copied several times as fast, and other threads go on meanwhile
+        if self._device.type == "cuda" and len(numbers):  # from pinned memory the copy is quicker, and nobody waits
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 

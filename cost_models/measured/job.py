@@ -26,7 +26,7 @@ class Repeats:
 
     Attributes:
         iterations: timed iterations; the median counts.
-        warmup: iterations before them, not timed.
+        warmup: iterations before them, not timed; on a GPU at least as many, see `clock.GpuClock`.
         batches: different batches of lookups, used one after the other. With a single batch its rows stay in the
             caches, and bandwidth comes out up to 1.6 times too high on small working sets (NVIDIA/TileGym, pull
             request 118).

@@ -101,7 +101,7 @@ class MeasuredCostModel(CostModel):
         batch_size: samples of all devices together; None for that of the tables' workload. A smaller one measures the
             tables that `Tables.at_batch_size` makes.
         iterations: timed iterations; their median counts.
-        warmup: iterations before them.
+        warmup: iterations before them; on a GPU at least as many, until its clock is up.
         batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
         seed: of the lookups.
         weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.

@@ -145,6 +145,8 @@ class Worker:
 
     def _fused_tables(self, tables: Tables | None) -> FusedTables | None:
         """The operator over `tables`; that of the last job if it is the same."""
+        import torch
+
         from shard_gym.cost_models.measured.operator import FusedTables
 
         if tables is None:
@@ -153,6 +155,8 @@ class Worker:
         key = tables.workload, [numbers.tolist() for numbers in shapes]
         if self._fused[0] != key:
             self._fused = (None, None)  # frees its memory before more is taken
+            if self._device.type == "cuda":  # a large operator needs it in one piece, and other programs may need it
+                torch.cuda.empty_cache()
             self._fused = (key, FusedTables(tables, self._device, LEARNING_RATE))
         return self._fused[1]
 
