@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tools.gpu_day.layout import CARRIED, RETURNED, ROOT, shard_gym
 from tools.gpu_day.parcels import SUMS, ParcelError, check, files_of, unpack
-from tools.gpu_day.slices import COLLECT, FIT, FULL, RACE
+from tools.gpu_day.slices import COLLECT, FIT, RACE
 
 MEASUREMENTS = Path("docs/results/measurements")
 EXPERIMENTS = "experiments.parquet"
@@ -63,6 +63,7 @@ def install(returned: Path, root: Path) -> list[str]:
         ParcelError: an archive is damaged, or there are no results.
     """
     from shard_gym.cost_models.data.folder import read_index
+    from shard_gym.io.files import read_json
 
     with tempfile.TemporaryDirectory() as scratch:
         state = Path(scratch)
@@ -82,15 +83,16 @@ def install(returned: Path, root: Path) -> list[str]:
             if (state / FIT / part).is_dir():
                 shutil.copytree(state / FIT / part, target / part, dirs_exist_ok=True, ignore=_logs)
         if RACE in found:
-            shutil.copytree(state / RACE, target / f"race-{FULL.suite}", dirs_exist_ok=True)
+            suite = read_json(state / RACE / "race.json")["suite"]
+            shutil.copytree(state / RACE, target / f"race-{suite}", dirs_exist_ok=True)
         if experiments:
             _join(experiments, target / EXPERIMENTS)
-    return _next_steps(target.relative_to(root))
+    return _next_steps(root, target.relative_to(root))
 
 
 def _logs(_: str, names: list[str]) -> set[str]:
     """What of a training run is not kept: its log and the state that a resumed run reads."""
-    return {name for name in names if name in ("log", "state.safetensors")}
+    return {name for name in names if name in ("log", "training.safetensors")}
 
 
 def _machine_of(experiments: Path) -> str:
@@ -112,9 +114,11 @@ def _join(files: list[Path], target: Path) -> None:
     parquet.write_table(arrow.concat_tables(tables), target, compression="zstd")
 
 
-def _next_steps(target: Path) -> list[str]:
-    """Command lines, from the checkout's folder."""
-    models = sorted((ROOT / target / "models").glob("*.safetensors"))
+def _next_steps(root: Path, target: Path) -> list[str]:
+    """Command lines, to be given in the folder `root`; `target` is within it."""
+    if not (root / target / "index.json").exists():
+        return [f"git add {target}"]
+    models = sorted((root / target / "models").glob("*.safetensors"))
     given = ["--models", *(target / "models" / path.name for path in models)] if models else []
     report = shard_gym("report-cost-model", target, *given, "--out", "docs/results")
     return [" ".join(["shard-gym", *report[3:]]), f"git add {target} docs/results"]
