@@ -100,6 +100,11 @@ class DreamShardLearner(Learner):
             self._given, self._pools = measurements.first.part("train"), measurements.index.sampling["pools"]
             self.planned_queries = 0
 
+    @property
+    def measurements(self) -> CostDataset:
+        """The placements measured so far, at least one, and their true costs."""
+        return self._recorder.dataset()
+
     def iterate(self) -> Report:
         """Measure placements, then train the surrogate, then the policy if there is one."""
         with one_thread():

@@ -167,6 +167,7 @@ class MeasuredCostModel(CostModel):
         self.analytical = AnalyticalCostModel()
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
+        self._timings: list[Timing] = []  # what workers answered about the placement that is measured
 
     @property
     def hardware(self) -> str:
@@ -220,18 +221,18 @@ class MeasuredCostModel(CostModel):
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
         new = [d for d, part in enumerate(parts) if part is not None and (again or self._cache.get(keys[d]) is None)]
-        timings: list[Timing] = []
+        self._timings = []
         if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
-                self._keep(keys[device], self._measure([job], [device], timings)[:, 0, COMPUTE])
+                self._keep(keys[device], self._measure([job], [device])[:, 0, COMPUTE])
             one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
             exchange = np.stack([one_way, one_way], axis=-1)[order]
         else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
             if new or self._cache.get(exchange_key) is None:
                 new, together = list(range(num_devices)), num_devices > 1
                 jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
-                measured = self._measure(jobs, new, timings)
+                measured = self._measure(jobs, new)
                 measured[..., COMMUNICATION] *= together
                 for device, key in enumerate(keys):
                     self._keep(key, measured[:, device, COMPUTE])
@@ -242,7 +243,7 @@ class MeasuredCostModel(CostModel):
         for device, part in enumerate(parts):
             if part is not None:
                 ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if new else 0.0, timings)
+        return _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
 
     def close(self) -> None:
         """End the workers."""
@@ -291,11 +292,8 @@ class MeasuredCostModel(CostModel):
     def _keep(self, key: str, ms: FloatArray) -> None:
         self._cache.put(key, ms.ravel().tolist())
 
-    def _measure(self, jobs: Sequence[Job], devices: Sequence[int], timings: list[Timing]) -> FloatArray:
-        """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors.
-
-        What the workers answer is added to `timings`.
-        """
+    def _measure(self, jobs: Sequence[Job], devices: Sequence[int]) -> FloatArray:
+        """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors."""
         subjects = [_subject(device, job.tables) for device, job in zip(devices, jobs, strict=True)]
         session = self._workers(len(jobs))
         if self.device == "cpu":  # a GPU reports by itself that its memory is full
@@ -306,7 +304,7 @@ class MeasuredCostModel(CostModel):
                 require_memory(jobs, subjects, new_workers=session.size)
         commands: list[Command] = [("measure", {"job": job}) for job in jobs]
         answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
-        timings += [Timing(**answer) for answer in answers]
+        self._timings += [Timing(**answer) for answer in answers]
         return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
@@ -321,7 +319,7 @@ class MeasuredCostModel(CostModel):
 
 
 def _summary(ms: FloatArray, seconds: float, timings: Sequence[Timing]) -> Measurement:
-    """The measurement of (iterations, D, 4) ms; `timings` are what the workers answered now."""
+    """The measurement of (iterations, D, 4) ms; `timings` are what workers answered about it now."""
     phases = np.median(ms, axis=0)
     costs = ms.max(axis=1).sum(axis=1)
     low, high = np.percentile(costs, IQR)

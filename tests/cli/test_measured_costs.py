@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured import model as module
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import WorkerDiedError
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.suites import load_suite
@@ -20,35 +17,23 @@ from shard_gym.text import format_ms
 pytest.importorskip("torch")
 
 SUITE = "cpu-20x2"
-TRAIN = ("train", "--agent", "dreamshard", "--suite", SUITE, "--cost-model", "measured", "--iterations", 3)
+TRAIN = (
+    "train",
+    "--agent",
+    "dreamshard",
+    "--suite",
+    SUITE,
+    "--cost-model",
+    "measured",
+    "--layout",
+    "parallel",
+    "--iterations",
+    3,
+)
 OPTIONS = ("--option", "iterations=3", "--option", "measurements=4", "--option", "cost_updates=5")
 
 
-class Machine(MeasuredCostModel):
-    """A device's time follows from its lookups. `jobs` are those that ran; `stop` raises what it returns."""
-
-    jobs: list[tuple[float, ...]] = []  # noqa: RUF012 - shared on purpose: the command makes the models
-    stop: Any = staticmethod(lambda count: None)
-
-    def _measure(self, jobs: Any, devices: Any) -> Any:
-        error = self.stop(len(self.jobs))
-        if error is not None:
-            raise error
-        work = [0.0 if job.tables is None else float(job.tables.lookups_per_batch.sum()) for job in jobs]
-        self.jobs.append(tuple(work))
-        rng = np.random.default_rng(len(self.jobs))
-        shape = (self.repeats.iterations, len(jobs), 4)
-        return np.array(work)[:, None] * 1e-5 * rng.lognormal(0, 0.01, shape)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
-    fresh = type("Machine", (Machine,), {"jobs": []})
-    monkeypatch.setattr(module, "MeasuredCostModel", fresh)
-    return fresh
-
-
-def test_training_measures_and_says_how_to_race(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_training_measures_and_says_how_to_race(run, machine, tmp_path: Path) -> None:
     outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "mine")
     assert outcome.code == 0, outcome.err
     assert "Trained dreamshard: 3 iterations, 12 measurements, 0 failures" in outcome.out
@@ -58,9 +43,7 @@ def test_training_measures_and_says_how_to_race(run, machine: type[Machine], tmp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("killed")])
-def test_a_run_that_was_stopped_measures_nothing_twice(
-    run, machine: type[Machine], tmp_path: Path, error: BaseException
-) -> None:
+def test_a_run_that_was_stopped_measures_nothing_twice(run, machine, tmp_path: Path, error: BaseException) -> None:
     """In the second iteration, which begins again: its first placements come from the run's file."""
     assert run(*TRAIN, *OPTIONS, "--out", tmp_path / "whole").code == 0
     whole, machine.jobs = machine.jobs, []
@@ -68,7 +51,7 @@ def test_a_run_that_was_stopped_measures_nothing_twice(
     if isinstance(error, KeyboardInterrupt):
         outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut")
         assert outcome.code == 130
-        assert "--cost-model measured --iterations 3" in outcome.err.replace("\n", " ")
+        assert "--cost-model measured --layout parallel --iterations 3" in outcome.err.replace("\n", " ")
     else:
         with pytest.raises(OSError, match="killed"):
             run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut")
@@ -79,7 +62,7 @@ def test_a_run_that_was_stopped_measures_nothing_twice(
     assert "12 measurements, 0 failures" in outcome.out
 
 
-def test_measurements_that_fail_are_told(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_measurements_that_fail_are_told(run, machine, tmp_path: Path) -> None:
     failing = iter([None] * 5 + [WorkerDiedError("The worker of device 1 died.")] * 2)
     machine.stop = staticmethod(lambda count: next(failing, None))
     outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path)
@@ -87,7 +70,7 @@ def test_measurements_that_fail_are_told(run, machine: type[Machine], tmp_path: 
     assert "13 measurements, 1 failure" in outcome.out
 
 
-def test_agents_are_raced_and_the_race_is_kept(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> None:
     evaluated = run("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--out", tmp_path / "dims.json")
     assert evaluated.code == 0, evaluated.err
     entries = ("--entry", "random", "--entry", "lookup-greedy", "--entry", f"dims={tmp_path / 'dims.json'}")
@@ -120,20 +103,20 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine: type[Machine], tmp_
         (("race", "--suite", SUITE, "--entry", "x.json", "--out", "x"), "x.json"),
     ],
 )
-def test_what_cannot_be_is_refused(run, machine: type[Machine], arguments: Any, says: str) -> None:
+def test_what_cannot_be_is_refused(run, machine, arguments: Any, says: str) -> None:
     outcome = run(*arguments)
     assert outcome.code == 2
     assert says in " ".join(outcome.err.split())
 
 
-def test_a_file_of_another_suite_is_refused(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_a_file_of_another_suite_is_refused(run, machine, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"tasks": [{"task": "dlrm-20x4/test/0", "placement": [0]}]}))
     outcome = run("race", "--suite", SUITE, "--entry", tmp_path / "other.json", "--out", tmp_path / "race")
     assert outcome.code == 2
     assert "is no evaluation of one agent on cpu-20x2" in " ".join(outcome.err.split())
 
 
-def test_an_agent_can_ask_a_measured_cost_model(run, machine: type[Machine]) -> None:
+def test_an_agent_can_ask_a_measured_cost_model(run, machine) -> None:
     outcome = run("show", "--suite", SUITE, "--agent", "lookup-greedy", "--cost-model", "measured", columns=100)
     assert outcome.code == 0, outcome.err
     assert "costed by measured-v2-" in outcome.out
