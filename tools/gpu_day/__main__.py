@@ -65,11 +65,11 @@ def main() -> int:
     begin = time.monotonic()
     end = begin + 60.0 * chosen.minutes - PACKING_S
     chosen.out.mkdir(parents=True, exist_ok=True)
-    state, returned = chosen.work / "state", chosen.carried / RETURNED
-    with (chosen.out / "log.txt").open("w", encoding="utf-8") as log:
-        site = chosen.work / "site"
+    out, work = chosen.out.resolve(), chosen.work.resolve()
+    state, site, returned = work / "state", work / "site", chosen.carried / RETURNED
+    with (out / "log.txt").open("w", encoding="utf-8") as log:
         missing = prepare(chosen.carried, site)
-        day = Day(state, chosen.out, chosen.device, chosen.rehearse, environment(site), log)
+        day = Day(state, out, chosen.device, chosen.rehearse, environment(site), log)
         day.say(f"Python {sys.version.split()[0]}, prepared in {time.monotonic() - begin:.0f} s")
         if missing:
             day.say(f"Missing here: {', '.join(missing)}. Pack their wheels: python -m tools.gpu_day.packing NAME ...")
@@ -93,7 +93,7 @@ def main() -> int:
             if not works:
                 break
         day.say(f"\nDone after {time.monotonic() - begin:.0f} s.")
-    faults = seal(chosen.out)
+    faults = seal(out)
     for fault in faults:
         print(fault)
     return int(bool(faults) or not works)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -95,7 +96,7 @@ class Day:
 
         A command that is not done by then is asked to end (SIGTERM), and ended after `GRACE_S`.
         """
-        self.say(f"\n$ {' '.join(command)}")
+        self.say(f"\n$ {shlex.join(command)}")
         begin, printed = time.monotonic(), []
         end = min(self.deadline, begin + limit_s) if limit_s else self.deadline
         process = subprocess.Popen(
@@ -237,7 +238,8 @@ def race(day: Day) -> bool:
 
 def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
     trained = day.state / FIT / "dream-search"
-    entries = [*day.sizes.entries, *([f"dream-search={trained}"] if trained.is_dir() else [])]
+    finished = (trained / "agent.safetensors").exists()
+    entries = [*day.sizes.entries, *([f"dream-search={trained}"] if finished else [])]
     return day.run(
         shard_gym(
             "race",
