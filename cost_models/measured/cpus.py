@@ -53,7 +53,8 @@ class CpuShare:
         self._claims: list[_Claim] = []
         if sys.platform != "linux":
             return
-        usable, claimed = sorted(os.sched_getaffinity(0)), []
+        usable = sorted(os.sched_getaffinity(0))
+        claimed: list[int] = []
         wanted = min(threads, len(usable))
         for cpu in usable:
             with suppress(OSError):

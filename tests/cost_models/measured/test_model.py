@@ -203,6 +203,16 @@ def test_the_fingerprint_of_a_machine_and_its_settings_stays(monkeypatch: pytest
     assert here.fingerprint == "measured-v2-parallel-85f4eabd7a78b1981989ee51"
 
 
+def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Machine("cpu", "AMD EPYC", 2, 24 * 2**30, "2.13.0+cpu", "1.8.0", "", "")
+    monkeypatch.setattr(model, "this_machine", lambda device: there)
+    auto, told = MeasuredCostModel("cpu"), MeasuredCostModel("cpu", layout="parallel")
+    assert auto.fingerprint_for([2, 1]) == told.fingerprint_for([8]) == told.fingerprint
+    assert auto.fingerprint_for([4]) == MeasuredCostModel("cpu", layout="sequential").fingerprint
+    assert auto.fingerprint_for([4, 2]).startswith("measured-v2-parallel+sequential-")
+    assert auto.settings["layout"] == "auto"  # caches have it in their keys, beside the layout
+
+
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
