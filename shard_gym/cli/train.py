@@ -73,7 +73,8 @@ def train(
         split: split to learn from, train or test.
         cost: the cost model of the placements that the agent learns from. Measurements are kept in the run's folder
             unless --cache says where, so that a run that was killed measures nothing twice.
-        data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard.
+        data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard. The run
+            keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
         no_evaluate: do not place the test tasks afterwards. With measured costs they never are: see shard-gym race.
