@@ -28,6 +28,9 @@ TESTS = "tests/cost_models/measured/test_cuda.py"
 GRACE_S = 15.0
 """Between asking a command to end and ending it."""
 
+REPORT_S = 60.0
+"""Left for the report when networks are fitted."""
+
 COLLECT_COUNT = 910
 """Placements: 3,000 loads of one device, at 3.3 devices with tables in each placement."""
 
@@ -98,7 +101,7 @@ class Day:
         """
         self.say(f"\n$ {shlex.join(command)}")
         begin, printed = time.monotonic(), []
-        end = min(self.deadline, begin + limit_s) if limit_s else self.deadline
+        end = self.deadline if limit_s is None else min(self.deadline, begin + limit_s)
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -201,16 +204,17 @@ def fit(day: Day) -> bool:
     if not data.is_dir():
         day.say("There are no measurements to fit to; do the slice collect first, or pack what it returned.")
         return True
+    # What the race needs comes first; the networks are written one by one, so the report shows those that are done.
+    options = ["--option", f"cost_updates={sizes.steps}"] if sizes.steps else []
+    training = ["--agent", "dreamshard", "--suite", sizes.suite, "--data", data, "--no-evaluate"]
+    day.run(shard_gym("train", *training, "--out", folder / "dream-search", "--resume", *options))
     models = folder / "models"
     steps = ["--steps", sizes.steps] if sizes.steps else []
-    day.run(shard_gym("fit-cost-model", data, "--out", models, *steps))
+    day.run(shard_gym("fit-cost-model", data, "--out", models, *steps), day.left_s - REPORT_S)
     fitted = sorted(models.glob("*.safetensors"))
     given = ["--models", *fitted] if fitted else []
     pictures = [] if _has("matplotlib") else ["--no-pictures"]
     day.run(shard_gym("report-cost-model", data, *given, "--out", folder / "report", *pictures))
-    options = ["--option", f"cost_updates={sizes.steps}"] if sizes.steps else []
-    training = ["--agent", "dreamshard", "--suite", sizes.suite, "--data", data, "--no-evaluate"]
-    day.run(shard_gym("train", *training, "--out", folder / "dream-search", "--resume", *options))
     day.keep(FIT)
     return True
 
