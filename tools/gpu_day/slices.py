@@ -207,7 +207,8 @@ def fit(day: Day) -> bool:
     # What the race needs comes first; the networks are written one by one, so the report shows those that are done.
     options = ["--option", f"cost_updates={sizes.steps}"] if sizes.steps else []
     training = ["--agent", "dreamshard", "--suite", sizes.suite, "--data", data, "--no-evaluate"]
-    day.run(shard_gym("train", *training, "--out", folder / "dream-search", "--resume", *options))
+    if _trained(day) is None:
+        day.run(shard_gym("train", *training, "--out", folder / "dream-search", "--resume", *options))
     models = folder / "models"
     steps = ["--steps", sizes.steps] if sizes.steps else []
     day.run(shard_gym("fit-cost-model", data, "--out", models, *steps), day.left_s - REPORT_S)
@@ -241,9 +242,8 @@ def race(day: Day) -> bool:
 
 
 def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
-    trained = day.state / FIT / "dream-search"
-    finished = (trained / "agent.safetensors").exists()
-    entries = [*day.sizes.entries, *([f"dream-search={trained}"] if finished else [])]
+    trained = _trained(day)
+    entries = [*day.sizes.entries, *([f"dream-search={trained}"] if trained else [])]
     return day.run(
         shard_gym(
             "race",
@@ -256,6 +256,12 @@ def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
             *("--rounds", rounds),
         )
     )
+
+
+def _trained(day: Day) -> Path | None:
+    """The folder of the trained agent, if it is trained."""
+    folder = day.state / FIT / "dream-search"
+    return folder if (folder / "agent.safetensors").exists() else None
 
 
 def _tasks_of(race: Path) -> int:
