@@ -245,6 +245,8 @@ def _error(ratios: FloatArray) -> str:
 
 
 def _noise(race: Race) -> str:
+    if race.num_rounds < 2:
+        return "Each placement was measured in one round, so the noise is not known."
     costs = race.costs_ms()
     placed = costs[costs[:, :, 0] < race.penalties_ms]
     spread = np.abs(placed / np.median(placed, axis=1, keepdims=True) - 1.0).mean()
