@@ -199,7 +199,8 @@ class Facts(NamedTuple):
     """What a race does not tell.
 
     Attributes:
-        training: of each trained entry: seconds, and placements measured.
+        training: of each trained entry: placements measured for it, and the seconds of the training. What an earlier
+            training had measured took no time.
         estimates_ms: of each model that placements were searched under, by the entry that it made: the (N,) ms that it
             estimates for the placements of `RANDOM`, of the greedy heuristics, and its own; None without a placement.
     """
