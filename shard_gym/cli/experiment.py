@@ -95,7 +95,8 @@ class Hardware:
         budgets: numbers of placements to measure in training.
         seeds: number of seeds of everything that learns.
         tasks: number of test tasks, the first ones; 0 for all.
-        rounds: number of rounds of the race.
+        rounds: number of rounds of a race.
+        races: number of races of the same placements: a second one, at another time, checks the first.
         policy_iterations: training iterations of maskable-ppo, in place of its own number; for a trial.
         report_only: measure nothing; write the page again from the files beside it.
     """
@@ -108,6 +109,7 @@ class Hardware:
     seeds: int = 3
     tasks: int = 0
     rounds: int = 3
+    races: int = 1
     policy_iterations: OptionalInt = None
     report_only: bool = False
 
@@ -119,18 +121,18 @@ class Hardware:
         path, results = self.out / f"{name}.md", self.out / name
         _require_matplotlib(path)
         if self.report_only:
-            race, facts = hardware_report.read_results(results, study.test)
+            races, facts = hardware_report.read_results(results, study.test)
         else:
             with new_progress() as progress:
                 bar = progress.add_task("", total=None)
                 try:
-                    race = hardware.perform(study, lambda step: progress.update(bar, description=step))
+                    races = hardware.perform(study, lambda step: progress.update(bar, description=step))
                 except KeyboardInterrupt:
                     raise KeyboardInterrupt(f"Interrupted. {RESUME}") from None
-            facts = hardware.facts_of(study, race)
-            hardware_report.write_results(results, race, facts)
+            facts = hardware.facts_of(study, races[0])
+            hardware_report.write_results(results, races, facts)
         command = command_line("experiment", "hardware", **options)
-        hardware_report.write_page(path, results, race, facts, command)
+        hardware_report.write_page(path, results, races, facts, command)
         output().print(sentence(f"Written: {path}, {results}.", "dim"), soft_wrap=True)
 
 

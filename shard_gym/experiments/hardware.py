@@ -4,8 +4,8 @@ A folder of the study holds
 
 measurements.sqlite    what was measured in training
 training/NAME-seedK/   the training runs
-placements.json        the placements of all entries, by name
-race/                  the race, see `leaderboard.race_files`
+placements.json        the options of the study, and the placements of all entries, by name
+race/                  the race, see `leaderboard.race_files`; race-2/ and so on if it is repeated
 
 Each part is made once: a study that was stopped continues where it was, and measures nothing twice.
 """
@@ -33,7 +33,7 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.calibration import calibrated_profile
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import evaluate, score
 from shard_gym.experiments.study import DREAM_SEARCH, LOCAL_SEARCH, PAPER
 from shard_gym.hardware import HardwareProfile
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from shard_gym.agents.dreamshard.learner import DreamShardLearner
 
 MEASUREMENTS, TRAINING, PLACEMENTS, RACE = "measurements.sqlite", "training", "placements.json", "race"
+
+OPTIONS, PLACED = "options", "placements"
+"""Keys of the file of placements."""
 
 RANDOM, CALIBRATED, POLICY = "random", "local-search, calibrated", "maskable-ppo"
 
@@ -105,7 +108,8 @@ class HardwareStudy:
         budgets: numbers of placements that DreamShard is trained on, ascending.
         seeds: seeds of everything that learns.
         tasks: test tasks in the race, the first ones; 0 for all.
-        rounds: rounds of the race.
+        rounds: rounds of a race.
+        races: number of races, of the same placements.
         policy_iterations: training iterations of MaskablePPO; None for its own number.
 
     Raises:
@@ -120,11 +124,12 @@ class HardwareStudy:
     seeds: int = 3
     tasks: int = 0
     rounds: int = 3
+    races: int = 1
     policy_iterations: int | None = None
 
     def __post_init__(self) -> None:
-        checked_count("seeds", self.seeds)
-        checked_count("rounds", self.rounds)
+        for name in ("seeds", "rounds", "races"):
+            checked_count(name, getattr(self, name))
         for budget in self.budgets:
             for preset, options in PRESETS.items():
                 if budget < options().measurements or budget % options().measurements:
@@ -186,10 +191,20 @@ class HardwareStudy:
     def _dreamshard(self, preset: str, budget: int, seed: int) -> Agent:
         return self.learner(preset, budget, seed).agent()
 
-    def training(self, name: str) -> dict[str, float]:
-        """The progress of a finished training run: its seconds and true_cost_queries."""
+    def measured_in_training(self, name: str) -> int:
+        """Number of placements that were measured for an entry that is trained."""
         about: dict[str, float] = load_arrays(self.folder / TRAINING / name / AGENT, "agent")[1]["trained"]
-        return about
+        return int(about["true_cost_queries"])
+
+    @property
+    def same_placements(self) -> dict[str, str | int | None]:
+        """The options that change placements but not the names of their entries."""
+        return {
+            "suite": self.suite,
+            "device": self.device,
+            "tasks": len(self.test),
+            "policy_iterations": self.policy_iterations,
+        }
 
     def _trained(self, agent: str, name: str, seed: int, model: CostModel, options: Mapping[str, str | int]) -> Learner:
         suite = as_measured(load_suite(self.suite, "train"), measured.MeasuredCostModel(self.device))
@@ -202,60 +217,86 @@ class Facts(NamedTuple):
     """What a race does not tell.
 
     Attributes:
-        training: of each trained entry: placements measured for it, and the seconds of the training. What an earlier
-            training had measured took no time.
+        measured: of each trained entry the number of placements that were measured for it.
         estimates_ms: of each model that placements were searched under, by the entry that it made: the (N,) ms that it
             estimates for the placements of `RANDOM`, of the greedy heuristics, and its own; None without a placement.
     """
 
-    training: dict[str, dict[str, float]]
+    measured: dict[str, int]
     estimates_ms: dict[str, dict[str, list[float | None]]]
 
 
-def perform(study: HardwareStudy, on_step: OnStep = lambda step: None) -> Race:
-    """Train what is not trained yet, place the test tasks, and run the race, or what is left of it.
+def race_folder(number: int) -> str:
+    """Name of the folder of a race, from 0 up."""
+    return RACE if number == 0 else f"{RACE}-{number + 1}"
+
+
+def perform(study: HardwareStudy, on_step: OnStep = lambda step: None) -> list[Race]:
+    """Train what is not trained yet, place the test tasks, and run the races, or what is left of them.
 
     Raises:
         MeasurementError: the machine cannot measure; what was measured is kept.
         InvalidOptionError: the folder holds another study.
+        DamagedFileError: the placements in the folder cannot be read.
         UnwritablePathError: the folder cannot be written to.
         MissingExtraError: a package is not installed.
     """
-    path = study.folder / PLACEMENTS
-    kept: dict[str, list[list[int] | None]] = read_json(path) if path.exists() else {}
+    kept = _kept_placements(study)
     for name, agent in study.contestants():
         if name not in kept:
             on_step(f"{name}: training and placing")
             kept[name] = [each.placement for each in evaluate(agent(), study.test).tasks]
-            write_json(path, kept)
+            write_json(study.folder / PLACEMENTS, {OPTIONS: study.same_placements, PLACED: kept})
     placements = {name: [None if each is None else np.array(each) for each in own] for name, own in kept.items()}
-
-    def show(done: int, total: int) -> None:
-        on_step(f"race: {done:,} of {total:,} measurements")
-
+    races = []
     with study.measuring() as model:
-        return run_race(study.folder / RACE, study.test, placements, model, rounds=study.rounds, progress=show)
+        for folder in map(race_folder, range(study.races)):
+            show = partial(_show, on_step, folder)
+            races.append(
+                run_race(study.folder / folder, study.test, placements, model, rounds=study.rounds, progress=show)
+            )
+    return races
+
+
+def _show(on_step: OnStep, race: str, done: int, total: int) -> None:
+    on_step(f"{race}: {done:,} of {total:,} measurements")
+
+
+def _kept_placements(study: HardwareStudy) -> dict[str, list[list[int] | None]]:
+    """The placements that the folder of `study` holds, by entry."""
+    path = study.folder / PLACEMENTS
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or set(content) != {OPTIONS, PLACED}:
+        raise DamagedFileError(f"{path} does not hold the placements of a study. Delete it, and they are made again.")
+    other = {name: value for name, value in study.same_placements.items() if content[OPTIONS].get(name) != value}
+    if other:
+        name, value = next(iter(other.items()))
+        raise InvalidOptionError(
+            f"{study.folder} holds a study with {name}={content[OPTIONS].get(name)}, not {value}. Name another folder."
+        )
+    kept: dict[str, list[list[int] | None]] = content[PLACED]
+    return kept
 
 
 def facts_of(study: HardwareStudy, race: Race) -> Facts:
     """The facts of a study that was performed."""
-    training, estimates = {}, {}
+    counts, estimates = {}, {}
     makers: dict[str, Agent] = {LOCAL_SEARCH: LocalSearchAgent()}
     for seed in range(study.seeds):
         makers[seeded_name(CALIBRATED, seed)] = study.calibrated(seed)
         for preset, budget in product((DREAM_SEARCH, PAPER), study.budgets):
             name = seeded_name(method_name(preset, budget), seed)
-            trained = study.training(name)
-            training[name] = {"seconds": trained["seconds"], "measurements": trained["true_cost_queries"]}
+            counts[name] = study.measured_in_training(name)
             makers[name] = study.learner(preset, budget, seed).agent()
-        name = seeded_name(POLICY, seed)
-        training[name] = {"seconds": study.training(name)["seconds"], "measurements": 0}
+        counts[seeded_name(POLICY, seed)] = 0
     for name, agent in makers.items():
         estimates[name] = {
             entry: [_estimate(agent, task, own) for task, own in zip(study.test, race.placements[entry], strict=True)]
             for entry in (RANDOM, *PAPER_HEURISTICS, name)
         }
-    return Facts(training, estimates)
+    return Facts(counts, estimates)
 
 
 def _estimate(agent: Agent, task: Task, placement: Placement | None) -> float | None:

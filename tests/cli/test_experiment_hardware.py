@@ -63,12 +63,22 @@ def test_a_study_is_made_once_and_its_page_follows_from_the_raw_rounds(
     assert float(rows["paper-8"][1]) == pytest.approx(means["paper-8-seed0"], rel=1e-3)
 
     measured = len(machine.jobs)
-    raced = 2 * 2 * sum(each is not None for own in race.placements.values() for each in own)
+    raced = 2 * sum(each is not None for own in race.placements.values() for each in own)
     # dream-search-4 repeats what dream-search-8 measured; of paper-4, whose learning rate falls faster, half is new.
-    assert measured - raced <= 2 * (8 + 8 + 4)
+    assert 8 + 8 <= measured - raced <= 8 + 8 + 4
     assert run(*asked, "--runs", tmp_path / "runs").code == 0
     assert len(machine.jobs) == measured, "a study that is complete measures nothing"
+    outcome = run(*asked, "--runs", tmp_path / "runs", "--policy-iterations", 2)
+    assert outcome.code == 2
+    assert "holds a study with policy_iterations=1, not 2." in outcome.err.replace("\n", " ")
+    assert (out / "hardware-cpu.md").read_text() == page
+
+    assert run(*asked, "--runs", tmp_path / "runs", "--races", 2).code == 0
+    assert len(machine.jobs) == measured + raced, "the race alone is repeated"
+    page = (out / "hardware-cpu.md").read_text()
+    assert set(markdown_rows(page, "## The race again")) == set(rows)
     (out / "hardware-cpu.md").unlink()
+    asked = (*asked, "--races", 2)
     assert run(*asked, "--report-only").code == 0
     assert (out / "hardware-cpu.md").read_text() == page
 
