@@ -98,7 +98,7 @@ class Hardware:
         rounds: number of rounds of a race.
         races: number of races of the same placements: a second one, at another time, checks the first.
         policy_iterations: training iterations of maskable-ppo, in place of its own number; for a trial.
-        report_only: measure nothing; write the page again from the files beside it.
+        report_only: measure nothing; write the page of DEVICE again from the files beside it.
     """
 
     out: Path = Path("docs/results")
@@ -115,14 +115,14 @@ class Hardware:
 
     def run(self) -> None:
         """Train, race, and write the page."""
-        options = {name: value for name, value in vars(self).items() if name not in ("out", "runs", "report_only")}
-        study = hardware.HardwareStudy(self.runs, **options)
         name = f"hardware-{self.device}"
         path, results = self.out / f"{name}.md", self.out / name
         _require_matplotlib(path)
         if self.report_only:
-            races, facts = hardware_report.read_results(results, study.test)
+            races, facts = hardware_report.read_results(results)
         else:
+            options = {name: value for name, value in vars(self).items() if name not in ("out", "runs", "report_only")}
+            study = hardware.HardwareStudy(self.runs, **options)
             with new_progress() as progress:
                 bar = progress.add_task("", total=None)
                 try:
@@ -131,8 +131,7 @@ class Hardware:
                     raise KeyboardInterrupt(f"Interrupted. {RESUME}") from None
             facts = hardware.facts_of(study, races[0])
             hardware_report.write_results(results, races, facts)
-        command = command_line("experiment", "hardware", **options)
-        hardware_report.write_page(path, results, races, facts, command)
+        hardware_report.write_page(path, results, races, facts)
         output().print(sentence(f"Written: {path}, {results}.", "dim"), soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -160,6 +161,10 @@ def _first(suite: TaskSuite, count: int) -> TaskSuite:
     return suite if count in (0, len(suite)) else TaskSuite(suite.name, suite.tasks[:count], suite.split)
 
 
+def _interval(ends: tuple[float, float], shown: Callable[[float], str]) -> str:
+    return "-".join(map(shown, ends)) if ends[0] < ends[1] else NONE
+
+
 def print_race(race: Race) -> None:
     """Print the results, the cheapest entry first, and how far the rounds differ."""
     results, console = race.results(), output()
@@ -173,9 +178,9 @@ def print_race(race: Race) -> None:
         table.add_row(
             sentence(each.entry),
             format_ms(each.mean_ms),
-            "-".join(map(format_ms, each.interval_ms)),
+            _interval(each.interval_ms, format_ms),
             f"{each.ratio:.3f}",
-            "-".join(f"{ratio:.3f}" for ratio in each.ratio_interval),
+            _interval(each.ratio_interval, "{:.3f}".format),
             NONE if each.beats_next is None else f"{each.beats_next:.0%}",
             str(each.failures) if each.failures else NONE,
         )

@@ -13,11 +13,11 @@ Each part is made once: a study that was stopped continues where it was, and mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.calibration import calibrated_profile
+from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError
@@ -197,12 +198,19 @@ class HardwareStudy:
         return int(about["true_cost_queries"])
 
     @property
-    def same_placements(self) -> dict[str, str | int | None]:
-        """The options that change placements but not the names of their entries."""
+    def options(self) -> dict[str, Any]:
+        """What is compared, by the name of the attribute."""
+        return {name: value for name, value in asdict(self).items() if name != "folder"}
+
+    @property
+    def placed_alike(self) -> dict[str, str | int | None]:
+        """What changes placements, but not the names of their entries."""
         return {
             "suite": self.suite,
-            "device": self.device,
+            "SHA-256": load_suite(self.suite, "test").sha256,
             "tasks": len(self.test),
+            "device": self.device,
+            "largest budget": self.budgets[-1],
             "policy_iterations": self.policy_iterations,
         }
 
@@ -217,11 +225,13 @@ class Facts(NamedTuple):
     """What a race does not tell.
 
     Attributes:
+        options: of the study, see `HardwareStudy.options`.
         measured: of each trained entry the number of placements that were measured for it.
         estimates_ms: of each model that placements were searched under, by the entry that it made: the (N,) ms that it
             estimates for the placements of `RANDOM`, of the greedy heuristics, and its own; None without a placement.
     """
 
+    options: dict[str, Any]
     measured: dict[str, int]
     estimates_ms: dict[str, dict[str, list[float | None]]]
 
@@ -241,20 +251,24 @@ def perform(study: HardwareStudy, on_step: OnStep = lambda step: None) -> list[R
         UnwritablePathError: the folder cannot be written to.
         MissingExtraError: a package is not installed.
     """
-    kept = _kept_placements(study)
-    for name, agent in study.contestants():
-        if name not in kept:
-            on_step(f"{name}: training and placing")
-            kept[name] = [each.placement for each in evaluate(agent(), study.test).tasks]
-            write_json(study.folder / PLACEMENTS, {OPTIONS: study.same_placements, PLACED: kept})
-    placements = {name: [None if each is None else np.array(each) for each in own] for name, own in kept.items()}
-    races = []
-    with study.measuring() as model:
-        for folder in map(race_folder, range(study.races)):
-            show = partial(_show, on_step, folder)
-            races.append(
-                run_race(study.folder / folder, study.test, placements, model, rounds=study.rounds, progress=show)
-            )
+    study.folder.mkdir(parents=True, exist_ok=True)
+    with exclusive_access(study.folder):
+        kept = _kept_placements(study)
+        for name, agent in study.contestants():
+            if name not in kept:
+                on_step(f"{name}: training and placing")
+                kept[name] = [each.placement for each in evaluate(agent(), study.test).tasks]
+                write_json(study.folder / PLACEMENTS, {OPTIONS: study.placed_alike, PLACED: kept})
+        placements = {
+            name: [None if each is None else np.array(each) for each in kept[name]] for name, _ in study.contestants()
+        }
+        races = []
+        with study.measuring() as model:
+            for folder in map(race_folder, range(study.races)):
+                show = partial(_show, on_step, folder)
+                races.append(
+                    run_race(study.folder / folder, study.test, placements, model, rounds=study.rounds, progress=show)
+                )
     return races
 
 
@@ -270,12 +284,12 @@ def _kept_placements(study: HardwareStudy) -> dict[str, list[list[int] | None]]:
     content = read_json(path)
     if not isinstance(content, dict) or set(content) != {OPTIONS, PLACED}:
         raise DamagedFileError(f"{path} does not hold the placements of a study. Delete it, and they are made again.")
-    other = {name: value for name, value in study.same_placements.items() if content[OPTIONS].get(name) != value}
-    if other:
-        name, value = next(iter(other.items()))
-        raise InvalidOptionError(
-            f"{study.folder} holds a study with {name}={content[OPTIONS].get(name)}, not {value}. Name another folder."
-        )
+    for name, value in study.placed_alike.items():
+        if content[OPTIONS].get(name) != value:
+            raise InvalidOptionError(
+                f"{study.folder} holds a study whose {name} is {content[OPTIONS].get(name)}, not {value}. Name another "
+                "folder."
+            )
     kept: dict[str, list[list[int] | None]] = content[PLACED]
     return kept
 
@@ -290,13 +304,12 @@ def facts_of(study: HardwareStudy, race: Race) -> Facts:
             name = seeded_name(method_name(preset, budget), seed)
             counts[name] = study.measured_in_training(name)
             makers[name] = study.learner(preset, budget, seed).agent()
-        counts[seeded_name(POLICY, seed)] = 0
     for name, agent in makers.items():
         estimates[name] = {
             entry: [_estimate(agent, task, own) for task, own in zip(study.test, race.placements[entry], strict=True)]
             for entry in (RANDOM, *PAPER_HEURISTICS, name)
         }
-    return Facts(counts, estimates)
+    return Facts(study.options, counts, estimates)
 
 
 def _estimate(agent: Agent, task: Task, placement: Placement | None) -> float | None:

@@ -156,7 +156,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
         "gap to best": "" if ranked.gap is None else f"{100 * ranked.gap:+.2f}%",
-        "to the cheapest": f"{ratio:.3f} ({ratios[0]:.3f} to {ratios[1]:.3f})" if ratio and ratios else "",
+        "to the cheapest": "" if ratio is None or ratios is None else _ratio(ratio, *ratios),
         "beats next": "" if over is None else f"{over:.2f}",
         "failed": str(ranked.verified.failures),
         "plan ms": _ms(1e3 * entry.planning.seconds),
@@ -170,6 +170,10 @@ def _name(verified: VerifiedEntry) -> str:
     """The name, with its link if it has one."""
     name, link = escaped(verified.entry.name), verified.entry.link
     return f"[{name}]({link})" if link else name
+
+
+def _ratio(ratio: float, low: float, high: float) -> str:
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})" if low < high else f"{ratio:.3f}"
 
 
 def _ms(value: float) -> str:

@@ -2,8 +2,8 @@
 
 In each round, every task is measured with the placement of each entry, one after the other, in an order that is drawn
 anew. So what slows the machine for a while slows all entries, and differences within a round and task are fair. The
-cost of a task is the median over the rounds. Intervals are paired: a bootstrap sample draws tasks, the same for all
-entries.
+cost of a task is the median over the rounds. Intervals come from bootstraps over tasks, the same for all entries: the
+median of a task's rounds has the noise of its measurements, so drawing tasks covers that noise, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.leaderboard.statistics import NUM_SAMPLES, percentile_interval
+from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
 from shard_gym.placement import Placement
 from shard_gym.tasks import TaskSuite
 
@@ -66,9 +66,9 @@ class Result:
     Attributes:
         entry: its name.
         mean_ms: mean over the tasks of the median over the rounds; a task that failed costs its penalty.
-        interval_ms: its 95% interval, over tasks.
+        interval_ms: its 95% interval, over tasks; the mean twice below `MIN_TASKS` tasks.
         ratio: mean cost divided by that of the cheapest entry.
-        ratio_interval: its 95% interval; paired, so it is narrower than the intervals of the means.
+        ratio_interval: its 95% interval, see `intervals_to_first`; the ratio twice below `MIN_TASKS` tasks.
         beats_next: share of the tasks and rounds in which it costs less than the next entry; None for the last.
         failures: tasks without a placement, or whose placement could not be measured.
     """
@@ -137,7 +137,8 @@ class Race:
         medians = np.median(costs, axis=2)
         order = np.argsort(medians.mean(axis=1), kind="stable")
         names, costs, medians = names[order], costs[order], medians[order]
-        means, sampled = medians.mean(axis=1), _bootstrapped_means(medians)
+        means, ratios = medians.mean(axis=1), intervals_to_first(medians)
+        known = medians.shape[1] >= MIN_TASKS
         results = []
         for place, name in enumerate(names.tolist()):
             own = costs[place]
@@ -147,9 +148,9 @@ class Race:
                 Result(
                     name,
                     float(means[place]),
-                    percentile_interval(sampled[place]),
+                    mean_interval(medians[place][None]) if known else (float(means[place]),) * 2,
                     float(means[place] / means[0]),
-                    percentile_interval(sampled[place] / sampled[0]),
+                    (float(means[place] / means[0]),) * 2 if ratios is None else tuple(ratios[place].tolist()),
                     beats,
                     sum(each is None for each in self.measured_placements(name)),
                 )
@@ -163,13 +164,3 @@ def cost_of(phases_ms: FloatArray) -> float:
     A collective starts when the last device is ready, so each phase takes as long as its slowest device.
     """
     return float(np.median(phases_ms, axis=0).max(axis=0).sum())
-
-
-def _bootstrapped_means(medians: FloatArray) -> FloatArray:
-    """(E, B) mean costs of bootstrap samples of (E, N) costs: tasks are drawn, the same for all entries.
-
-    The median of a task's rounds has the noise of its measurements, so drawing tasks covers that noise, too.
-    """
-    tasks = medians.shape[1]
-    drawn = np.random.default_rng(0).integers(tasks, size=(NUM_SAMPLES, tasks))
-    return np.asarray(medians[:, drawn].mean(axis=2))

@@ -42,6 +42,11 @@
     );
   }
 
+  /** A ratio and its interval, if that has a width. */
+  function ratioCell(ratio, [low, high]) {
+    return format.ratio(ratio) + (low < high ? ` (${format.ratio(low)}\u2013${format.ratio(high)})` : "");
+  }
+
   function failuresCell(entry, tasks) {
     if (!entry.failures) return "0";
     const of = entry.seeds * tasks;
@@ -108,7 +113,7 @@
       words: "Ratio to the cheapest",
       track: "measured",
       value: (e) => e.ratio,
-      cell: (e) => `${format.ratio(e.ratio)} (${e.ratio_interval.map(format.ratio).join("\u2013")})`,
+      cell: (e) => ratioCell(e.ratio, e.ratio_interval),
       number: true,
     },
     {
