@@ -199,8 +199,9 @@ def _costs(race: Race, facts: Facts) -> Iterable[str]:
     yield (
         f"`vs greedy` compares the mean cost with that of `{greedy.name}`, the cheapest of the four greedy heuristics "
         f"in this race, and `vs search` with `{LOCAL_SEARCH}`. Intervals are 95%, from a paired bootstrap over tasks "
-        "and seeds; where seeds differ more than tasks, three of them make it too narrow. `cheaper` is the share of the "
-        "tasks (and seeds) in which the method costs less than that heuristic. `measured` is the number of placements that were measured to train it, those of others included."
+        "and seeds; where seeds differ more than tasks, three of them make it too narrow. `cheaper` is the share of "
+        "the tasks (and seeds) in which the method costs less than that heuristic. `measured` is the number of "
+        "placements that were measured to train it, those of others included."
     )
     rows = []
     for method in sorted(methods.values(), key=lambda each: each.mean_ms):
