@@ -156,14 +156,18 @@ def main() -> None:
             f"random placements of `{SUITE}`, each measured {counted(options.rounds, 'time')} in turn.",
             "## Other programs",
             "The worker has a CPU of its own as long as there are enough. What runs on that CPU, too, takes "
-            "turns with it; what runs on another one shares only caches and memory.",
+            "turns with it; what runs on another one shares only caches and memory. Costs were measured once without "
+            "other programs, then once beside each: a ratio that is as near to 1 as the differences beside it are "
+            "large shows nothing.",
             noise(model, options.rounds),
             "## Caches",
-            "A fused operator runs table after table. A load costs more than its halves where the rows of the whole, "
-            "with their optimizer state, no longer stay in a cache from one iteration to the next.",
+            "A fused operator runs table after table. A load costs less than its halves together where it saves the "
+            "fixed cost of a second call, and more where the rows of the whole, with their optimizer state, no longer "
+            "stay in a cache from one iteration to the next.",
             halves(model, max(options.rounds // 2, 3)),
             "Copies of a table have rows of their own. Without caches, k copies would cost k times as much as one. "
-            "Forward / backward, against one table:",
+            "Rows that fit in a cache cost as much as they are many, not as they are wide: narrow ones are dear for "
+            "their bytes. Forward / backward, against one table:",
             copies(model, max(options.rounds // 2, 3)),
         ]
     write_atomically(options.out / "measurement-noise-cpu.md", ("\n\n".join(blocks) + "\n").encode())

@@ -71,9 +71,9 @@ class CpuShare:
                     claimed.append(cpu)
         if len(claimed) < wanted:
             warnings.warn(
-                f"Another program measures on this machine: {counted(len(usable) - len(claimed), 'CPU')} of the "
-                f"{len(usable)} that this process may use are taken, and {wanted} are needed. Both programs measure "
-                "wrong times; wait until the other one is done.",
+                f"Another program measures on this machine: it leaves {counted(len(claimed), 'CPU')} of the "
+                f"{len(usable)} that this process may use, and {wanted} are needed. Both programs measure wrong times; "
+                "wait until the other one is done.",
                 stacklevel=2,
             )
         if threads <= len(usable):

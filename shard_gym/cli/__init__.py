@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib import import_module
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: after the help of a command, or when its arguments do not parse.
     """
+    if argv is None:
+        warnings.showwarning = _show_warning
     args = list(sys.argv[1:] if argv is None else argv)
     if args == ["--version"]:
         print(PROG, version(PROG))
@@ -74,6 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    """A warning as a sentence on standard error, without the line of code that raised it."""
+    errors().print(sentence(str(message), "yellow"), soft_wrap=True)
 
 
 def _run(name: str, args: Sequence[str]) -> int:

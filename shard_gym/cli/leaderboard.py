@@ -21,7 +21,7 @@ from shard_gym.leaderboard.ranking import improvements, load_leaderboards, updat
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder
+from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
@@ -97,6 +97,8 @@ class Submit:
         if findings:
             return _print_findings(findings, "The entry was not written")
         _print(f"Written and verified: {folder.path}.")
+        if folder.track == MEASURED:
+            _print("A race of a maintainer measures the placements of seed 0; until then it is listed as not raced.")
         _print("\nNext: shard-gym leaderboard render", "dim")
         return 0
 

@@ -111,7 +111,8 @@ def train(
     evaluating = command_line("evaluate", agent=out, suite=suite)
     if cost.measures:
         rivals = [str(out), REFERENCE, *PAPER_HEURISTICS]
-        evaluating = command_line("race", suite=suite, entry=rivals, out="runs/race")
+        measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}
+        evaluating = command_line("race", suite=suite, entry=rivals, **measuring, out="runs/race")
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
 

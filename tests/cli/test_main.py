@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def test_arguments_that_do_not_parse_exit_with_2(run) -> None:
     assert run("place").code == 2
 
 
+def test_a_warning_is_a_sentence_without_the_line_that_raised_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warns() -> None:
+        warnings.warn("The machine is busy.", stacklevel=1)
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr("shard_gym.cli.suites.suites", warns)
+    monkeypatch.setattr(sys, "argv", ["shard-gym", "suites"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        cli.main()
+    assert capsys.readouterr().err == "The machine is busy.\n"
+
+
 def test_only_our_own_errors_lose_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ValueError("a bug")
@@ -52,6 +68,7 @@ def test_only_our_own_errors_lose_their_traceback(monkeypatch: pytest.MonkeyPatc
 def test_ctrl_c_is_one_line_and_exit_code_130_and_leaves_no_file(tmp_path: Path) -> None:
     script = """
 import sys
+import warnings
 from shard_gym.agents import RandomAgent
 from shard_gym.cli import main
 class Slow(RandomAgent):
@@ -127,6 +144,7 @@ def test_a_reader_that_stops_early_gets_no_traceback() -> None:
 def test_listing_suites_imports_no_large_package() -> None:
     script = """
 import sys
+import warnings
 from shard_gym.cli import main
 code = main(["suites"])
 print([name for name in ("torch", "matplotlib", "stable_baselines3", "scipy") if name in sys.modules], code)
