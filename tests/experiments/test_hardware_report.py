@@ -85,8 +85,8 @@ def test_the_page_has_the_numbers_of_the_race_and_of_the_facts(random_task: Any,
     errors = markdown_rows(text, "## Does the search exploit the model?")
     assert errors["dream-search-100"] == ["50.0% (-50.0%)", "12.5% (+12.5%)", "50.0% (-50.0%)"]
     assert "- `dream-search-100`: -15.0% against `lookup-greedy` (" in text
-    # Of 14 pairs of measurements one differs, by 2 of 21 ms.
-    assert f"have a standard deviation of {np.sqrt((2 / np.sqrt(2) / 21) ** 2 / 14):.1%}" in text
+    # Of 16 pairs of measurements one differs, by 2 of 21 ms.
+    assert f"have a standard deviation of {np.sqrt((2 / np.sqrt(2) / 21) ** 2 / 16):.1%}" in text
     assert "shard-gym experiment hardware --suite two --budgets 100 --seeds 2\n" in text
 
 
