@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from shard_gym.cost_models import attempts
@@ -14,7 +16,7 @@ def test_what_may_succeed_later_is_tried_twice(
     error: type[MeasurementError], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(attempts.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     outcomes = [error("The first time."), error("The second time.")]
     with pytest.raises(error, match="second" if calls == 2 else "first"):
         tried_twice(lambda: _raise(outcomes.pop(0)))
