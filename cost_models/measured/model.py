@@ -58,15 +58,6 @@ def penalty_ms(tables: Tables, topology: Topology) -> float:
     return PENALTY_MARGIN * AnalyticalCostModel().penalty_ms(tables, topology)
 
 
-def could_be_fingerprint(fingerprint: str, layouts: str | Sequence[str]) -> bool:
-    """Whether a `MeasuredCostModel` of this version, which measured in these layouts, can have this fingerprint."""
-    resolved = [layouts] if isinstance(layouts, str) else list(layouts)
-    asked = "|".join(map(re.escape, {LAYOUTS[0], "+".join(resolved)}))
-    known = bool(resolved) and set(resolved) <= set(LAYOUTS[1:])
-    pattern = f"{MeasuredCostModel.name}-v{MeasuredCostModel.version}-({asked})-[0-9a-f]{{{DIGEST_LENGTH}}}"
-    return known and re.fullmatch(pattern, fingerprint) is not None
-
-
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
     """The measured cost of one placement.
@@ -218,6 +209,16 @@ class MeasuredCostModel(CostModel):
     def _fingerprint(self, settings: Mapping[str, Any]) -> str:
         layouts = settings["layout"] if isinstance(settings["layout"], str) else "+".join(settings["layout"])
         return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings])}"
+
+    @classmethod
+    def can_have_fingerprint(cls, fingerprint: str, layouts: str | Sequence[str]) -> bool:
+        """Whether a model of this version, which measured in these layouts, can have this fingerprint."""
+        measured_in = [layouts] if isinstance(layouts, str) else list(layouts)
+        if not measured_in or not set(measured_in) <= {PARALLEL, SEQUENTIAL}:
+            return False
+        asked = "|".join(map(re.escape, ("auto", "+".join(measured_in))))
+        pattern = f"{cls.name}-v{cls.version}-({asked})-[0-9a-f]{{{DIGEST_LENGTH}}}"
+        return re.fullmatch(pattern, fingerprint) is not None
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement, see `penalty_ms`."""

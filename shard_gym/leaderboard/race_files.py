@@ -19,7 +19,7 @@ import numpy as np
 from shard_gym.checks import is_integer
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
-from shard_gym.cost_models.measured.model import could_be_fingerprint, penalty_ms
+from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import parse_json, read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
@@ -292,7 +292,7 @@ def _check_facts(race: Race) -> None:
     given = race.penalties_ms
     if given.shape != (len(penalties),) or not np.allclose(given, penalties, rtol=TOLERANCE, atol=0.0):
         raise ValueError(f"penalties_ms must be those of the tasks, {short_repr(penalties)}")
-    if not could_be_fingerprint(race.cost_model, race.settings["layout"]):
+    if not MeasuredCostModel.can_have_fingerprint(race.cost_model, race.settings["layout"]):
         raise ValueError(f"no cost model of this version in this layout is {short_repr(race.cost_model)}")
 
 
