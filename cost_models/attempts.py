@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from shard_gym.errors import DeviceMemoryError, MeasurementError
+from shard_gym.errors import DeviceMemoryError, MeasurementError, MemoryInUseError
 
 MAX_FAILURES = 5
 """Placements in a row that cannot be measured, after which the cause is not the placements."""
+
+MEMORY_WAIT_S = 2.0
+"""Before the second attempt, when other programs use the memory: at once they would still do."""
 
 Result = TypeVar("Result")
 
 
 def tried_twice(measure: Callable[[], Result]) -> Result:
-    """What `measure` returns; if a measurement fails in it, but not for want of memory, it is called once more.
+    """What `measure` returns; if a measurement fails in it, it is called once more.
+
+    Not so if the device has too little memory; if other programs use it, the second attempt is `MEMORY_WAIT_S` later.
 
     Raises:
-        MeasurementError: it failed both times, or for want of memory.
+        MeasurementError: it failed both times, or the device has too little memory.
     """
     try:
+        return measure()
+    except MemoryInUseError:
+        time.sleep(MEMORY_WAIT_S)
         return measure()
     except DeviceMemoryError:
         raise

@@ -91,6 +91,10 @@ class DeviceMemoryError(MeasurementError):
     """A device has too little memory for its tables, their lookups or the exchanged outputs."""
 
 
+class MemoryInUseError(DeviceMemoryError):
+    """The memory would suffice, but programs use too much of it now; the same measurement may succeed later."""
+
+
 class UnwritablePathError(ShardGymError, OSError):
     """A file cannot be written to the requested path."""
 

@@ -78,8 +78,8 @@ class Learner(ABC):
     def true_cost(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate | None:
         """The true cost of a valid placement; None if it cannot be measured.
 
-        A measurement that fails is tried again, unless the memory does not suffice. That the first placement fails, or
-        more placements than not, is an error of the machine.
+        A measurement that fails is tried again, unless the device has too little memory. That the first placement
+        fails, or more placements than not, is an error of the machine.
 
         Raises:
             MeasurementError: see there.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.measured.job import Job
-from shard_gym.errors import DeviceMemoryError
-from shard_gym.system import available_memory
+from shard_gym.errors import DeviceMemoryError, MemoryInUseError
+from shard_gym.system import available_memory, usable_memory
 from shard_gym.text import format_bytes
 
 INDEX_BYTES = 8
@@ -43,17 +43,22 @@ def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: in
     """Refuse jobs on a CPU that need more memory together, with the processes to start, than there is.
 
     Raises:
-        DeviceMemoryError: they do; the message names the largest job.
+        DeviceMemoryError: they do; the message names the largest job. It is a `MemoryInUseError` if the whole memory of
+            the machine, or of its container, would suffice.
     """
-    available, needed = available_memory(), [needed_bytes(job) for job in jobs]
+    available, usable, needed = available_memory(), usable_memory(), [needed_bytes(job) for job in jobs]
     total = sum(needed) + new_workers * WORKER_BYTES
     if available is None or total <= available:
         return
     largest = int(np.argmax(needed))
-    raise DeviceMemoryError(
+    ways = ["Take a task with fewer or smaller tables", "measure with a smaller batch_size"]
+    if len(jobs) > 1:  # one process stands for all devices already if there is one job
+        ways.append("pass layout='sequential' to let one process stand for all devices")
+    if in_use := total <= usable:
+        ways.append("end other programs")
+    raise (MemoryInUseError if in_use else DeviceMemoryError)(
         f"This placement needs {format_bytes(total)} of memory, of which {format_bytes(needed[largest])} are for "
         f"{subjects[largest]} and {format_bytes(new_workers * WORKER_BYTES)} for starting processes, but only "
-        f"{format_bytes(available)} are available on this machine, or in its container. Take a task with fewer or "
-        "smaller tables, measure with a smaller batch_size, or pass layout='sequential' to let one process stand for "
-        "all devices."
+        f"{format_bytes(available)} are available on this machine, or in its container. {', '.join(ways[:-1])}, "
+        f"or {ways[-1]}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -41,12 +42,20 @@ are fewer GPUs (or CPUs) than devices, else `parallel`."""
 PENALTY_MARGIN = 10.0
 """A penalty must exceed measured costs, which have no upper bound; this many times the estimate's bound should."""
 
+DIGEST_LENGTH = 24
+"""Hexadecimal digits of a hash in a fingerprint."""
+
 IQR = (25.0, 75.0)
 
 LATE = (
     "The program could not stay ahead of the GPU in some iterations, so their times contain the time of Python; "
     "Measurement.late counts them. Other programs may use the CPUs, or FBGEMM waits for the GPU within an iteration."
 )
+
+
+def penalty_ms(tables: Tables, topology: Topology) -> float:
+    """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
+    return PENALTY_MARGIN * AnalyticalCostModel().penalty_ms(tables, topology)
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,6 @@ class MeasuredCostModel(CostModel):
         if self.recorded is not None:
             require_unpacked(self.recorded)
         self.machine: Machine = this_machine(device)
-        self.analytical = AnalyticalCostModel()
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
         self._timings: list[Timing] = []  # what workers answered about the placement that is measured
@@ -202,9 +210,19 @@ class MeasuredCostModel(CostModel):
         layouts = settings["layout"] if isinstance(settings["layout"], str) else "+".join(settings["layout"])
         return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings])}"
 
+    @classmethod
+    def can_have_fingerprint(cls, fingerprint: str, layouts: str | Sequence[str]) -> bool:
+        """Whether a model of this version, which measured in these layouts, can have this fingerprint."""
+        measured_in = [layouts] if isinstance(layouts, str) else list(layouts)
+        if not measured_in or not set(measured_in) <= {PARALLEL, SEQUENTIAL}:
+            return False
+        asked = "|".join(map(re.escape, ("auto", "+".join(measured_in))))
+        pattern = f"{cls.name}-v{cls.version}-({asked})-[0-9a-f]{{{DIGEST_LENGTH}}}"
+        return re.fullmatch(pattern, fingerprint) is not None
+
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
-        return PENALTY_MARGIN * self.analytical.penalty_ms(tables, topology)
+        """Ms charged for a task without a valid placement, see `penalty_ms`."""
+        return penalty_ms(tables, topology)
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
         """Measure a checked (T,) placement, or what of it was not measured before.
@@ -359,4 +377,4 @@ def _subject(device: int, part: Tables | None) -> str:
 
 def _digest(what: Any) -> str:
     text = json.dumps(what, sort_keys=True, default=np.ndarray.tolist)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

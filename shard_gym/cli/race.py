@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,7 @@ from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.io.files import read_json
 from shard_gym.leaderboard import store
-from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race import Race, check_names
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
@@ -48,7 +49,7 @@ def race(
 
     The same command continues a race that was stopped. Needs FBGEMM.
 
-    A placement that cannot be measured is charged its penalty in this race.
+    A task that an entry fails costs it more than it costs any other entry.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
@@ -70,25 +71,26 @@ def race(
     model = measured.MeasuredCostModel(device, layout=layout, batch_size=batch_size, iterations=iterations)
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
     placements = _from_leaderboard(leaderboard, suite) if leaderboard else {}
-    for each in entry:
-        name, source = _named(each)
-        if name in placements:
-            raise InvalidOptionError(f"Two entries are named {name!r}; name one with --entry OTHER={source}.")
-        placements[name] = placements_of(source, raced, seed)
+    named = [_named(each) for each in entry]
+    check_names([*placements, *(name for name, _ in named)])
+    placements |= {name: placements_of(source, raced, seed) for name, source in named}
     warn_of_load()
     progress = new_progress()
     bar = progress.add_task("measuring", total=None)
+    counts = []
+
+    def show(number: int, total: int) -> None:
+        counts.append(number)
+        progress.update(bar, completed=number, total=total)
+
     with model, progress:
-        done = run_race(
-            out,
-            raced,
-            placements,
-            model,
-            rounds=rounds,
-            progress=lambda number, total: progress.update(bar, completed=number, total=total),
-        )
+        done = run_race(out, raced, placements, model, rounds=rounds, progress=show)
     print_race(done)
-    output().print(sentence(f"\nWritten to {out / store.RACE}.", "dim"), soft_wrap=True)
+    ended = f"Written to {out / store.RACE}."
+    if counts[0] == len(done.measurements):
+        had = f"{out} has {counted(done.num_rounds, 'round')} of this race already"
+        ended = f"Nothing was measured: {had}. For more of them, raise --rounds."
+    output().print(sentence(f"\n{ended}", "dim"), soft_wrap=True)
 
 
 def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | None]:
@@ -144,12 +146,17 @@ def _from_file(path: Path, suite: TaskSuite) -> list[Placement | None]:
 def _named(entry: str) -> tuple[str, str]:
     """The name of an entry, and what makes its placements.
 
+    A folder has its name, and a file its own without the suffix: runs/lr0.1 is "lr0.1", and plans.json is "plans".
+
     Raises:
         InvalidOptionError: the name before the = is empty, or nothing is behind it.
     """
     name, equals, source = entry.partition("=")
-    if not equals or Path(entry).exists():
-        return (Path(entry).stem if Path(entry).exists() else entry), entry
+    if os.path.exists(entry):  # Path.exists raises OSError where a name is too long for a file
+        path = Path(os.path.abspath(entry))  # of "." and "..", too
+        return (path.name if path.is_dir() else path.stem), entry
+    if not equals:
+        return entry, entry
     if not name or not source:
         raise InvalidOptionError(f"--entry {entry!r} wants NAME=AGENT; leave the = out for the agent's own name.")
     return name, source
@@ -185,13 +192,14 @@ def print_race(race: Race) -> None:
             str(each.failures) if each.failures else NONE,
         )
     print_table(console, table)
+    costs, names = race.costs_ms(), list(race.placements)
     for failed in race.unmeasured[:MAX_FAILURES_SHOWN]:
         task = race.suite[failed.task].name
-        console.print(sentence(f"\n{failed.entry} failed on {task}, charged with its penalty: {failed.reason}", "red"))
+        charge = format_ms(costs[names.index(failed.entry), failed.task, 0])
+        console.print(sentence(f"\n{failed.entry} failed on {task}, charged with {charge} ms: {failed.reason}", "red"))
     if len(race.unmeasured) > MAX_FAILURES_SHOWN:
         console.print(sentence(f"and {len(race.unmeasured) - MAX_FAILURES_SHOWN} more.", "red"))
-    costs = race.costs_ms()
-    placed = costs[costs[:, :, 0] < race.penalties_ms]  # (n, R)
+    placed = costs[~race.failed]  # (n, R)
     if race.num_rounds < 2 or not len(placed):
         return
     print_spread("The rounds of a placement", spread_of_rounds(placed), "rounds")

@@ -2,25 +2,34 @@
 
 In each round, every task is measured with the placement of each entry, one after the other, in an order that is drawn
 anew. So what slows the machine for a while slows all entries, and differences within a round and task are fair. The
-cost of a task is the median over the rounds. Intervals come from bootstraps over tasks, the same for all entries: the
-median of a task's rounds has the noise of its measurements, so drawing tasks covers that noise, too.
+cost of a task is the median over the rounds; a task that an entry fails costs it more than it costs any entry that does
+not. Intervals come from bootstraps over tasks, the same for all entries: the median of a task's rounds has the noise of
+its measurements, so drawing tasks covers that noise, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
 from shard_gym.placement import Placement
 from shard_gym.tasks import TaskSuite
 
 Placements = Mapping[str, Sequence[Placement | None]]
 """For each entry its placements of all tasks, in the order of the suite; None where it found none."""
+
+FAILURE_MARGIN = 2.0
+"""A failed task costs at least this many times the largest cost that was measured in it."""
+
+MAX_NAME = 64
+"""Characters of the name of an entry, and of a folder of the leaderboards."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A placement that could not be measured, twice. It is not measured again, and its task costs its penalty.
+    """A placement that could not be measured, twice, in the first round. It is not measured again; its task failed.
 
     Attributes:
-        round: the round in which that was found.
+        round: 0; a placement that was measured once is never given up.
         task: the task's number in the suite.
         entry: the entry's name.
         reason: why.
@@ -65,7 +74,7 @@ class Result:
 
     Attributes:
         entry: its name.
-        mean_ms: mean over the tasks of the median over the rounds; a task that failed costs its penalty.
+        mean_ms: mean over the tasks of the median over the rounds; `Race.costs_ms` says what a failed task costs.
         interval_ms: its 95% interval, over tasks; the mean twice below `MIN_TASKS` tasks.
         ratio: mean cost divided by that of the cheapest entry.
         ratio_interval: its 95% interval, see `intervals_to_first`; the ratio twice below `MIN_TASKS` tasks.
@@ -93,7 +102,7 @@ class Race:
         settings: how it measured, by name of the setting.
         placements: of each entry.
         measurements: in the order in which they were made.
-        penalties_ms: (N,) ms of a task that failed.
+        penalties_ms: (N,) ms that a task that failed costs at least.
         unmeasured: placements that could not be measured, in the order in which that was found.
     """
 
@@ -113,21 +122,33 @@ class Race:
 
     def measured_placements(self, entry: str) -> list[Placement | None]:
         """An entry's placements of all tasks; None also where one could not be measured."""
-        failed = {each.task for each in self.unmeasured if each.entry == entry}
-        return [None if task in failed else each for task, each in enumerate(self.placements[entry])]
+        failed = self.failed[list(self.placements).index(entry)]
+        return [None if lost else each for lost, each in zip(failed, self.placements[entry], strict=True)]
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """(E, N) bool, the tasks without a placement of an entry, or whose placement could not be measured."""
+        names = list(self.placements)
+        failed = np.zeros((len(names), len(self.suite)), bool)
+        for own, placements in zip(failed, self.placements.values(), strict=True):
+            own[:] = [each is None for each in placements]
+        for each in self.unmeasured:
+            failed[names.index(each.entry), each.task] = True
+        return failed
 
     def costs_ms(self) -> FloatArray:
         """(E, N, R) ms of each entry, task and complete round: the sum over the phases of the slowest median.
 
-        A task that failed costs its penalty in all rounds.
+        A task that failed costs the same in all rounds: its penalty, or `FAILURE_MARGIN` times the largest cost that
+        any entry had in that task in any round, whichever is greater. The penalty is a multiple of an estimate, and
+        measured costs have no bound.
         """
-        names = list(self.placements)
-        costs = np.repeat(np.tile(self.penalties_ms, (len(names), 1))[..., None], self.num_rounds, axis=2)
+        names, failed = list(self.placements), self.failed
+        costs = np.zeros((*failed.shape, self.num_rounds))
         for each in self.measurements:
             costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
-        for failed in self.unmeasured:
-            costs[names.index(failed.entry), failed.task] = self.penalties_ms[failed.task]
-        return costs
+        charges = np.maximum(self.penalties_ms, FAILURE_MARGIN * costs.max(axis=(0, 2), initial=0.0))
+        return np.where(failed[..., None], charges[:, None], costs)
 
     def results(self) -> list[Result]:
         """The entries' results, the cheapest first; none before the first round is complete."""
@@ -136,7 +157,7 @@ class Race:
         names, costs = np.array(list(self.placements)), self.costs_ms()
         medians = np.median(costs, axis=2)
         order = np.argsort(medians.mean(axis=1), kind="stable")
-        names, costs, medians = names[order], costs[order], medians[order]
+        names, costs, medians, failed = names[order], costs[order], medians[order], self.failed[order]
         means, ratios = medians.mean(axis=1), intervals_to_first(medians)
         known = medians.shape[1] >= MIN_TASKS
         results = []
@@ -152,10 +173,30 @@ class Race:
                     float(means[place] / means[0]),
                     (float(means[place] / means[0]),) * 2 if ratios is None else tuple(ratios[place].tolist()),
                     beats,
-                    sum(each is None for each in self.measured_placements(name)),
+                    int(failed[place].sum()),
                 )
             )
         return results
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that the names of entries are printable text on one line, and differ in more than the case of letters.
+
+    Raises:
+        InvalidOptionError: a name is not, or two do not.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if not name.isprintable() or name != name.strip() or not 0 < len(name) <= MAX_NAME:
+            raise InvalidOptionError(
+                f"An entry is named with 1 to {MAX_NAME} printable characters on one line, without blanks around them, "
+                f"not {short_repr(name)} ({len(name)} characters). Give it another name."
+            )
+        if name.casefold() in seen:
+            raise InvalidOptionError(
+                f"Two entries are named {name!r}, in capitals or not. Give one of them another name."
+            )
+        seen.add(name.casefold())
 
 
 def cost_of(phases_ms: FloatArray) -> float:

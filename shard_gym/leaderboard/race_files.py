@@ -2,31 +2,41 @@
 
 race.json        the suite, the machine, how it measures, the entries with their placements, and the results
 rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase; its
-                 metadata has a digest of what was raced, and what could not be measured
+                 metadata has digests of what was raced and of the rows, and what could not be measured
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shard_gym.checks import is_integer
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
+from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import parse_json, read_bytes, read_json, sha256_of, write_atomically, write_json
-from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
+from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import check_placement, placement_to_json
+from shard_gym.placement import placement_from_json, placement_to_json
 from shard_gym.tasks import TaskSuite
 
 SCHEMA = 1
 
 DIGEST = "race"
 """Key of the digest in the metadata of the rounds."""
+
+ROWS = "rows"
+"""Key, there, of the SHA-256 of the rows and of what could not be measured; files of older versions lack it."""
+
+TOLERANCE = 1e-9
+"""Relative difference of two penalties that differ by rounding only."""
 
 UNMEASURED = "unmeasured"
 """Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
@@ -35,7 +45,7 @@ UNMEASURED = "unmeasured"
 def write_race(folder: Path, race: Race) -> None:
     """Write both files; `race.json` last, as it has the other one's SHA-256.
 
-    A race that is continued reads the rounds alone, so a kill between the two loses nothing.
+    A kill between the two loses nothing: see `continued_race` and `repair_record`.
 
     Raises:
         UnwritablePathError: the folder cannot be written to.
@@ -45,14 +55,33 @@ def write_race(folder: Path, race: Race) -> None:
     write_json(folder / RACE, _record(race, sha256_of(rounds)))
 
 
+def repair_record(folder: Path, race: Race) -> None:
+    """Write `race.json` if it is missing or does not say what the rounds give, as after a kill between the two files.
+
+    Args:
+        folder: of the race.
+        race: what `continued_race` returned for it.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        UnwritablePathError: the folder cannot be written to.
+    """
+    path, record = folder / RACE, _record(race, sha256_of(read_bytes(folder / ROUNDS)))
+    if not path.exists() or not _same(read_json(path), record):
+        write_json(path, record)
+
+
 def continued_race(folder: Path, race: Race) -> Race:
     """`race` with the rounds that `folder` holds.
 
+    `race.json` may be missing or one round older than the rounds, as a kill between the two files leaves it.
+
     Raises:
         InvalidOptionError: they are of a race with other placements or settings, or on another machine.
-        DamagedFileError: they are damaged.
+        DamagedFileError: they are damaged, or not those that `race.json` names.
     """
-    measurements, unmeasured, digest = _from_parquet(read_bytes(folder / ROUNDS), folder / RACE)
+    content = read_bytes(folder / ROUNDS)
+    measurements, unmeasured, digest = _from_parquet(content, folder / RACE)
     if digest != _digest(race):
         raise InvalidOptionError(
             f"{folder} holds a race of other placements, with other settings or on another machine. Name another "
@@ -60,7 +89,22 @@ def continued_race(folder: Path, race: Race) -> Race:
         )
     found = replace(race, measurements=measurements, unmeasured=unmeasured)
     _check_measurements(found, folder / RACE)
+    if (folder / RACE).exists():
+        record = read_json(folder / RACE)
+        known = record.get("rounds_sha256") if isinstance(record, dict) else None
+        if known != sha256_of(content) and known not in _sha256_before_the_last_round(found):
+            raise DamagedFileError(
+                f"{folder / ROUNDS} does not hold the rounds that {RACE} beside it was computed from: one of them was "
+                "edited or damaged. Restore both, or race into another folder."
+            )
     return found
+
+
+def _sha256_before_the_last_round(race: Race) -> list[str]:
+    """The SHA-256 of the file of rounds before the last round was added, as this version and older ones write it."""
+    last = race.num_rounds - 1
+    earlier = replace(race, measurements=tuple(each for each in race.measurements if each.round < last))
+    return [sha256_of(_to_parquet(earlier, with_rows_hash=with_rows_hash)) for with_rows_hash in (True, False)]
 
 
 def load_race(folder: Path, suite: TaskSuite) -> Race:
@@ -76,38 +120,37 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
         MissingExtraError: pyarrow is not installed.
     """
     path, record = folder / RACE, read_json(folder / RACE)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+    if not isinstance(record, dict) or not _same(record.get("schema"), SCHEMA):
         raise DamagedFileError(f"{path} is not a race of schema {SCHEMA}.")
     if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
         rounds = read_bytes(folder / ROUNDS)
         placements = {
-            str(name): [
-                None if each is None else check_placement(np.array(each, np.int64), task.tables, task.topology)
+            name: [
+                None if each is None else placement_from_json(each, task.tables, task.topology)
                 for each, task in zip(own, suite, strict=True)
             ]
             for name, own in record["placements"].items()
         }
         penalties = np.array([float(each) for each in record["penalties_ms"]])
-        if penalties.shape != (len(suite),) or not (np.isfinite(penalties) & (penalties > 0)).all():
-            raise ValueError(f"penalties_ms must be {len(suite)} numbers above 0")
         settings = dict(record["settings"])
         measurements, unmeasured, digest = _from_parquet(rounds, path)
         hardware, cost_model = str(record["hardware"]), str(record["cost_model"])
         race = Race(suite, hardware, cost_model, settings, placements, measurements, penalties, unmeasured)
+        if digest != _digest(race):
+            raise DamagedFileError(
+                f"{path} names other placements, hardware or settings than the rounds were measured with."
+            )
+        _check_facts(race)
         _check_measurements(race, path)
         expected = _record(race, sha256_of(rounds))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        if isinstance(error, (DamagedFileError, InvalidPlacementError)):
+        if isinstance(error, DamagedFileError):
             raise
         raise DamagedFileError(f"{path} does not describe a race: {error!r}.") from error
-    if digest != _digest(race):
-        raise DamagedFileError(
-            f"{path} names other placements, hardware or settings than the rounds were measured with."
-        )
     for key, value in expected.items():
-        if record.get(key) != value:
+        if not _same(record.get(key), value):
             raise DamagedFileError(
                 f"{key} in {path} is not what the raw rounds and the tasks give: it is "
                 f"{short_repr(record.get(key))}, but they give {short_repr(value)}."
@@ -155,6 +198,11 @@ def _unmeasured_to_json(race: Race) -> dict[str, Any]:
     return {UNMEASURED: [asdict(each) for each in race.unmeasured]} if race.unmeasured else {}
 
 
+def _same(found: Any, expected: Any) -> bool:
+    """Whether two JSON values are equal and of the same types: 1, 1.0 and true differ."""
+    return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
 def _task_names(suite: TaskSuite) -> list[str]:
     return [task.name for task in suite]
 
@@ -166,7 +214,15 @@ def placements_to_json(placements: Placements) -> dict[str, list[list[int] | Non
     }
 
 
-def _to_parquet(race: Race) -> bytes:
+def _rows_sha256(measurements: Sequence[Measured], unmeasured: Sequence[Unmeasured]) -> str:
+    rows = [
+        [each.round, each.task, each.entry, each.load, *each.phases_ms.shape, each.phases_ms.ravel().tolist()]
+        for each in measurements
+    ]
+    return sha256_of(json.dumps([rows, list(map(asdict, unmeasured))]).encode())
+
+
+def _to_parquet(race: Race, *, with_rows_hash: bool = True) -> bytes:
     measurements = race.measurements
     columns = {
         "round": [each.round for each in measurements],
@@ -176,8 +232,10 @@ def _to_parquet(race: Race) -> bytes:
         "num_devices": [each.phases_ms.shape[1] for each in measurements],
         "phases_ms": [each.phases_ms.ravel() for each in measurements],
     }
-    unmeasured = {key: json.dumps(value) for key, value in _unmeasured_to_json(race).items()}
-    return write_table(columns, _schema().with_metadata({DIGEST: _digest(race), **unmeasured}))
+    metadata = {DIGEST: _digest(race)} | {key: json.dumps(value) for key, value in _unmeasured_to_json(race).items()}
+    if with_rows_hash:
+        metadata[ROWS] = _rows_sha256(measurements, race.unmeasured)
+    return write_table(columns, _schema().with_metadata(metadata))
 
 
 def _schema() -> Any:
@@ -189,21 +247,33 @@ def _schema() -> Any:
 
 
 def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], tuple[Unmeasured, ...], str]:
-    """The measurements, what could not be measured, and the digest of what was raced."""
+    """The measurements, what could not be measured, and the digest of what was raced.
+
+    Raises:
+        DamagedFileError: it is no file of rounds, or its rows are not those that were written.
+    """
+    rounds = f"The rounds of {path}"
     table = read_table(content, _schema(), str(path.parent / ROUNDS))
-    measurements = tuple(
-        Measured(
-            row["round"],
-            row["task"],
-            row["entry"],
-            row["load"],
-            np.array(row["phases_ms"]).reshape(-1, row["num_devices"], 4),
+    metadata = table.schema.metadata or {}
+    try:
+        measurements = tuple(
+            Measured(
+                row["round"],
+                row["task"],
+                row["entry"],
+                row["load"],
+                np.array(row["phases_ms"]).reshape(-1, row["num_devices"], 4),
+            )
+            for row in table.to_pylist()
         )
-        for row in table.to_pylist()
-    )
-    metadata, rounds = table.schema.metadata or {}, f"The rounds of {path}"
-    unmeasured = parse_json(metadata.get(UNMEASURED.encode(), b"[]"), rounds)
-    return measurements, _unmeasured_from_json(unmeasured, rounds), metadata.get(DIGEST.encode(), b"").decode()
+        digest = metadata.get(DIGEST.encode(), b"").decode()
+    except ValueError as error:
+        raise DamagedFileError(f"{rounds} are damaged: {error}.") from error
+    unmeasured = _unmeasured_from_json(parse_json(metadata.get(UNMEASURED.encode(), b"[]"), rounds), rounds)
+    written = metadata.get(ROWS.encode())
+    if written is not None and written != _rows_sha256(measurements, unmeasured).encode():
+        raise DamagedFileError(f"{rounds} were edited or damaged: their SHA-256 is not that of what was written.")
+    return measurements, unmeasured, digest
 
 
 def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
@@ -215,32 +285,47 @@ def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
     return tuple(Unmeasured(**each) for each in record)
 
 
+def _check_facts(race: Race) -> None:
+    """Refuse what no `MeasuredCostModel` of this version can have told of itself and of the tasks: ValueError."""
+    check_names(race.placements)
+    penalties = [penalty_ms(task.tables, task.topology) for task in race.suite]
+    given = race.penalties_ms
+    if given.shape != (len(penalties),) or not np.allclose(given, penalties, rtol=TOLERANCE, atol=0.0):
+        raise ValueError(f"penalties_ms must be those of the tasks, {short_repr(penalties)}")
+    if not MeasuredCostModel.can_have_fingerprint(race.cost_model, race.settings["layout"]):
+        raise ValueError(f"no cost model of this version in this layout is {short_repr(race.cost_model)}")
+
+
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
     devices = [task.num_devices for task in race.suite]
-    rounds = {
-        (task, name): race.num_rounds
+    raced = {
+        (task, name): placement
         for name, own in race.placements.items()
         for task, placement in enumerate(own)
         if placement is not None
     }
-    for failed in race.unmeasured:  # it was measured until then
-        if not 0 <= failed.round < rounds.get((failed.task, failed.entry), 0):
-            raise DamagedFileError(f"The rounds of {path} name a placement that was not raced: {short_repr(failed)}.")
-        rounds[failed.task, failed.entry] = failed.round
-    wanted = {(number, task, name) for (task, name), measured in rounds.items() for number in range(measured)}
+    for failed in race.unmeasured:
+        if failed.round != 0 or raced.pop((failed.task, failed.entry), None) is None:
+            raise DamagedFileError(
+                f"The rounds of {path} name a placement that was not raced, twice, or not in the first round: "
+                f"{short_repr(failed)}."
+            )
+    wanted = {(number, *key) for key in raced for number in range(race.num_rounds)}
     found = [(each.round, each.task, each.entry) for each in race.measurements]
     if len(found) != len(wanted) or set(found) != wanted:
         odd = sorted(wanted.symmetric_difference(found), key=str) or found
         raise DamagedFileError(
             f"The rounds of {path} must hold every round, task and entry with a placement once; wrong is {odd[0]}."
         )
+    iterations = race.settings["iterations"]
     for each in race.measurements:
-        ms = each.phases_ms
-        if ms.ndim != 3 or not ms.size or ms.shape[1] != devices[each.task] or not (np.isfinite(ms) & (ms >= 0)).all():
+        ms, used = each.phases_ms, np.unique(raced[each.task, each.entry])
+        shaped = ms.shape == (iterations, devices[each.task], 4) and is_integer(iterations)
+        if not (shaped and (np.isfinite(ms) & (ms >= 0)).all() and (ms[:, used][..., COMPUTE] > 0).all()):
             raise DamagedFileError(
                 f"The rounds of {path}: the times of {each.entry!r} for task {each.task} in round {each.round} are "
-                f"no ms of {devices[each.task]} devices."
+                f"no ms of {iterations} iterations on {devices[each.task]} devices, above 0 where there are tables."
             )
-        if not math.isfinite(each.load):
+        if not 0 <= each.load < math.inf:
             raise DamagedFileError(f"The rounds of {path} have a load average of {each.load}.")

@@ -16,8 +16,8 @@ from shard_gym.cost_models.data.parquet import require_arrow
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import require_writable
-from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
-from shard_gym.leaderboard.race_files import continued_race, write_race
+from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
+from shard_gym.leaderboard.race_files import continued_race, repair_record, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement, check_placement
 from shard_gym.system import load_average
@@ -42,7 +42,8 @@ def run_race(
     """Measure all placements in turn, and write the race to `folder` after every round.
 
     A race that is there already is continued: its rounds are not measured again. A placement that cannot be measured,
-    twice, is noted with the reason; its task costs its penalty, and it is not measured again.
+    twice, is noted with the reason; its task failed (see `Race.costs_ms`), and it is not measured again. But one that
+    was measured in an earlier round is not given up: the cause is the machine, and the race stops.
 
     Args:
         folder: of the race.
@@ -53,11 +54,12 @@ def run_race(
         progress: called after every measurement.
 
     Raises:
-        InvalidOptionError: fewer than two entries; or the folder holds a race of other entries, tasks or settings,
-            or another program races into it.
+        InvalidOptionError: fewer than two entries, or a name that `check_names` refuses; or the folder holds a race of
+            other entries, tasks or settings, or another program races into it.
         InvalidPlacementError: a placement is not valid.
-        MeasurementError: all placements of a round, or `MAX_FAILURES` in a row, could not be measured; finished rounds
-            are kept, and failures in the last one are not noted.
+        DamagedFileError: the rounds in the folder were edited or damaged.
+        MeasurementError: a placement that was measured before, all placements of the first round, or `MAX_FAILURES` in
+            a row could not be measured; finished rounds are kept, and failures in the last one are not noted.
         UnwritablePathError: the folder cannot be written to.
         MissingExtraError: pyarrow is not installed.
     """
@@ -66,6 +68,7 @@ def run_race(
     require_arrow()
     if len(placements) < 2:
         raise InvalidOptionError(f"A race has at least two entries, and {len(placements)} was given.")
+    check_names(placements)
     for name, own in placements.items():
         if len(own) != len(suite):
             raise InvalidPlacementError(f"Entry {name!r} has {len(own)} placements for the {len(suite)} tasks.")
@@ -82,6 +85,7 @@ def run_race(
     with exclusive_access(folder):
         if (folder / ROUNDS).exists():
             race = continued_race(folder, race)
+            repair_record(folder, race)
         done, left = len(race.measurements), max(rounds - race.num_rounds, 0)
         total = done + left * len(_to_measure(race, 0))
         progress(done, total)
@@ -119,6 +123,12 @@ def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Cal
         try:
             ms = tried_twice(measure).iterations_ms.round(DECIMALS)
         except MeasurementError as error:
+            if number > 0:  # it was measured in the first round, else it would be noted as unmeasured
+                raise MeasurementError(
+                    f"The placement of {name!r} for {task.name} was measured in earlier rounds and cannot be measured "
+                    f"now, in round {number + 1}: {error} Finished rounds are kept, and the same command continues the "
+                    "race."
+                ) from error
             failures.add(error)
             unmeasured.append(Unmeasured(number, task_number, name, " ".join(str(error).split())))
             continue

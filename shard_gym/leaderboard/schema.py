@@ -76,6 +76,9 @@ Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Amount = Annotated[float, Field(ge=0, le=float(MAX_INT))]
+Schema = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
+"""Not a `Literal`, which 1.0 and true equal."""
+
 Option = bool | int | float | Line
 
 
@@ -137,7 +140,7 @@ class ScoresPart(_Strict):
 class Entry(_Strict):
     """`entry.toml`; without `cost_model` and `scores` in the measured track, where races score."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")]
+    schema_: Schema
     name: Name
     authors: Annotated[list[Line], Field(min_length=1, max_length=50), AfterValidator(_unique)]
     link: Link
@@ -186,7 +189,7 @@ class PlacementRow(_Strict):
 class PlacementTable(_Strict):
     """`placements.json`."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")]
+    schema_: Schema
     rows: list[PlacementRow]
 
 
@@ -205,7 +208,7 @@ class ReplayRow(_Strict):
 class ReplayTable(_Strict):
     """`replayed.json`: rows by the ids of the entries."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")]
+    schema_: Schema
     entries: dict[str, ReplayRow]
 
 

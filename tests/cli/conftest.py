@@ -22,8 +22,9 @@ class Machine(MeasuredCostModel):
     jobs: list[tuple[float, ...]] = []  # noqa: RUF012 - shared on purpose: the command makes the models
     stop: Any = staticmethod(lambda count: None)
 
-    def layout_of(self, num_devices: int) -> str:
-        return "parallel"  # on a machine with one CPU, too
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.layout = "parallel"  # whatever was asked for, and on a machine with one CPU, too
 
     def _measure(self, jobs: Any, devices: Any) -> Any:
         error = self.stop(len(self.jobs))

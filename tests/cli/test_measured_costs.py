@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shard_gym.cli import measuring
-from shard_gym.errors import WorkerDiedError
+from shard_gym.cli.race import _named
+from shard_gym.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
@@ -129,7 +130,9 @@ def test_a_placement_that_cannot_be_measured_fails_in_the_race(run, machine, tmp
     entries = ("--entry", "random", "--entry", "lookup-greedy")
     outcome = run("race", "--suite", SUITE, "--tasks", 2, "--rounds", 2, *entries, "--out", tmp_path, columns=100)
     assert outcome.code == 0, outcome.err
-    assert f"failed on {SUITE}/test/0, charged with its penalty: The worker of device 1 died." in outcome.out
+    race = load_race(tmp_path, TaskSuite(SUITE, load_suite(SUITE).tasks[:2], "test"))
+    charged = format_ms(race.costs_ms()[race.failed][0, 0])
+    assert f"failed on {SUITE}/test/0, charged with {charged} ms: The worker of device 1 died." in outcome.out
 
 
 def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> None:
@@ -150,8 +153,25 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> 
     assert list(race.placements) == ["random", "lookup-greedy", "dims"]
     assert len(race.measurements) == 2 * 4 * 3
     measured = len(machine.jobs)
-    assert run(*given).out == outcome.out
+    for rounds in (2, 1):
+        again = run(*given, "--rounds", rounds).out
+        assert again.startswith(outcome.out.partition("\nWritten to")[0])
+        assert "Written to" not in again
+        had = f"Nothing was measured: {tmp_path / 'race'} has 2 rounds of this race already"
+        assert had in " ".join(again.split())
     assert len(machine.jobs) == measured
+
+
+def test_entries_are_named_after_whole_folders_and_files_without_suffix(tmp_path: Path) -> None:
+    for name in ("lr0.1", "lr0.2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "plans.v2.json").write_text("{}")
+    given = [str(tmp_path / "lr0.1"), f"{tmp_path / 'lr0.2'}/", str(tmp_path / "plans.v2.json"), "x=random", "random"]
+    given.append(str(tmp_path / "lr0.1" / ".."))
+    names = [_named(each)[0] for each in given]
+    assert names == ["lr0.1", "lr0.2", "plans.v2", "x", "random", tmp_path.name]
+    with pytest.raises(InvalidOptionError, match="wants NAME=AGENT"):
+        _named("=random")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +180,13 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> 
         (("evaluate", "--agent", "random", "--suite", SUITE, "--layout", "parallel"), "--layout says how costs are"),
         (("race", "--suite", SUITE, "--entry", "random", "--out", "x"), "at least two entries"),
         (("race", "--suite", SUITE, *("--entry", "random") * 2, "--out", "x"), "Two entries are named 'random'"),
+        (
+            ("race", "--suite", SUITE, *("--entry", "Random=random", "--entry", "random"), "--out", "x"),
+            "Two entries are",
+        ),
+        (("race", "--suite", SUITE, "--entry", "n" * 300, "--out", "x"), "1 to 64 printable characters"),
+        (("race", "--suite", SUITE, "--entry", "n" * 300 + "=random", "--out", "x"), "1 to 64 printable characters"),
+        (("race", "--suite", SUITE, "--entry", "x=" + "n" * 300, "--out", "x"), "There is no agent named"),
         (("race", "--suite", SUITE, "--entry", "random", "--layout", "ring", "--out", "x"), "ring"),
         (("race", "--suite", SUITE, "--entry", "random", "--tasks", 21, "--out", "x"), "--tasks must be from 1 to 20"),
         (("race", "--suite", SUITE, "--entry", "x.json", "--out", "x"), "x.json"),

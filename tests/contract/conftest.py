@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import shard_gym
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
@@ -32,7 +33,7 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half as long again as the estimate."""
 
     def estimate(model: MeasuredCostModel, placement: Any, tables: Tables, topology: Topology) -> Measurement:
-        estimated = model.analytical.estimate(placement, tables, topology)
+        estimated = AnalyticalCostModel().estimate(placement, tables, topology)
         phases_ms = 1.5 * estimated.phases_ms
         return Measurement(phases_ms, 1.5 * estimated.total_ms, phases_ms[None], spread=0.01, seconds=0.0)
 

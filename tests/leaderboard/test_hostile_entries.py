@@ -212,6 +212,8 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "a row that is no object": (rows(lambda rows: rows.append(5)), rf"{ROWS}: rows.250 is refused"),
     "a list for an object": (content(b"[]"), f"{ROWS}: It must be an object"),
+    "a schema that is true": (content(b'{"schema": true, "rows": []}'), f"{ROWS}: schema is refused"),
+    "a schema with a dot": (content(b'{"schema": 1.0, "rows": []}'), f"{ROWS}: schema is refused"),
     "a pickle": (content(pickle.dumps({"schema": 1, "rows": []})), f"{ROWS}: It is not readable JSON"),
     "a bomb of brackets": (content(b"[" * 500_000 + b"]" * 500_000), f"{ROWS}: It is not readable JSON"),
     "not UTF-8": (

@@ -25,7 +25,7 @@ from shard_gym.errors import (
 )
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
-from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
@@ -144,6 +144,18 @@ def test_a_task_without_a_placement_costs_its_penalty(suite: TaskSuite, placemen
     assert load_race(tmp_path, suite).results()[-1] == last
 
 
+def test_failing_never_pays(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+    """Not even on a machine so slow that measured costs exceed the penalties."""
+    null = {"random": placements["random"], "null": [None] * len(suite)}
+    race = run_race(tmp_path, suite, null, Machine(slow=lambda number: 1000.0), rounds=2)
+    assert race.failed.tolist() == [[False] * 6, [True] * 6]
+    measured, charged = race.costs_ms()
+    assert (measured.max(axis=1) > race.penalties_ms).all()
+    assert charged.tolist() == [[FAILURE_MARGIN * worst] * 2 for worst in measured.max(axis=1)]
+    assert [each.entry for each in race.results()] == ["random", "null"]
+    assert load_race(tmp_path, suite).results() == race.results()
+
+
 def test_a_race_that_was_stopped_measures_finished_rounds_once(
     suite: TaskSuite, placements: Any, tmp_path: Path
 ) -> None:
@@ -205,28 +217,29 @@ def test_a_placement_that_cannot_be_measured_costs_its_penalty_and_the_race_goes
     assert len(more.measurements) == 4 * (len(suite) * 3 - 1)
 
 
-def test_a_placement_that_fails_in_a_later_round_loses_its_measurements_of_earlier_ones(
+def test_a_placement_that_was_measured_is_not_given_up_in_a_later_round(
     suite: TaskSuite, placements: Any, tmp_path: Path
 ) -> None:
     run_race(tmp_path, suite, placements, Machine(), rounds=2)
+    before = (tmp_path / RACE).read_bytes()
     bad = placements["random"][5].tolist()
     failing = Fails(suite, lambda task, placement: placement == bad)
-    race = run_race(tmp_path, suite, placements, failing, rounds=3)
-    assert [(each.round, each.task, each.entry) for each in race.unmeasured] == [(2, 5, "random")]
-    assert race.costs_ms()[list(race.placements).index("random"), 5].tolist() == [race.penalties_ms[5]] * 3
-    assert load_race(tmp_path, suite).results() == race.results()
+    with pytest.raises(MeasurementError, match=r"'random' for .* was measured in earlier rounds and cannot .* round 3"):
+        run_race(tmp_path, suite, placements, failing, rounds=3)
+    assert failing.refused == 2
+    assert (tmp_path / RACE).read_bytes() == before
+    race = run_race(tmp_path, suite, placements, Machine(), rounds=3)
+    assert (race.num_rounds, race.unmeasured) == (3, ())
 
 
 def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
     suite: TaskSuite, placements: Any, tmp_path: Path
 ) -> None:
-    run_race(tmp_path, suite, placements, Machine(), rounds=1)
-    before = (tmp_path / RACE).read_bytes()
     machine = Fails(suite, lambda task, placement: task > 0)
     with pytest.raises(MeasurementError):
         run_race(tmp_path, suite, placements, machine, rounds=2)
     assert machine.refused == 2 * MAX_FAILURES
-    assert (tmp_path / RACE).read_bytes() == before
+    assert not (tmp_path / RACE).exists()
     one = TaskSuite(suite.name, suite.tasks[:1], suite.split)
     with pytest.raises(MeasurementError):
         run_race(
@@ -237,7 +250,16 @@ def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("round", 3), ("round", -1), ("round", True), ("task", 6), ("entry", "other"), ("reason", None), ("more", 1)],
+    [
+        ("round", 3),
+        ("round", 1),
+        ("round", -1),
+        ("round", True),
+        ("task", 6),
+        ("entry", "other"),
+        ("reason", None),
+        ("more", 1),
+    ],
 )
 def test_edited_failures_are_refused(
     suite: TaskSuite, placements: Any, tmp_path: Path, key: str, value: Any, monkeypatch: pytest.MonkeyPatch
@@ -247,10 +269,19 @@ def test_edited_failures_are_refused(
     record = module._unmeasured_to_json(race)
     record[module.UNMEASURED][0][key] = value
     monkeypatch.setattr(module, "_unmeasured_to_json", lambda race: record)
+    monkeypatch.setattr(module, "_rows_sha256", lambda *_: "")
     rounds = module._to_parquet(race)
     (tmp_path / ROUNDS).write_bytes(rounds)
     (tmp_path / RACE).write_text(json.dumps(module._record(race, sha256_of(rounds))))
     with pytest.raises(DamagedFileError, match=r"what could not be measured|that was not raced"):
+        load_race(tmp_path, suite)
+
+
+def test_a_failure_that_is_named_twice_is_refused(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+    bad = placements["random"][0].tolist()
+    race = run_race(tmp_path, suite, placements, Fails(suite, lambda task, placement: placement == bad), rounds=1)
+    write_race(tmp_path, replace(race, unmeasured=race.unmeasured * 2))
+    with pytest.raises(DamagedFileError, match="not raced, twice"):
         load_race(tmp_path, suite)
 
 
@@ -275,6 +306,10 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda record: record.update({key: value})
 
 
+def _each_device(record: dict[str, Any], kind: type) -> None:
+    record["placements"]["random"][0] = list(map(kind, record["placements"]["random"][0]))
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -286,8 +321,7 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
         (_with("hardware", "nvidia-h200"), "names other placements, hardware or settings"),
         (_with("settings", {"iterations": 1000}), "names other placements, hardware or settings"),
         (_with("penalties_ms", [1.0] * 6), "names other placements, hardware or settings"),
-        (_with("penalties_ms", [-1.0] * 6), "does not describe a race"),
-        (lambda record: record["penalties_ms"].pop(), "does not describe a race"),
+        (_with("penalties_ms", "much"), "does not describe a race"),
         (lambda record: record["placements"]["random"].__setitem__(0, [10**30]), "does not describe a race"),
         (
             lambda record: record["placements"].update(random=record["placements"]["local-search"]),
@@ -295,8 +329,14 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
         ),
         (_with("schema", 2), "is not a race of schema 1"),
         (_with("winner", "random"), "unknown key 'winner'"),
-        (_with("placements", {}), "every round, task and entry"),
-        (lambda record: record["placements"].pop("random"), "every round, task and entry"),
+        (_with("placements", {}), "names other placements, hardware or settings"),
+        (lambda record: record["placements"].pop("random"), "names other placements, hardware or settings"),
+        (_with("schema", True), "is not a race of schema 1"),
+        (_with("rounds", 3.0), "rounds in"),
+        (lambda record: record["placements"]["random"].__setitem__(0, [0.5] * 20), "a list of integers"),
+        (lambda record: _each_device(record, float), "a list of integers"),
+        (lambda record: _each_device(record, bool), "a list of integers"),
+        (_with("cost_model", "analytical-v1"), "names other placements, hardware or settings"),
         (lambda record: record["placements"]["random"].pop(), "does not describe a race"),
         (lambda record: record.pop("hardware"), "does not describe a race"),
         (lambda record: record["penalties_ms"].__setitem__(0, "much"), "does not describe a race"),
@@ -318,9 +358,13 @@ def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, say
         (lambda rows: rows[:-1], "every round, task and entry"),
         (lambda rows: [*rows, rows[0]], "every round, task and entry"),
         (lambda rows: [replace(rows[0], entry="other"), *rows[1:]], "every round, task and entry"),
-        (lambda rows: [replace(rows[0], phases_ms=-rows[0].phases_ms), *rows[1:]], "no ms of 2 devices"),
-        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:, :1]), *rows[1:]], "no ms of 2 devices"),
+        (lambda rows: [replace(rows[0], phases_ms=-rows[0].phases_ms), *rows[1:]], "on 2 devices"),
+        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:, :1]), *rows[1:]], "on 2 devices"),
+        (lambda rows: [replace(rows[0], phases_ms=0 * rows[0].phases_ms), *rows[1:]], "above 0 where there are tables"),
+        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:3]), *rows[1:]], "no ms of 4 iterations"),
+        (lambda rows: [replace(rows[0], phases_ms=np.ones((1, 3, 1))), *rows[1:]], "are damaged"),
         (lambda rows: [replace(rows[0], load=float("nan")), *rows[1:]], "a load average of nan"),
+        (lambda rows: [replace(rows[0], load=-1.0), *rows[1:]], "a load average of -1"),
     ],
 )
 def test_edited_rounds_are_refused_even_with_their_checksum(
@@ -333,6 +377,44 @@ def test_edited_rounds_are_refused_even_with_their_checksum(
         load_race(raced, suite)
     record = json.loads((raced / RACE).read_text())
     (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(rounds)}))
+    with pytest.raises(DamagedFileError, match=says):
+        load_race(raced, suite)
+
+
+def _with_settings(**settings: Any) -> Callable[[Race], Race]:
+    return lambda race: replace(race, settings={**race.settings, **settings})
+
+
+def _renamed(name: str) -> Callable[[Race], Race]:
+    """The entry "random" gets another name."""
+
+    def rename(race: Race) -> Race:
+        placements = {name if old == "random" else old: own for old, own in race.placements.items()}
+        rows = [replace(row, entry=name) if row.entry == "random" else row for row in race.measurements]
+        return replace(race, placements=placements, measurements=tuple(rows))
+
+    return rename
+
+
+@pytest.mark.parametrize(
+    ("forge", "says"),
+    [
+        (lambda race: replace(race, penalties_ms=race.penalties_ms / 2), "must be those of the tasks"),
+        (lambda race: replace(race, cost_model="analytical-v1"), "no cost model of this version"),
+        (lambda race: replace(race, cost_model=race.cost_model.replace("v2", "v1")), "no cost model of this version"),
+        (lambda race: replace(race, cost_model=race.cost_model[:-1]), "no cost model of this version"),
+        (lambda race: replace(race, cost_model=race.cost_model.replace("auto", "sequential")), "in this layout"),
+        (_with_settings(layout="ring"), "in this layout"),
+        (_with_settings(layout=[]), "in this layout"),
+        (_with_settings(iterations=5), "no ms of 5 iterations"),
+        (_with_settings(iterations=4.0), "no ms of 4.0 iterations"),
+        (_renamed("\x1b[31mrandom"), "1 to 64 printable characters"),
+        (_renamed("Lookup-Greedy"), "Two entries are named"),
+    ],
+)
+def test_a_race_that_no_program_ran_is_refused(raced: Path, suite: TaskSuite, forge: Any, says: str) -> None:
+    """All checksums and results are those of what is claimed."""
+    write_race(raced, forge(load_race(raced, suite)))
     with pytest.raises(DamagedFileError, match=says):
         load_race(raced, suite)
 
@@ -355,6 +437,11 @@ def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suit
         run_race(raced, suite, placements, OneCpu())
     with pytest.raises(InvalidOptionError, match="at least two entries"):
         run_race(raced, suite, dict(list(placements.items())[:1]), Machine())
+    for name in ("", " random ", "two\nlines", "\x1b[31mred", "x" * 65):
+        with pytest.raises(InvalidOptionError, match="1 to 64 printable characters"):
+            run_race(raced / "new", suite, {**placements, name: placements["random"]}, Machine())
+    with pytest.raises(InvalidOptionError, match="Two entries are named 'Random'"):
+        run_race(raced / "new", suite, {**placements, "Random": placements["random"]}, Machine())
     with pytest.raises(InvalidOptionError, match="rounds must be"):
         run_race(raced, suite, placements, Machine(), rounds=0)
     with pytest.raises(InvalidPlacementError, match="has 5 placements for the 6 tasks"):
@@ -372,9 +459,64 @@ def test_a_kill_while_the_files_are_written_loses_nothing(
         run_race(raced, suite, placements, Machine(), rounds=4)
     monkeypatch.undo()
     machine = Machine()
+    assert run_race(raced, suite, placements, machine, rounds=4).num_rounds == 4
+    assert machine.count == 0
+    assert load_race(raced, suite).num_rounds == 4  # it was the last round, and no other one will write the file
+    (raced / RACE).unlink()
+    run_race(raced, suite, placements, machine, rounds=4)
+    assert load_race(raced, suite).num_rounds == 4
     assert run_race(raced, suite, placements, machine, rounds=5).num_rounds == 5
     assert machine.count == len(suite) * len(placements)
     assert load_race(raced, suite).num_rounds == 5
+
+
+def _halved(rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
+    return (replace(rows[0], phases_ms=rows[0].phases_ms / 2), *rows[1:])
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_edited_rounds_are_not_continued(suite: TaskSuite, placements: Any, raced: Path, newer: bool) -> None:
+    """Neither where all seems complete, nor where `race.json` is a round older, as a kill leaves it."""
+    machine, record = Machine(), (raced / RACE).read_bytes()
+    race = run_race(raced, suite, placements, Machine(), rounds=4) if newer else load_race(raced, suite)
+    (raced / RACE).write_bytes(record)
+    (raced / ROUNDS).write_bytes(module._to_parquet(replace(race, measurements=_halved(race.measurements))))
+    with pytest.raises(DamagedFileError, match="does not hold the rounds that"):
+        run_race(raced, suite, placements, machine, rounds=5)
+    assert machine.count == 0
+    assert (raced / RACE).read_bytes() == record
+
+
+def test_rows_that_are_not_those_of_their_own_hash_are_refused(
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = load_race(raced, suite)
+    written = module._rows_sha256(race.measurements, race.unmeasured)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_rows_sha256", lambda *_: written)
+        write_race(raced, replace(race, measurements=_halved(race.measurements)))
+    for record in (True, False):
+        with pytest.raises(DamagedFileError, match="were edited or damaged"):
+            run_race(raced, suite, placements, Machine(), rounds=4)
+        if record:
+            with pytest.raises(DamagedFileError, match="were edited or damaged"):
+                load_race(raced, suite)
+            (raced / RACE).unlink()
+
+
+def test_a_race_of_before_rows_had_a_hash_is_read_and_continued(
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = load_race(raced, suite)
+    rounds = module._to_parquet(race, with_rows_hash=False)
+    (raced / ROUNDS).write_bytes(rounds)
+    (raced / RACE).write_text(json.dumps(module._record(race, sha256_of(rounds))))
+    assert load_race(raced, suite).results() == race.results()
+    old = (raced / RACE).read_bytes()
+    run_race(raced, suite, placements, Machine(), rounds=4)
+    (raced / RACE).write_bytes(old)  # as if it was killed between the files
+    assert run_race(raced, suite, placements, Machine(), rounds=4).num_rounds == 4
+    assert load_race(raced, suite).num_rounds == 4
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(

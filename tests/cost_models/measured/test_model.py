@@ -17,6 +17,7 @@ import pytest
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.base import BACKWARD, COMMUNICATION, COMPUTE
 from shard_gym.cost_models.measured import memory, model
+from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import (
@@ -25,6 +26,7 @@ from shard_gym.errors import (
     InvalidOptionError,
     InvalidTablesError,
     MeasurementError,
+    MemoryInUseError,
     UnknownNameError,
 )
 from shard_gym.hardware import hardware_profile
@@ -159,6 +161,22 @@ def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
     with pytest.raises(DeviceMemoryError, match=r"needs .* of which .* device 1 \(19 tables, .* only 0.00 MiB"):
         MeasuredCostModel("cpu", **QUICK).estimate(np.minimum(np.arange(20), 1), tables, TOPOLOGY)
+
+
+@pytest.mark.parametrize("usable", [2**50, 2000])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_memory_that_others_use_is_told_from_memory_that_is_not_there(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, usable: int, jobs: int
+) -> None:
+    """And only several processes can become one."""
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "usable_memory", lambda: usable)
+    asked = [Job(tables, 64, (8,), Repeats(1, 0, 1, 0), exchange=False)] * jobs
+    with pytest.raises(DeviceMemoryError) as raised:
+        memory.require_memory(asked, ["device 0", "device 1"], new_workers=jobs)
+    assert isinstance(raised.value, MemoryInUseError) == (usable == 2**50)
+    assert ("end other programs" in str(raised.value)) == (usable == 2**50)
+    assert ("layout='sequential'" in str(raised.value)) == (jobs == 2)
 
 
 @pytest.mark.parametrize(
