@@ -113,17 +113,13 @@ def test_a_smaller_batch_measures_the_tables_of_that_batch(measured: MeasuredCos
         measured.estimate(placement, tables.at_batch_size(32), TOPOLOGY)
 
 
-def test_measuring_again_replaces_what_is_cached_and_the_interval_holds_the_cost(
-    measured: MeasuredCostModel, tables: Tables
-) -> None:
+def test_measuring_again_replaces_what_is_cached(measured: MeasuredCostModel, tables: Tables) -> None:
     placement = np.arange(20) % 2
     first = measured.estimate(placement, tables, TOPOLOGY)
     again = measured.measure_again(placement, tables, TOPOLOGY)
     assert again.seconds > 0
     assert again.iterations_ms.tolist() != first.iterations_ms.tolist()
     assert measured.estimate(placement, tables, TOPOLOGY).iterations_ms.tolist() == again.iterations_ms.tolist()
-    low, high = again.interval_ms
-    assert 0 < low <= again.total_ms <= high
 
 
 def test_without_a_layout_there_is_a_process_for_each_device_if_there_are_as_many_cpus() -> None:
