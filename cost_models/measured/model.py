@@ -51,6 +51,11 @@ LATE = (
     "Measurement.late counts them. Other programs may use the CPUs, or FBGEMM waits for the GPU within an iteration."
 )
 
+BEYOND_PENALTY = (
+    "A valid placement was measured at {:,.3f} ms, and a task without one is charged {:,.3f} ms only, so failing looks "
+    "as good. Measure a larger batch (batch_size, now {:,}), whose cost is less overhead, or on an idle machine."
+)
+
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
@@ -182,6 +187,7 @@ class MeasuredCostModel(CostModel):
         self.analytical = AnalyticalCostModel()
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
+        self._warned_of_penalty = False
         self._timings: list[Timing] = []  # what workers answered about the placement that is measured
 
     @property
@@ -271,7 +277,17 @@ class MeasuredCostModel(CostModel):
         for device, part in enumerate(parts):
             if part is not None:
                 ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
+        measurement = _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
+        self._compare_with_penalty(measurement.total_ms, tables, topology)
+        return measurement
+
+    def _compare_with_penalty(self, cost_ms: float, tables: Tables, topology: Topology) -> None:
+        """Warn, once, that a valid placement costs as much as a failure."""
+        if self._warned_of_penalty or cost_ms < (penalty_ms := self.penalty_ms(tables, topology)):
+            return
+        self._warned_of_penalty = True
+        batch_size = self.batch_size or tables.workload.batch_size
+        warnings.warn(BEYOND_PENALTY.format(cost_ms, penalty_ms, batch_size), stacklevel=2)
 
     def close(self) -> None:
         """End the workers."""
