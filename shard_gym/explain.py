@@ -45,8 +45,9 @@ class Explanation:
         total_ms: its cost.
         lower_bound_ms: no placement costs less; None under a model that is not additive, which knows no bound.
         best_known_ms: cost of the best placement known; None if none is.
-        single_table_ms: (T,) float64, cost of each table alone.
-        moves: for each table on a critical device that fits elsewhere, its best move; the largest gain first.
+        single_table_ms: (T,) float64, cost of each table alone; estimated under a model that is not additive.
+        moves: for each table on a critical device that fits elsewhere, its best move; the largest gain first. None
+            under a model that is not additive: the estimates of another model do not fit its costs.
     """
 
     task: Task
@@ -57,7 +58,7 @@ class Explanation:
     lower_bound_ms: float | None
     best_known_ms: float | None
     single_table_ms: FloatArray
-    moves: tuple[Move, ...]
+    moves: tuple[Move, ...] | None
 
     @property
     def critical(self) -> NDArray[np.bool_]:
@@ -96,8 +97,8 @@ def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms
     Args:
         task: the task.
         placement: (T,) ints, the device of each table.
-        model: the cost model. If it is not additive, such as a measured one, single tables and moves are those of the
-            analytical model.
+        model: the cost model. If it is not additive, such as a measured one, the costs of single tables are those of
+            the analytical model, and there are no moves.
         best_known_ms: cost of the best placement known, in ms, under the same model.
 
     Raises:
@@ -116,7 +117,7 @@ def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms
         lower_bound_ms=additive.cost_bounds(loads, task.topology)[0] if additive is model else None,
         best_known_ms=best_known_ms,
         single_table_ms=additive.single_table_costs(loads, task.topology),
-        moves=best_moves(task, checked, additive),
+        moves=best_moves(task, checked, additive) if additive is model else None,
     )
 
 

@@ -26,7 +26,7 @@ from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_array
 from shard_gym.agents.sb3.network import DeviceScorer
 from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, SetDQNPolicy, SetPolicy
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
-from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.learner import Learner, Report, TrueCost
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
@@ -141,10 +141,8 @@ class Sb3Learner(Learner):
             reward=relative_reward,
             observation="compact",
         )
-        if not isinstance(
-            self.cost_model, AdditiveCostModel
-        ):  # estimates in the observations, the true cost at the end
-            self._env.envs.episodes.final_cost = self.cost_model
+        if not isinstance(self.cost_model, AdditiveCostModel):
+            self._env.envs.episodes.final_cost = TrueCost(self)  # observations have estimates
         self._steps = suite.max_tables * count
         with _global_generators_kept():
             self._model: Any = defaults.kind(

@@ -11,7 +11,7 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models import CostEstimate, CostModel, counted
+from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
 from shard_gym.errors import MeasurementError
 from shard_gym.io.arrays import Arrays
@@ -32,6 +32,39 @@ class Report:
 
     mean_cost_ms: float
     numbers: dict[str, float]
+
+
+class TrueCost(CostModel):
+    """A learner's `true_cost` as a cost model: a placement that cannot be measured costs its penalty.
+
+    Args:
+        learner: counts the estimates and the failures.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self.name, self.version = learner.cost_model.name, learner.cost_model.version
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the learner's cost model."""
+        return self._learner.cost_model.fingerprint
+
+    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
+        """The true cost of a valid placement; where it cannot be measured, the penalty, one phase like another.
+
+        Raises:
+            MeasurementError: see `Learner.true_cost`.
+        """
+        estimate = self._learner.true_cost(placement, tables, topology)
+        if estimate is None:
+            penalty_ms = self.penalty_ms(tables, topology)
+            estimate = CostEstimate(np.full((topology.num_devices, len(PHASES)), penalty_ms / len(PHASES)), penalty_ms)
+        return estimate
+
+    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """That of the learner's cost model."""
+        return self._learner.cost_model.penalty_ms(tables, topology)
 
 
 class Learner(ABC):

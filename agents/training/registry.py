@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
+from shard_gym.text import counted
 
 
 class LearnerEntry(NamedTuple):
@@ -82,7 +85,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     """A trained agent from its file.
 
     Args:
-        path: the `agent.safetensors` of a training run, or the run's folder.
+        path: the `agent.safetensors` of a training run, or the run's folder. A run that is not done gets a warning.
         cost_model: the model behind the agent's observations; agents that plan under their own surrogate ignore it.
         seed: of agents that sample or search.
         options: the agent's own.
@@ -95,6 +98,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     path = Path(path)
     path = path / AGENT if path.is_dir() else path
     arrays, about = load_arrays(path, "agent")
+    _warn_if_unfinished(path, about)
     name = about.get("agent")
     if not isinstance(name, str) or name not in LEARNERS:
         raise InvalidCheckpointError(f"{path} holds an agent {name!r}; known are {', '.join(sorted(LEARNERS))}.")
@@ -106,6 +110,20 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     except TypeError as error:
         raise InvalidOptionError(f"Agent {name!r} cannot be loaded with the options {options}: {error}.") from error
     return agent
+
+
+def _warn_if_unfinished(path: Path, about: Mapping[str, Any]) -> None:
+    """Warn that the run of the agent whose metadata are `about` is not done."""
+    trained = about.get("trained")
+    done, planned = (
+        (trained.get(key) for key in ("iteration", "iterations")) if isinstance(trained, dict) else (None, None)
+    )
+    if isinstance(done, int) and isinstance(planned, int) and done < planned:
+        warnings.warn(
+            f"{path} is the agent of an unfinished run: {done:,} of {counted(planned, 'iteration')} are done. Finish "
+            "it first: the same shard-gym train with --resume.",
+            stacklevel=3,
+        )
 
 
 def _imported(name: str, path: str) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -113,8 +114,13 @@ class TrainingRun:
         """Do all remaining iterations and return the agent.
 
         Raises:
+            InvalidOptionError: another program trains in the folder now.
             TrainingDivergedError: a weight became NaN or infinite.
         """
+        with exclusive_access(self.folder):
+            return self._run(on_report)
+
+    def _run(self, on_report: OnReport | None) -> Agent:
         learner = self.learner
         if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
             self._save()  # the agent of a finished run was removed
@@ -152,6 +158,7 @@ class TrainingRun:
         learner = self.learner
         progress = {
             "iteration": learner.iteration,
+            "iterations": learner.iterations,
             "true_cost_queries": learner.true_cost_queries,
             "costed": learner.costed,
             "failures": learner.failures,

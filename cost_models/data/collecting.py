@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from shard_gym.cost_models.data.folder import (
 from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import PlacementSampler, SampledPlacement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
-from shard_gym.errors import InvalidOptionError, RunsFailedError, ShardGymError
+from shard_gym.errors import InvalidOptionError, RunsFailedError, ShardGymError, UnwritablePathError
 from shard_gym.text import counted
 
 PART_SIZE = 24
@@ -93,7 +93,7 @@ def collect(
         count: placements that the folder shall have in total; None for no limit.
         repeat_every: k: every k-th placement is measured a second time, later; None for never.
         part_size: measurements that are written together.
-        on_progress: called after every measurement.
+        on_progress: called after every measurement, and after the disk refused some.
         clock: monotonic time in seconds.
 
     Raises:
@@ -118,16 +118,21 @@ def collect(
         with exclusive_access(folder):
             writer = _Writer(Path(folder), sampler, model, part_size)
             try:
-                for id in measurement_schedule(count, repeat_every):
-                    if writer.has(id):
-                        continue
-                    if budget_s is not None and clock() - begin >= budget_s:
-                        break
-                    writer.measure(id)
-                    if on_progress:
-                        on_progress(writer.progress(clock() - begin))
-            finally:
-                writer.write()
+                try:
+                    for id in measurement_schedule(count, repeat_every):
+                        if writer.has(id):
+                            continue
+                        if budget_s is not None and clock() - begin >= budget_s:
+                            break
+                        writer.measure(id)
+                        if on_progress:
+                            on_progress(writer.progress(clock() - begin))
+                finally:
+                    writer.write()
+            except UnwritablePathError:
+                if on_progress:
+                    on_progress(writer.progress(clock() - begin))  # without what the disk refused
+                raise
     finally:
         getattr(model, "close", lambda: None)()
     return writer.progress(clock() - begin)
@@ -211,25 +216,39 @@ class _Writer:
         )
 
     def write(self) -> None:
-        """Write the results that are not in the folder yet."""
+        """Write the results that are not in the folder yet; what the disk refuses does not count as done.
+
+        Raises:
+            UnwritablePathError: the disk refuses.
+        """
         # The lists are emptied first, so that an interrupted write is never repeated.
         results, self._unwritten = self._unwritten, []
         failed, self._failed = self._failed, []
-        if results:
-            recorder = CostRecorder(self._source)
-            for _, sampled, estimate in results:
-                recorder.add(sampled.tables, sampled.topology, sampled.placement, estimate)
-            splits = [SPLITS.index(sampled.split) for _, sampled, _ in results]
-            info = MeasurementInfo(
-                number=np.array([id.number for id, _, _ in results], np.int64),
-                repeat=np.array([id.repeat for id, _, _ in results], np.int64),
-                spread=np.array([getattr(estimate, "spread", np.nan) for _, _, estimate in results], np.float64),
-                clock_ghz=np.array([getattr(estimate, "clock_ghz", np.nan) for _, _, estimate in results], np.float64),
-                late=np.array([getattr(estimate, "late", 0) for _, _, estimate in results], np.int64),
-            )
-            append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
-        if failed:
-            append_failed(self._folder, failed)
+        try:
+            if results:
+                self._write_results(results)
+            results = []
+            if failed:
+                append_failed(self._folder, failed)
+        except UnwritablePathError:
+            self._measured -= {id for id, _, _ in results}
+            for each in failed:
+                del self._reasons[MeasurementId(each.number, each.repeat)]
+            raise
+
+    def _write_results(self, results: Sequence[tuple[MeasurementId, SampledPlacement, CostEstimate]]) -> None:
+        recorder = CostRecorder(self._source)
+        for _, sampled, estimate in results:
+            recorder.add(sampled.tables, sampled.topology, sampled.placement, estimate)
+        splits = [SPLITS.index(sampled.split) for _, sampled, _ in results]
+        info = MeasurementInfo(
+            number=np.array([id.number for id, _, _ in results], np.int64),
+            repeat=np.array([id.repeat for id, _, _ in results], np.int64),
+            spread=np.array([getattr(estimate, "spread", np.nan) for _, _, estimate in results], np.float64),
+            clock_ghz=np.array([getattr(estimate, "clock_ghz", np.nan) for _, _, estimate in results], np.float64),
+            late=np.array([getattr(estimate, "late", 0) for _, _, estimate in results], np.int64),
+        )
+        append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
 
     def progress(self, seconds: float) -> CollectionProgress:
         """State of the collection after so many seconds."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models.all_to_all import all_to_all_ms
@@ -47,9 +48,16 @@ DIGEST_LENGTH = 24
 
 IQR = (25.0, 75.0)
 
+CONFIDENCE = 0.95
+
 LATE = (
     "The program could not stay ahead of the GPU in some iterations, so their times contain the time of Python; "
     "Measurement.late counts them. Other programs may use the CPUs, or FBGEMM waits for the GPU within an iteration."
+)
+
+BEYOND_PENALTY = (
+    "A valid placement was measured at {:,.3f} ms, and a task without one is charged {:,.3f} ms only, so failing looks "
+    "as good. Measure a larger batch (batch_size, now {:,}), whose cost is less overhead, or on an idle machine."
 )
 
 
@@ -79,11 +87,23 @@ class Measurement(CostEstimate):
     late: int = 0
 
     @property
-    def interval_ms(self) -> tuple[float, float]:
-        """The 95% interval of `total_ms`: bootstrap over the iterations, with a fixed seed."""
-        drawn = np.random.default_rng(0).integers(len(self.iterations_ms), size=(1_000, len(self.iterations_ms)))
-        totals = np.median(self.iterations_ms[drawn], axis=1).max(axis=1).sum(axis=-1)
-        low, high = np.quantile(totals, (0.025, 0.975))
+    def interval_ms(self) -> tuple[float, float] | None:
+        """A 95% interval of the placement's cost in ms; None for fewer than 6 iterations, which are too few for one.
+
+        It is the order-statistics interval of the median of the iterations' costs, each on the slowest devices of the
+        phases. Which are the slowest is noisy, too, and its noise would lift both ends where devices are equally slow.
+        So for the lower end the slowest devices of an iteration are those of the other iterations, which its own noise
+        did not choose. `total_ms`, a maximum of noisy medians, has that bias, and lies near the upper end then.
+        Simulated noise that is symmetric and independent: the interval holds the true cost in 95% to 99% of the
+        measurements of 10 iterations, on 1 to 8 devices.
+        """
+        ms, n = self.iterations_ms, len(self.iterations_ms)
+        rank = _median_rank(n)
+        if not rank:
+            return None
+        others = [np.median(np.delete(ms, each, axis=0), axis=0).argmax(axis=0) for each in range(n)]
+        low = np.sort(_costs_on(ms, np.array(others)))[rank - 1]
+        high = np.sort(_costs_on(ms, np.tile(self.phases_ms.argmax(axis=0), (n, 1))))[-rank]
         return float(low), float(high)
 
     @property
@@ -175,6 +195,7 @@ class MeasuredCostModel(CostModel):
         self.machine: Machine = this_machine(device)
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
+        self._warned_of_penalty = False
         self._timings: list[Timing] = []  # what workers answered about the placement that is measured
 
     @property
@@ -274,7 +295,17 @@ class MeasuredCostModel(CostModel):
         for device, part in enumerate(parts):
             if part is not None:
                 ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
+        measurement = _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
+        self._compare_with_penalty(measurement.total_ms, tables, topology)
+        return measurement
+
+    def _compare_with_penalty(self, cost_ms: float, tables: Tables, topology: Topology) -> None:
+        """Warn, once, that a valid placement costs as much as a failure."""
+        if self._warned_of_penalty or cost_ms < (penalty_ms := self.penalty_ms(tables, topology)):
+            return
+        self._warned_of_penalty = True
+        batch_size = self.batch_size or tables.workload.batch_size
+        warnings.warn(BEYOND_PENALTY.format(cost_ms, penalty_ms, batch_size), stacklevel=2)
 
     def close(self) -> None:
         """End the workers."""
@@ -347,6 +378,17 @@ class MeasuredCostModel(CostModel):
                 self.device, count, threads=self.threads, timeout_s=self.timeout_s, recorded=recorded
             )
         return self._session
+
+
+def _median_rank(n: int) -> int:
+    """r: the r-th smallest and largest of n numbers hold the median between them with at least 95%; 0 if none do."""
+    tails = np.cumsum([math.comb(n, below) for below in range(n)]) / 2.0**n
+    return int(np.count_nonzero(2 * tails <= 1 - CONFIDENCE))
+
+
+def _costs_on(ms: FloatArray, devices: NDArray[np.intp]) -> FloatArray:
+    """(n,) ms of n iterations, (n, D, 4) ms, on a device for each iteration and phase, (n, 4)."""
+    return np.asarray(np.take_along_axis(ms, devices[:, None], axis=1).sum(axis=(1, 2)))
 
 
 def _summary(ms: FloatArray, seconds: float, timings: Sequence[Timing]) -> Measurement:

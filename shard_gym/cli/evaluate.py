@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
 
-from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.agents import AGENTS, Agent
 from shard_gym.cli.console import (
     FAILED,
     NONE,
@@ -23,7 +23,7 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, MeasurementError
@@ -71,6 +71,7 @@ def evaluate(
         split: split of the suite, train or test.
         cost: the cost model that scores the placements. Measurements are kept in a file beside --out unless --cache
             says where, so that the same command continues an evaluation that was stopped; without both they are not.
+            With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agents that are random.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
@@ -85,7 +86,7 @@ def evaluate(
             out.parent.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache)
     tasks = as_measured(load_suite(suite, split), model)
-    agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
+    agents = {name: placing_agent(name, cost, model, seed) for name in (REFERENCE, *agent)}
     try:
         evaluations = evaluate_all(agents, tasks, model)
     except (KeyboardInterrupt, MeasurementError) as error:

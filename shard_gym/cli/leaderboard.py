@@ -16,12 +16,12 @@ from shard_gym.cli.train import parse_options
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.markdown import outdated, write_pages
-from shard_gym.leaderboard.measured_track import read_races
+from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder
+from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
@@ -126,7 +126,7 @@ class Verify:
     """Recompute the claims of entries; print all findings, and exit with 1 if any.
 
     Attributes:
-        entries: which; or --all.
+        entries: which; races, too, as measured/SUITE/races/NAME. Or --all.
         all: verify every entry and every race, and that the folder holds nothing else.
         replay: let agents that ship with ShardGym place this many tasks of their entries again, and compare.
         keep_times: write the replayed planning times, for the tables and the page; with --all.
@@ -154,7 +154,8 @@ class Verify:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
             _print(f"Written: {write_replays(self.root, replays)}.", "dim")
-        _print("1 entry is valid." if len(verified) == 1 else f"All {len(verified)} entries are valid.", "green")
+        entries = "1 entry is valid." if len(verified) == 1 else f"All {len(verified)} entries are valid."
+        _print(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")
         self._print_improvements(verified)
         return 0
 
@@ -165,8 +166,11 @@ class Verify:
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
             return verified, [*findings, *read_races(self.root, verified)[1], *stale]
-        outcomes = [verify_entry(entry_folder(self.root, entry)) for entry in self.entries]
-        return [entry for entry, _ in outcomes if entry], [finding for _, wrong in outcomes for finding in wrong]
+        races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
+        ids = [each for each in self.entries if race_folder(self.root, each) is None]
+        outcomes = [verify_entry(entry_folder(self.root, each)) for each in ids]
+        findings = [finding for _, wrong in outcomes for finding in wrong]
+        return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import tyro
 
+from shard_gym.agents import Agent, CostGuidedAgent, make_agent
 from shard_gym.cli import PROG
+from shard_gym.cli.console import errors, sentence
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 
@@ -22,7 +24,9 @@ OptionalStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_h
 
 @dataclass(frozen=True)
 class CostModelOptions:
-    """The cost model of the placements, and how it measures; some agents also evaluate it while they place or train.
+    """The cost model of the placements, and how it measures.
+
+    Some agents also evaluate it while they place or train; while they place, only if it estimates.
 
     Attributes:
         cost_model: analytical, the file of a neural cost model (.safetensors), or measured.
@@ -66,6 +70,25 @@ class CostModelOptions:
 
 
 ANALYTICAL = CostModelOptions()
+
+PLANNING = "analytical"
+"""The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
+
+
+def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int) -> Agent:
+    """The agent of that name or folder, to be scored by `model`, which `cost` made; see `make_agent` for the errors.
+
+    With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
+    """
+    if not cost.measures:
+        return make_agent(name, cost_model=model, seed=seed)
+    agent = make_agent(name, cost_model=PLANNING, seed=seed)
+    if isinstance(agent, CostGuidedAgent):
+        text = (
+            f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."
+        )
+        errors().print(sentence(text, "dim"), soft_wrap=True)
+    return agent
 
 
 def command_line(*words: object, **options: object) -> str:

@@ -7,9 +7,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents import make_agent
 from shard_gym.cli.console import output
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.options import (
+    ANALYTICAL,
+    CostModelOptions,
+    OptionalFloat,
+    OptionalInt,
+    OptionalPath,
+    OptionalStr,
+    placing_agent,
+)
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
 from shard_gym.cost_models import CostModel
@@ -50,7 +57,7 @@ def place(
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: fp16 or fp32; that of the file if not given.
         optimizer: sgd or rowwise_adagrad; that of the file if not given.
-        cost: the cost model of the placement.
+        cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         out: write the plan to this JSON file, and print the cost of each device instead.
     """
@@ -66,7 +73,7 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placement = make_agent(agent, cost_model=model, seed=seed).place(task)
+    placement = placing_agent(agent, cost, model, seed).place(task)
     explanation = explain(task, placement, model)
     plan = plan_to_json(explanation, agent, model)
     console = output()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.explain import Explanation, explain
@@ -21,6 +20,8 @@ CRITICAL = "bold yellow"
 GIB = 2**30
 MIN_GAIN_MS = 1e-9
 """A move that gains less is rounding error."""
+
+NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model analytical lists estimates."
 
 
 def show(
@@ -42,11 +43,11 @@ def show(
         agent: name of the agent that places the tables, or folder of a training run.
         task: number of the task in the split, or its name.
         split: split of the suite, train or test.
-        cost: the cost model of the placement.
+        cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         devices: number of devices to list; the most loaded, if there are more.
         tables: number of tables to name on each device, the costliest first.
-        moves: number of moves that reduce the cost to list, the largest gain first.
+        moves: number of moves that reduce the cost to list, the largest gain first; none with measured costs.
         picture: also draw the placement to this file (.png, .svg, .pdf); needs matplotlib.
     """
     checked_count("--devices", devices, 1)
@@ -57,7 +58,7 @@ def show(
     model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
-    placer = make_agent(agent, cost_model=model, seed=seed)
+    placer = placing_agent(agent, cost, model, seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
     console = output()
@@ -90,7 +91,8 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
     table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
     table.add_column("\ntables", str(explanation.task.num_tables), justify="right", no_wrap=True)
     if named:
-        table.add_column("ms alone of\nthe costliest", overflow="ellipsis", min_width=len("costliest"))
+        alone = "ms alone of" if explanation.moves is not None else "estimated ms alone of"
+        table.add_column(f"{alone}\nthe costliest", overflow="ellipsis", min_width=len("costliest"))
     shown = explanation.busiest(count)
     for device in shown:
         phases = [
@@ -142,6 +144,10 @@ def print_totals(console: Console, explanation: Explanation) -> None:
 
 def print_moves(console: Console, explanation: Explanation, count: int = 5) -> None:
     """Print the moves of one table that reduce the cost most; at most one for each table."""
+    if explanation.moves is None:
+        console.print()
+        console.print(sentence(NO_MOVES, "dim"))
+        return
     gaining = [move for move in explanation.moves if move.gain_ms > MIN_GAIN_MS]
     tried = len(explanation.moves)
     console.print()

@@ -273,11 +273,8 @@ def _error(ratios: FloatArray) -> str:
 def _noise(race: Race) -> str:
     if race.num_rounds < 2:
         return "Each placement was measured in one round, so the noise is not known."
-    costs = race.costs_ms()
-    placed = costs[costs[:, :, 0] < race.penalties_ms]
-    deviation = np.sqrt(np.mean((placed.std(axis=1, ddof=1) / placed.mean(axis=1)) ** 2))
     return (
-        f"The measurements of a placement in {race.num_rounds} rounds have a standard deviation of {deviation:.1%}. "
+        f"The measurements of a placement in {race.num_rounds} rounds have a standard deviation of {race.noise():.1%}. "
         "All methods bear it alike, because their order is drawn anew in every round and task."
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,13 @@ from shard_gym.leaderboard.store import (
     find_races,
     read_files,
 )
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
+
+
+MIN_ROUNDS = 3
+"""Of a race that ranks entries: the median of two is their mean, and holds whatever slowed one of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +46,12 @@ class VerifiedRace:
     def about(self) -> str:
         """How it was measured, in words."""
         settings, rounds = self.race.settings, counted(self.race.num_rounds, "round")
-        layout, batch = settings.get("layout"), settings["batch_size"] or "of the tasks"
+        layout = settings.get("layout")
         layouts = " and ".join(map(str, layout)) if isinstance(layout, list) else layout
-        return f"{rounds} on {self.race.hardware}, layout {layouts}, batch {batch}"
+        return (
+            f"{rounds} of {counted(settings['iterations'], 'iteration')} on {self.race.hardware}, layout {layouts}; the "
+            f"measurements of a placement have a standard deviation of {self.race.noise():.1%}"
+        )
 
 
 def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[VerifiedRace], list[Finding]]:
@@ -92,6 +99,34 @@ def _read_race(folder: EntryFolder) -> tuple[Race | None, list[Finding]]:
         raise
     except ShardGymError as error:
         return None, [Finding(folder.file(RACE), str(error))]
-    if not race.num_rounds:
-        return None, [Finding(folder.file(RACE), "It has no rounds.")]
-    return race, []
+    wrong = _unfit(race)
+    return (None, [Finding(folder.file(RACE), wrong)]) if wrong else (race, [])
+
+
+def _unfit(race: Race) -> str:
+    """Why a race may not rank entries, or ""."""
+    if race.num_rounds < MIN_ROUNDS:
+        return f"It has {counted(race.num_rounds, 'round')}; the measured track wants at least {MIN_ROUNDS}."
+    if race.settings["batch_size"] is not None:
+        return f"It measured batches of {race.settings['batch_size']} samples; race without --batch-size."
+    return ""
+
+
+def verify_races(root: Path, folders: Sequence[EntryFolder]) -> list[Finding]:
+    """What is wrong with these races and with their entries.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    findings: list[Finding] = []
+    entries: list[VerifiedEntry] = []
+    suites = {folder.suite for folder in folders}
+    for entry in find_entries(root)[0]:
+        if entry.track == MEASURED and entry.suite in suites:
+            verified, wrong = verify_entry(entry)
+            entries += [verified] if verified else []
+            findings += wrong
+    wrong = read_races(root, entries)[1]
+    missing = {folder.id for folder in folders} - {folder.id for folder in find_races(root)[0]}
+    findings += [Finding(each, "There is no such race.") for each in sorted(missing)]
+    return findings + [each for each in wrong if any(each.file.startswith(f"{folder.id}/") for folder in folders)]

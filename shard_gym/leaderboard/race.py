@@ -150,6 +150,16 @@ class Race:
         charges = np.maximum(self.penalties_ms, FAILURE_MARGIN * costs.max(axis=(0, 2), initial=0.0))
         return np.where(failed[..., None], charges[:, None], costs)
 
+    def noise(self) -> float:
+        """Standard deviation of the measurements of a placement, as a share of its cost: root mean square over all.
+
+        NaN if nothing was measured in two rounds.
+        """
+        placed = self.costs_ms()[~self.failed]
+        if self.num_rounds < 2 or not len(placed):
+            return float("nan")
+        return float(np.sqrt(np.mean((placed.std(axis=1, ddof=1) / placed.mean(axis=1)) ** 2)))
+
     def results(self) -> list[Result]:
         """The entries' results, the cheapest first; none before the first round is complete."""
         if not self.num_rounds:

@@ -124,6 +124,16 @@ def entry_folder(root: Path, entry_id: str) -> EntryFolder:
     return EntryFolder(root, *parts)
 
 
+def race_folder(root: Path, race_id: str) -> EntryFolder | None:
+    """The folder of the race measured/SUITE/races/NAME, whether it exists or not; None if `race_id` names none."""
+    parts = race_id.strip("/").split("/")
+    if len(parts) != 4 or (parts[0], parts[2]) != (MEASURED, RACES):
+        return None
+    if not (SLUG.fullmatch(parts[1]) and SLUG.fullmatch(parts[3])):
+        raise InvalidOptionError(f"A race is named {MEASURED}/SUITE/{RACES}/NAME, with names of {SLUG_RULE}.")
+    return EntryFolder(root, MEASURED, parts[1], f"{RACES}/{parts[3]}")
+
+
 def require_root(root: Path) -> None:
     """Check that the folder of the leaderboards exists.
 

@@ -138,7 +138,20 @@ def test_a_measurement_that_fails_is_tried_again_and_two_failures_cost_the_penal
         make_learner(name, suite, cost_model=Estimating(failing=lambda number: True)).iterate()
 
 
-def test_explanations_have_true_phases_and_estimated_moves(suite: TaskSuite) -> None:
+@pytest.mark.parametrize("name", ["maskable-ppo", "ppo", "a2c", "dqn"])
+def test_agents_of_sb3_learn_on_where_measurements_fail(suite: TaskSuite, name: str) -> None:
+    """The first measurement fails once, so it is made again; the third placement fails twice."""
+    model = Estimating(failing=lambda number: number in (1, 4, 5))
+    learner = make_learner(name, suite, cost_model=model, num_envs=4, iterations=1)
+    report = learner.iterate()
+    assert (learner.costed, learner.failures, learner.true_cost_queries) == (3, 1, 6)
+    penalties = [model.penalty_ms(task.tables, task.topology) for task in suite]
+    assert min(penalties) / 4 < report.mean_cost_ms < max(penalties)
+    with pytest.raises(MeasurementError, match="died"):
+        make_learner(name, suite, cost_model=Estimating(failing=lambda number: True), num_envs=4).iterate()
+
+
+def test_explanations_have_true_phases_and_no_moves(suite: TaskSuite) -> None:
     task = suite[0]
     placement = make_agent("random").place(task)
     explanation = explain(task, placement, Estimating(2.0))
@@ -146,7 +159,8 @@ def test_explanations_have_true_phases_and_estimated_moves(suite: TaskSuite) -> 
     assert explanation.total_ms == 2 * true.total_ms
     assert np.array_equal(explanation.phases_ms, 2 * true.phases_ms)
     assert explanation.lower_bound_ms is None
-    assert explanation.moves == best_moves(task, placement, ANALYTICAL)
+    assert explanation.moves is None
+    assert explain(task, placement, ANALYTICAL).moves == best_moves(task, placement, ANALYTICAL)
 
 
 def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:

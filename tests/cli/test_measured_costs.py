@@ -210,3 +210,39 @@ def test_an_agent_can_ask_a_measured_cost_model(run, machine) -> None:
     assert outcome.code == 0, outcome.err
     assert "costed by measured-v2-" in outcome.out
     assert "lower bound" in outcome.out
+
+
+PLANS = "plans under the cost model analytical, not under measured costs"
+
+
+def test_agents_that_ask_a_cost_model_do_not_measure_while_they_place(run, machine, tmp_path: Path) -> None:
+    shown = run("show", "--suite", SUITE, "--agent", "local-search", "--cost-model", "measured", columns=100)
+    assert shown.code == 0, shown.err
+    assert len(machine.jobs) == 1
+    assert f"local-search {PLANS}" in shown.err
+    machine.jobs.clear()
+    tables = ("--tables", "merlin-tiny", "--hardware", "cpu", "--num-devices", 2, "--agent", "cost-greedy")
+    placed = run("place", *tables, "--cost-model", "measured")
+    assert placed.code == 0, placed.err
+    assert json.loads(placed.out)["cost_model"].startswith("measured")
+    assert len(machine.jobs) == 1
+    assert f"cost-greedy {PLANS}" in placed.err
+    machine.jobs.clear()
+    scored = run("evaluate", "--agent", "cost-greedy", "--suite", SUITE, "--cost-model", "measured")
+    assert scored.code == 0, scored.err
+    assert len(machine.jobs) <= 2 * len(load_suite(SUITE))  # one for each placement, also of the reference
+    assert scored.err.count(PLANS) == 1
+    assert PLANS not in run("show", "--suite", SUITE, "--agent", "local-search").err
+    for command in ("show", "place", "evaluate"):
+        assert "agents that ask a cost model plan under analytical" in " ".join(run(command, "--help").out.split())
+
+
+def test_no_moves_are_shown_with_measured_costs(run, machine) -> None:
+    arguments = ("show", "--suite", SUITE, "--agent", "size-greedy")
+    measured = run(*arguments, "--cost-model", "measured", columns=100).out
+    assert "Moves are not listed: what they gain is not measured." in measured
+    assert "estimated ms alone of" in measured
+    assert "on starred devices" not in measured
+    estimated = run(*arguments, columns=100).out
+    assert "Moves are not listed" not in estimated
+    assert "estimated ms" not in estimated

@@ -37,10 +37,10 @@ JSON = f"{RACED}/race.json"
 
 
 class Machine(MeasuredCostModel):
-    """Estimates, in ten iterations with noise; measures a quarter of the suite's batch."""
+    """Estimates, in ten iterations with noise."""
 
-    def __init__(self) -> None:
-        super().__init__("cpu", batch_size=512)
+    def __init__(self, batch_size: int | None = None) -> None:
+        super().__init__("cpu", batch_size=batch_size)
         self.rng = np.random.default_rng(0)
 
     def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
@@ -64,7 +64,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory, add_entry: Any) -> Path:
     root.mkdir()
     for agent in AGENTS[:2]:
         add_entry(root, agent, SUITE, track="measured")
-    race(SUITE, root / RACED, leaderboard=root, rounds=2)
+    race(SUITE, root / RACED, leaderboard=root, rounds=3)
     add_entry(root, AGENTS[2], SUITE, track="measured")
     return root
 
@@ -85,7 +85,7 @@ def test_a_race_is_a_leaderboard_and_entries_can_wait_for_theirs(raced: Path) ->
     assert leaderboard.race is not None
     race = leaderboard.race.race
     assert (leaderboard.track, leaderboard.hardware, leaderboard.best) == ("measured", race.hardware, None)
-    assert leaderboard.scorer.suite[0].tables.workload.batch_size == 512
+    assert leaderboard.scorer.suite[0].tables.workload.batch_size == 2048
     for ranked, result in zip(leaderboard.entries, race.results(), strict=True):
         assert ranked.verified.folder.slug == result.entry
         assert (ranked.mean_cost_ms, ranked.interval_ms) == (result.mean_ms, result.interval_ms)
@@ -111,7 +111,7 @@ def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
     bad = leaderboard.race.race.placements["random"][3].tolist()
     shutil.rmtree(root / RACED)
     monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Fails())
-    race(SUITE, root / RACED, leaderboard=root, rounds=2)
+    race(SUITE, root / RACED, leaderboard=root, rounds=3)
     assert findings_of(root) == []
     (leaderboard,) = load_leaderboards(root)
     ranked = {each.verified.folder.slug: each.verified for each in leaderboard.entries}
@@ -119,12 +119,32 @@ def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
     assert ranked["random"].costs_ms.argmax() == 3
 
 
+def test_a_race_of_few_rounds_or_of_another_batch_ranks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(root / RACED)
+    race(SUITE, root / RACED, leaderboard=root, rounds=2)
+    assert findings_of(root) == [f"{JSON}: It has 2 rounds; the measured track wants at least 3."]
+    shutil.rmtree(root / RACED)
+    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Machine(512))
+    race(SUITE, root / RACED, leaderboard=root, rounds=3)
+    assert findings_of(root) == [f"{JSON}: It measured batches of 512 samples; race without --batch-size."]
+
+
+def test_a_race_is_verified_by_its_name(root: Path, run: Any) -> None:
+    outcome = run("leaderboard", "verify", RACED, "--root", root)
+    assert (outcome.code, outcome.out) == (0, f"Valid: {RACED}.\n")
+    (root / JSON).write_text((root / JSON).read_text().replace('"hardware": "', '"hardware": "other-'))
+    outcome = run("leaderboard", "verify", RACED, "--root", root)
+    assert outcome.code == 1
+    assert JSON in outcome.out + outcome.err
+    assert run("leaderboard", "verify", f"{RACED}-2", "--root", root).code == 1
+
+
 def test_races_are_on_the_pages(root: Path) -> None:
     (root / "README.md").write_text(f"{begin(TABLES)}\n{END}\n")
     write_pages(root)
     text = (root / "README.md").read_text()
     assert f"### {SUITE}, measured on a-machine\n" in text
-    assert re.search(r"2 rounds on .*, layout (parallel|sequential), batch 512\.\n", text)
+    assert re.search(r"3 rounds of 10 iterations on .*, layout (parallel|sequential); .* deviation of \d\.\d%\.\n", text)
     assert re.search(r"\| \[The lookup-greedy agent\]\(.*\| 1.000 \| [01].\d\d \| 0 \|", text)
     assert "Not raced yet: [The size-greedy agent](https://example.org/code)." in text
     assert outdated(root) == []

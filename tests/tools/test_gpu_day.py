@@ -211,3 +211,21 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         code, printed = day.run([sys.executable, "-uc", "print('begun'); import time; time.sleep(60)"], 3.0)
     assert (code, printed) == (-15, "begun\n")
     assert "begun" in (tmp_path / "log.txt").read_text()
+
+
+# Slices
+
+
+def test_an_agent_is_trained_when_its_run_is_done(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    from shard_gym.io.arrays import save_arrays
+    from tools.gpu_day.slices import FIT, Day, _trained
+
+    day = Day(tmp_path, tmp_path, "cpu", rehearse=True, environment={}, log=sys.stdout)
+    folder = tmp_path / FIT / "dream-search"
+    folder.mkdir(parents=True)
+    assert _trained(day) is None
+    for done in (1, 2, 3):
+        about = {"agent": "dreamshard", "trained": {"iteration": done, "iterations": 3}}
+        save_arrays(folder / "agent.safetensors", "agent", {"weights": np.ones(2)}, about)
+        assert _trained(day) == (folder if done == 3 else None)

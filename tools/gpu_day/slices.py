@@ -243,6 +243,8 @@ def race(day: Day) -> bool:
 
 def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
     trained = _trained(day)
+    if trained is None:
+        day.say("DreamShard is not in the race, because its training is not done; the slice fit does it.")
     entries = [*day.sizes.entries, *([f"dream-search={trained}"] if trained else [])]
     return day.run(
         shard_gym(
@@ -259,9 +261,15 @@ def _race(day: Day, folder: Path, tasks: int, rounds: int) -> tuple[int, str]:
 
 
 def _trained(day: Day) -> Path | None:
-    """The folder of the trained agent, if it is trained."""
+    """The folder of the trained agent, if its training is done; the file is there after the first iteration."""
     folder = day.state / FIT / "dream-search"
-    return folder if (folder / "agent.safetensors").exists() else None
+    try:
+        with (folder / "agent.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        trained = json.loads(header["__metadata__"]["shard_gym"])["about"]["trained"]
+        return folder if trained["iteration"] >= trained.get("iterations", 0) else None
+    except FileNotFoundError:
+        return None
 
 
 def _tasks_of(race: Path) -> int:

@@ -149,6 +149,9 @@ class Episodes:
         failed = over & (state.status != COMPLETE)
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
+        if self.final_cost is not None:  # failing is worse than any valid placement, however long that one took
+            complete = over & ~failed
+            after[complete] = np.minimum(after[complete], np.nextafter(penalty[complete], 0.0))
         rewards = np.empty(len(actions))
         rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
         rewards[was_over] = 0.0
@@ -160,8 +163,7 @@ class Episodes:
             task = self.task(env)
             cost = model.estimate(placement[: task.num_tables], task.tables, task.topology)
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
-            # A valid placement always costs less than a failure, however long its measurement took.
-            self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
+            self.state.cost_ms[env] = cost.total_ms
             self._details[env] = cost.details
 
     def masks(self) -> NDArray[np.bool_]:

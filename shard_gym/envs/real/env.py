@@ -49,8 +49,9 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     As in `EmbeddingPlacementEnv`: `"terminal"` (default) is minus the measured cost in ms. `"dense"` distributes it
     over the steps by the estimates of `cost_model`, `"normalized"` divides it by the lower bound of `cost_model`.
 
-    A failed episode is charged 11 times an upper bound on the estimated cost of all placements of the task. A measured
-    cost above that is reduced to just below it, so that failing never pays.
+    A failed episode is charged 11 times an upper bound on the estimated cost of all placements of the task. For a
+    measured cost above that the reward is that of a cost just below it, so that failing never pays; there is a warning,
+    and `info["cost_ms"]` is what was measured.
 
     ## Episode End
 

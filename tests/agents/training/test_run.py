@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.training import Learner, TrainingRun, make_learner, run
+from shard_gym.agents.training import Learner, TrainingRun, load_agent, make_learner, run
 from shard_gym.agents.training.learner import Report
 from shard_gym.cli import main
+from shard_gym.cost_models.data.folder import LOCK
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -63,7 +65,7 @@ def test_a_run_leaves_the_agent_the_state_the_configuration_and_a_log(make: Make
     training = make()
     said: list[tuple[int, float, int]] = []
     agent = training.run(lambda learner, report: said.append((learner.iteration, report.mean_cost_ms, learner.seed)))
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted(path.name for path in folder.iterdir() if path.name != LOCK) == [
         "agent.safetensors",
         "config.json",
         "log",
@@ -123,6 +125,40 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_end(
     assert contents(folder) == contents(whole)
     for name in ("mean_cost_ms", "position", "true_cost_queries"):
         assert logged(folder, name) == logged(whole, name)
+
+
+def test_one_program_at_a_time_trains_in_a_folder(make: Make) -> None:
+    def second(learner: Learner, _: Report) -> None:
+        with pytest.raises(InvalidOptionError, match=r"Another program is adding to .* name another folder"):
+            make(resume=True).run()
+
+    make().run(second)
+
+
+def test_a_killed_program_leaves_no_lock(make: Make, folder: Path) -> None:
+    code = """if True:
+        import os, signal, sys
+        from shard_gym.cost_models.data.folder import exclusive_access
+        with exclusive_access(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)"""
+    killed = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (folder / LOCK).exists()
+    make().run()
+
+
+def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path) -> None:
+    def stop(learner: Learner, _: Report) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make().run(stop)
+    with pytest.warns(UserWarning, match=r"unfinished run: 1 of 4 iterations are done\. Finish it .* --resume"):
+        load_agent(folder)
+    make(resume=True).run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_agent(folder)
 
 
 def test_a_finished_run_resumes_to_the_same_agent_without_another_iteration(make: Make, folder: Path) -> None:

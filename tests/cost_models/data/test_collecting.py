@@ -29,7 +29,14 @@ from shard_gym.cost_models.data.folder import INDEX, read_index
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.data.sampling import PlacementSampler, split_of
 from shard_gym.cost_models.data.splits import SPLITS
-from shard_gym.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError, MissingExtraError, RunsFailedError
+from shard_gym.errors import (
+    DamagedFileError,
+    DeviceMemoryError,
+    InvalidOptionError,
+    MissingExtraError,
+    RunsFailedError,
+    UnwritablePathError,
+)
 from shard_gym.io.files import read_json
 from shard_gym.tables import Workload
 
@@ -155,6 +162,23 @@ def test_two_programs_never_add_to_one_folder(tmp_path: Path) -> None:
 
     assert collect(tmp_path, Second, count=2).measured == len(measured_ids(tmp_path)) == 2
     assert collect(tmp_path, count=3).new == 1
+
+
+def test_what_a_full_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[CollectionProgress] = []
+    append_part = collecting.append_part
+
+    def full(folder: Path, *rest: Any) -> None:
+        if read_index(folder).parts:
+            raise UnwritablePathError("No space left on device.")
+        append_part(folder, *rest)
+
+    monkeypatch.setattr(collecting, "append_part", full)
+    failing = fake(fails=lambda number: number in (3, 20))
+    with pytest.raises(UnwritablePathError, match="No space left"):
+        collect(tmp_path, failing, count=30, part_size=16, repeat_every=None, on_progress=said.append)
+    assert len(measured_ids(tmp_path)) == said[-1].measured == said[-1].new == 16
+    assert said[-1].failed == len(read_index(tmp_path).failed) == 1
 
 
 def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path) -> None:

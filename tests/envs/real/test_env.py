@@ -13,7 +13,7 @@ import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, EmbeddingPlacementRealVectorEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.hardware import hardware_profile
@@ -144,13 +144,33 @@ def test_a_step_whose_measurement_failed_can_be_tried_again(suite: TaskSuite) ->
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
 def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSuite, reward: str) -> None:
     env = with_scorer(suite, 0, 1e9, reward=reward)
-    _, info = env.reset(seed=0)
-    total, info, _ = play(env, info, min)
-    assert total == pytest.approx(-1000.0)
-    assert info["cost_ms"] < 1000.0
+    measured = set()
+    for choose in (min, np.random.default_rng(0).choice):
+        _, info = env.reset(seed=0, options={"task": 0})
+        total, info, _ = play(env, info, choose)
+        assert total == pytest.approx(-1000.0)
+        assert reward == "dense" or total > -1000.0
+        task = env.task
+        true_ms = make_cost_model("analytical").estimate(info["placement"], task.tables, task.topology).total_ms
+        assert info["cost_ms"] == 1e9 * true_ms
+        measured.add(info["cost_ms"])
+    assert len(measured) == 2  # what was measured is told apart
     env = with_scorer(suite, 0, 1.0, reward=reward, max_devices=3)
     env.reset(seed=0)
     assert env.step(2)[1] == -1000.0  # there is no third device
+
+
+def test_many_at_once_earn_and_tell_what_one_does_beyond_the_penalty(suite: TaskSuite) -> None:
+    one = with_scorer(suite, 0, 1e9)
+    many = EmbeddingPlacementRealVectorEnv(2, suite, **QUICK)
+    many.episodes.final_cost = Scorer(0, 1e9)
+    one.reset(options={"task": 1})
+    many.reset(seed=0, options={"task": 1})
+    for table in range(20):
+        _, reward, _, _, info = one.step(table % 2)
+        _, rewards, _, _, infos = many.step(np.full(2, table % 2))
+        assert rewards.tolist() == [reward] * 2
+    assert infos["cost_ms"].tolist() == [info["cost_ms"]] * 2
 
 
 def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
