@@ -25,7 +25,6 @@ from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
 
-
 MIN_ROUNDS = 3
 """Of a race that ranks entries: the median of two is their mean, and holds whatever slowed one of them."""
 
@@ -49,8 +48,8 @@ class VerifiedRace:
         layout = settings.get("layout")
         layouts = " and ".join(map(str, layout)) if isinstance(layout, list) else layout
         return (
-            f"{rounds} of {counted(settings['iterations'], 'iteration')} on {self.race.hardware}, layout {layouts}; the "
-            f"measurements of a placement have a standard deviation of {self.race.noise():.1%}"
+            f"{rounds} of {counted(settings['iterations'], 'iteration')} on {self.race.hardware}, layout {layouts}; "
+            f"the measurements of a placement have a standard deviation of {self.race.noise():.1%}"
         )
 
 
