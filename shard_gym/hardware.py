@@ -116,8 +116,7 @@ _HOPPER: dict[str, Sourced] = {
     "l2_gb_per_s": (
         5500.0,
         "[assumed] 0.61 of the 8986 GB/s of the data sheet, between the shares measured on V100 (0.91) and A100 "
-        "(0.31); pytorch/torchrec pull request 2365 reaches 4200 GB/s of row traffic at D=64, if its unnamed GPU is "
-        "an H100",
+        "(0.31); no public measurement of FBGEMM supports it",
     ),
     "l2_bytes": (50 * _MIB, "[spec] 50 MB"),
     "num_sms": (132, "[spec]"),

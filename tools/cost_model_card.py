@@ -63,6 +63,7 @@ class Group(NamedTuple):
     setting: str
     is_share: bool  # whole iterations were measured, and the embedding part is a share of them
     rows: list[Comparison]
+    provenance: str = ""  # the GPU, what the source does not state, and what was checked
 
 
 def compare(model: AdditiveCostModel) -> list[Group]:
@@ -73,22 +74,35 @@ def compare(model: AdditiveCostModel) -> list[Group]:
             group["source"],
             group["setting"],
             group.get("quantity") == "iteration",
-            [_compare(group, row, model) for row in group["rows"]],
+            [_compare(settings_of(group, row), model) for row in group["rows"]],
+            _provenance(group),
         )
         for group in read_json(MEASUREMENTS)["groups"]
     ]
 
 
-def _compare(group: Mapping[str, Any], own: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
-    """The comparison of one row; a row overrides the settings of its group."""
-    row = {**group, **own, "tables": {**group.get("tables", {}), **own.get("tables", {})}}
+def settings_of(group: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one row: those of its group, and its own."""
+    settings = {name: value for name, value in group.items() if name != "rows"}
+    return {**settings, **own, "tables": {**group.get("tables", {}), **own.get("tables", {})}}
+
+
+def _provenance(group: Mapping[str, Any]) -> str:
+    inferred = f" Inferred: {'; '.join(group['inferred'])}." if group["inferred"] else ""
+    return f"GPU: {group['gpu']}.{inferred} Checked: {group['checked']}."
+
+
+def _compare(row: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
     if "not_comparable" in row:
         return Comparison(row["label"], row["measured"], None, not_comparable=row["not_comparable"])
+    if "thread_group" in row:
+        reason = "the model describes the newer kernel"
+        return Comparison(row["label"], f"{row['measured'] * 1e3:.3g} us", None, not_comparable=reason)
     unit = "" if row["quantity"] == "unfused/fused" else "ms"
-    return Comparison(row["label"], _measured(row), _predicted(row, model), unit, row.get("sets", ""))
+    return Comparison(row["label"], measured_value(row), _predicted(row, model), unit, row.get("sets", ""))
 
 
-def _measured(row: Mapping[str, Any]) -> float:
+def measured_value(row: Mapping[str, Any]) -> float:
     """Ms, or a ratio; bandwidths are converted to ms with the number of bytes that their source counts."""
     if "gb_per_s" not in row:
         return float(row["measured"])
@@ -126,7 +140,7 @@ def topology_of(row: Mapping[str, Any]) -> Topology:
         device=replace(profile.device, **row.get("device", {})),
         links=replace(profile.links, **row.get("links", {})),
     )
-    return profile.topology(row.get("num_devices", 1))
+    return profile.topology(row.get("num_devices", 1), devices_per_host=row.get("devices_per_host"))
 
 
 def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
@@ -192,7 +206,7 @@ def _group_texts(group: Group) -> tuple[str, str, str]:
     """Heading, setting and table of a group."""
     ratio = "share of the iteration" if group.is_share else "predicted / measured"
     header = ("setting", "measured", "predicted", ratio, "note")
-    setting = f"{group.setting} Source: {group.source}."
+    setting = f"{group.setting.rstrip('.')}. Source: {group.source}. {group.provenance}"
     return f"### {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
 
 

@@ -70,18 +70,18 @@ def test_predictions_come_from_the_model(card: Any, groups: Any) -> None:
         def device_costs(self, loads: Any, cluster: Any) -> Any:
             return 2 * super().device_costs(loads, cluster)
 
-    titles = ("SplitTBE, large batch", "DLRM, one-hot")
+    titles = ("SplitTBE, large batch, 16", "DLRM, one-hot")
     before = [row for group in groups if group.title.startswith(titles) for row in group.rows]
     after = [row for group in card.compare(Doubled()) if group.title.startswith(titles) for row in group.rows]
     pairs = [(one.predicted, two.predicted) for one, two in zip(before, after, strict=True) if one.predicted]
-    assert len(pairs) == 10
+    assert len(pairs) == 13
     assert all(two == pytest.approx(2 * one) for one, two in pairs)
 
 
 def test_rates_are_turned_into_times_by_the_bytes_their_source_counts(rows: Any) -> None:
     assert rows("Ramp of the DRAM bandwidth, A100")["n = 2^24"].measured == pytest.approx(2**24 / 865e6)
-    nccl = rows("All-to-all alone")["500 MiB on 4 H100, 335 GB/s of bus bandwidth"]
-    assert nccl.measured == pytest.approx(524288000 * 3 / 4 / 335e6)
+    nccl = rows("All-to-all on 4 H100")["500 MiB on 4 H100, 335 GB/s of bus bandwidth"]
+    assert nccl.measured == pytest.approx(1.17414, rel=1e-4)  # the time in the log of NVIDIA/nccl, issue 2169
 
 
 def test_tables_are_built_as_the_row_says(card: Any) -> None:
