@@ -1,0 +1,264 @@
+"""Version 2 of the analytical model: three limits that overlap in part, lanes for rows, bags and updates, no ramp.
+
+Forward and backward of a device are
+
+    limits(DRAM, L2, lanes) = the slowest of them + OVERLAP_LOSS x the other two
+
+plus a fixed cost, and the backward first sorts. DRAM and L2 count bytes as version 1 does. Lanes are thread groups of
+FBGEMM's kernels: a group spends cycles on every row that it reads, on every bag, on every gradient and on every row
+that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest table of the fused operator.
+
+pytorch/FBGEMM v1.6.0 and v1.8.0 prove the groups: codegen/training/forward/embedding_forward_split_template.cu:731 and
+codegen/training/backward/embedding_backward_split_template.cu:985 (733 and 987 in v1.8.0) dispatch on max_D, and
+codegen/genscript/jinja_environment.py:167 to 207 makes groups of 8, 16 and 32 threads with four columns each. That a
+narrow row costs a wide group as many cycles as a wide row is assumed.
+
+Every load is a sum or a maximum over the tables of a device. Every time is a sum of maxima of non-negative multiples of
+the loads (with OVERLAP_LOSS between 0 and 1), so it is convex in them and never decreases when a table is added.
+
+The constants are fitted to the public measurements by tools/fit_cost_model_v2.py; docs/cost-model-v2.md has the errors.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.cost_models.all_to_all_v2 import exchange_ms, least_exchange_ms, plain_exchange_ms
+from shard_gym.cost_models.base import (
+    BACKWARD,
+    BACKWARD_COMM,
+    COMPUTE,
+    FORWARD,
+    FORWARD_COMM,
+    PHASES,
+    AdditiveCostModel,
+    FloatArray,
+    PlainCosts,
+)
+from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, DeviceSpec, Topology
+
+INDEX_BYTES = 8
+OFFSET_BYTES = 8
+OUTPUT_BYTES = 4
+"""Pooled outputs and their gradients are FP32, FBGEMM's default output_dtype."""
+
+SORT_BYTES = (8 + 8 + 4) + (8 + 4 * 2 * (8 + 4)) + 2 * 8
+"""Per lookup: an index is read, its position and its bag are written; the positions are read once to count all digits,
+and positions and bags are read and written in each of four passes of eight bits (Adinets and Merrill, Onesweep, arXiv
+2206.01784, the radix sort of CUB); the sorted positions are read to find runs of equal rows, and again to find the long
+ones."""
+
+FULL_WARP_DIM = 128
+"""32 threads of four elements each."""
+
+
+class Constants(NamedTuple):
+    """The constants of the model; `FITTED` are those of tools/fit_cost_model_v2.py."""
+
+    cycles_per_row: float  # of a full thread group, for 128 columns of a row in the forward pass
+    cycles_per_bag: float  # of a full thread group: the chain from the offset over the index to the first row
+    overlap_loss: float  # share of the two lesser limits that is not hidden behind the slowest
+    cycles_per_gradient: float  # of a full thread group, for 128 columns of a gradient in the backward pass
+    cycles_per_update: float  # of a full thread group, for 128 columns of a row that is read, updated and written
+    sort_efficiency: float  # share of the DRAM bandwidth that the sort reaches
+    random_update_efficiency: float  # share of it that random reads and writes of rows reach
+    forward_launches: float  # fixed cost of the forward operator, in launches of a kernel
+    backward_launches: float  # fixed cost of the backward operator, in launches of a kernel
+
+
+FITTED = Constants(
+    cycles_per_row=26.1,
+    cycles_per_bag=32.5,
+    overlap_loss=0.141,
+    cycles_per_gradient=26.7,
+    cycles_per_update=103.0,
+    sort_efficiency=0.570,
+    random_update_efficiency=0.534,
+    forward_launches=5.67,
+    backward_launches=22.2,
+)
+
+# The counts of a table; all but the last are summed.
+(
+    ROW_VECTORS,
+    BAGS,
+    FORWARD_DRAM_BYTES,
+    FORWARD_L2_BYTES,
+    LOOKUPS,
+    GRADIENT_DRAM_BYTES,
+    GRADIENT_L2_BYTES,
+    UPDATE_BYTES,
+    UPDATE_VECTORS,
+    OUTPUTS,
+    GROUP_SHARE,
+) = range(11)
+
+# The loads: first sums, then maxima.
+(
+    FORWARD_DRAM_MS,
+    FORWARD_L2_MS,
+    FORWARD_LANE_MS,
+    SORT_MS,
+    BACKWARD_DRAM_MS,
+    BACKWARD_L2_MS,
+    BACKWARD_LANE_MS,
+    OUTPUT_BYTES_SENT,
+    LANE_SHARE,
+    FORWARD_FIXED_MS,
+    BACKWARD_FIXED_MS,
+) = range(11)
+
+
+def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
+    """(T,) share of a warp that FBGEMM assigns to a row, by embedding dim: 8, 16 or 32 of 32 threads."""
+    return np.select([embedding_dim <= 32, embedding_dim <= 64], [0.25, 0.5], 1.0)
+
+
+def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
+    """(T, 11) bytes, lookups and vectors of a batch, in the order of the names above; no constant enters."""
+    lookups, distinct = tables.lookups_per_batch, tables.distinct_rows
+    bags = (tables.workload.batch_size * tables.num_features).astype(np.float64)
+    row, gradient = to_sectors(tables.row_bytes), to_sectors(OUTPUT_BYTES * tables.embedding_dim)
+    outputs = OUTPUT_BYTES * tables.embedding_dim * bags
+    vectors = np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    in_l2 = np.minimum(1.0, l2_bytes_per_table(tables, device) / outputs)
+    state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
+    counts = np.empty((len(tables), 11))
+    counts[:, ROW_VECTORS] = lookups * vectors
+    counts[:, BAGS] = bags
+    counts[:, FORWARD_DRAM_BYTES] = (
+        INDEX_BYTES * lookups + OFFSET_BYTES * bags + (lookups - l2_hits(tables, device)) * row + outputs
+    )
+    counts[:, FORWARD_L2_BYTES] = lookups * row + outputs
+    counts[:, LOOKUPS] = lookups
+    counts[:, GRADIENT_DRAM_BYTES] = outputs + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
+    counts[:, GRADIENT_L2_BYTES] = lookups * gradient
+    counts[:, UPDATE_BYTES] = distinct * (2 * row + state)
+    counts[:, UPDATE_VECTORS] = distinct * vectors
+    counts[:, OUTPUTS] = outputs
+    counts[:, GROUP_SHARE] = lane_share(tables.embedding_dim)
+    return counts
+
+
+class Rates(NamedTuple):
+    """What the loads need of a device; the fields may be arrays that broadcast against the counts."""
+
+    dram_bytes_per_ms: ArrayLike
+    l2_bytes_per_ms: ArrayLike
+    cycles_per_ms: ArrayLike  # of all streaming multiprocessors together
+    launch_ms: ArrayLike
+
+    @staticmethod
+    def of(device: DeviceSpec) -> Rates:
+        """The rates of a device."""
+        return Rates(
+            device.dram_gb_per_s * 1e6,
+            device.l2_gb_per_s * 1e6,
+            device.num_sms * device.clock_ghz * 1e6,
+            device.kernel_launch_us * 1e-3,
+        )
+
+
+def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) -> FloatArray:
+    """(..., 11) loads from (..., 11) counts; ms, but OUTPUT_BYTES_SENT in bytes."""
+    dram, l2, cycles, launch = (np.asarray(rate, np.float64) for rate in rates)
+    c, loads = constants, np.empty_like(counts)
+    updates = counts[..., UPDATE_BYTES] / c.random_update_efficiency
+    loads[..., FORWARD_DRAM_MS] = counts[..., FORWARD_DRAM_BYTES] / dram
+    loads[..., FORWARD_L2_MS] = counts[..., FORWARD_L2_BYTES] / l2
+    forward = c.cycles_per_row * counts[..., ROW_VECTORS] + c.cycles_per_bag * counts[..., BAGS]
+    loads[..., FORWARD_LANE_MS] = forward / cycles
+    loads[..., SORT_MS] = counts[..., LOOKUPS] * SORT_BYTES / (c.sort_efficiency * dram)
+    loads[..., BACKWARD_DRAM_MS] = (counts[..., GRADIENT_DRAM_BYTES] + updates) / dram
+    loads[..., BACKWARD_L2_MS] = counts[..., GRADIENT_L2_BYTES] / l2
+    backward = c.cycles_per_gradient * counts[..., ROW_VECTORS] + c.cycles_per_update * counts[..., UPDATE_VECTORS]
+    loads[..., BACKWARD_LANE_MS] = backward / cycles
+    loads[..., OUTPUT_BYTES_SENT] = counts[..., OUTPUTS]
+    loads[..., LANE_SHARE] = counts[..., GROUP_SHARE]
+    loads[..., FORWARD_FIXED_MS] = c.forward_launches * launch
+    loads[..., BACKWARD_FIXED_MS] = c.backward_launches * launch
+    return loads
+
+
+class AnalyticalCostModelV2(AdditiveCostModel):
+    """The model described at the top of this file.
+
+    Args:
+        constants: other constants than the fitted ones; the fingerprint does not tell them apart.
+    """
+
+    name = "analytical"
+    version = 2
+    num_loads = 11
+    num_sum_loads = 8
+    shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
+
+    def __init__(self, constants: Constants = FITTED) -> None:
+        self.constants = constants
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, 11) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) ms from (..., 11) device loads, with all-to-alls of 0."""
+        share, loss = loads[..., LANE_SHARE], self.constants.overlap_loss
+        phases = np.zeros((*loads.shape[:-1], len(PHASES)))
+        dram, l2 = loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS]
+        lanes = loads[..., FORWARD_LANE_MS] * share
+        slowest = np.maximum(np.maximum(dram, l2), lanes)
+        phases[..., FORWARD] = slowest + loss * (dram + l2 + lanes - slowest) + loads[..., FORWARD_FIXED_MS]
+        dram, l2 = loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS]
+        lanes = loads[..., BACKWARD_LANE_MS] * share
+        slowest = np.maximum(np.maximum(dram, l2), lanes)
+        update = slowest + loss * (dram + l2 + lanes - slowest)
+        phases[..., BACKWARD] = update + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        return phases
+
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """Write the two all-to-alls, which take the same time."""
+        phases[..., FORWARD_COMM] = exchange_ms(shared[..., 0], cluster)
+        phases[..., BACKWARD_COMM] = phases[..., FORWARD_COMM]
+
+    @property
+    def plain_costs(self) -> PlainCosts:
+        """The two methods above and `iteration_cost` on floats, bit for bit."""
+        return self._plain_costs
+
+    def _plain_costs(
+        self, device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
+    ) -> float:
+        share, loss = loads[LANE_SHARE], self.constants.overlap_loss
+        forward, backward = phases[FORWARD], phases[BACKWARD]
+        dram, l2, lanes = loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * share
+        slowest = max(dram, l2, lanes)
+        forward[device] = slowest + loss * (dram + l2 + lanes - slowest) + loads[FORWARD_FIXED_MS]
+        dram, l2, lanes = loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], loads[BACKWARD_LANE_MS] * share
+        slowest = max(dram, l2, lanes)
+        update = slowest + loss * (dram + l2 + lanes - slowest)
+        backward[device] = update + loads[SORT_MS] + loads[BACKWARD_FIXED_MS]
+        exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_exchange_ms(shared[0], cluster)
+        exchanged = max(exchange)
+        return max(forward) + exchanged + exchanged + max(backward)
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
+        return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
+
+    def _upper_bound(self, loads: FloatArray, topology: Topology) -> float:
+        size = topology.num_devices
+        all_on_one = np.zeros((size, size, self.num_loads))
+        all_on_one[np.arange(size), np.arange(size)] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
+        return float(self.device_costs(all_on_one, topology.cluster()).max(axis=(0, 1)).sum())
+
+    def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
+        size, split = topology.num_devices, self.num_sum_loads
+        even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
+        costliest_table = self.single_table_phases(loads, topology).max(axis=0)
+        compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
+        return float(compute + 2 * least_exchange_ms(loads[:, OUTPUT_BYTES_SENT].sum(), topology.cluster()))

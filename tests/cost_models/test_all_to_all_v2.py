@@ -1,0 +1,118 @@
+"""Version 2 of the all-to-all, held against a sum over every single message, and its knees."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.all_to_all_v2 import (
+    NETWORK,
+    NVLINK,
+    PCIE,
+    Knee,
+    exchange_ms,
+    least_exchange_ms,
+    link_ms,
+    plain_exchange_ms,
+)
+from shard_gym.cost_models.profiles_v2 import profile_v2
+from shard_gym.topology import Cluster, Topology
+
+PROFILES = ["rtx2080ti-pcie", "v100-nvlink", "h100-dgx", "cpu"]
+
+
+def through(num_bytes: float, gb_per_s: float, knee: Knee) -> float:
+    """Ms of one link, written out: the first bytes at the lower bandwidth, the others at the higher one."""
+    slow = min(num_bytes, knee.num_bytes)
+    return slow * (1 + knee.extra) / (gb_per_s * 1e6) + (num_bytes - slow) / (gb_per_s * 1e6)
+
+
+def message_by_message(output_bytes: NDArray[np.float64], topology: Topology) -> list[float]:
+    """Ms of each device: every device sends a D-th of its outputs to every other one; both directions work at once."""
+    size, links = topology.num_devices, topology.links
+    moved: dict[tuple[str, int, bool], float] = defaultdict(float)
+    for source in range(size):
+        for target in range(size):
+            if source != target:
+                crosses = source // topology.devices_per_host != target // topology.devices_per_host
+                moved["sent", source, crosses] += output_bytes[source] / size
+                moved["received", target, crosses] += output_bytes[source] / size
+    if size == 1 or output_bytes.sum() == 0:
+        return [0.0] * size
+    crosses_hosts = size > topology.devices_per_host
+    latency_us = links.inter_host_latency_us if crosses_hosts else links.intra_host_latency_us
+    kinds = {
+        False: (links.intra_host_gb_per_s, PCIE if links.intra_host_gb_per_s < 64 else NVLINK),
+        True: (links.inter_host_gb_per_s, NETWORK),
+    }
+    return [
+        max(
+            through(max(moved["sent", device, crosses], moved["received", device, crosses]), *kinds[crosses])
+            for crosses in (False, True)
+        )
+        + latency_us / 1000
+        for device in range(size)
+    ]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 7])
+def test_it_equals_the_sum_over_all_messages(name: str, num_devices: int, devices_per_host: int) -> None:
+    topology = profile_v2(name).topology(num_devices, devices_per_host=devices_per_host)
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    outputs = np.floor(10 ** rng.uniform(3, 9, (20, num_devices))) * rng.integers(0, 2, (20, num_devices))
+    outputs[0] = 0.0
+    expected = [message_by_message(one, topology) for one in outputs]
+    np.testing.assert_allclose(exchange_ms(outputs, topology.cluster()), expected, rtol=1e-12)
+    for one, took in zip(outputs, expected, strict=True):
+        assert least_exchange_ms(one.sum(), topology.cluster()) <= max(took) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 8])
+def test_plain_numbers_have_the_bits_of_the_arrays(name: str, num_devices: int, devices_per_host: int) -> None:
+    topology = profile_v2(name).topology(num_devices, devices_per_host=devices_per_host)
+    cluster = Cluster.stack([topology.cluster(9)])
+    rng = np.random.default_rng([3, num_devices, devices_per_host])
+    for _ in range(20):
+        outputs = np.zeros((1, 9))
+        outputs[0, :num_devices] = np.floor(10 ** rng.uniform(3, 9, num_devices)) * rng.integers(0, 2, num_devices)
+        assert plain_exchange_ms(outputs[0].tolist(), cluster) == exchange_ms(outputs, cluster)[0].tolist()
+
+
+def test_a_stack_of_topologies_equals_each_alone() -> None:
+    topologies = [profile_v2("rtx2080ti-pcie").topology(4), profile_v2("a100-dgx").topology(6, devices_per_host=4)]
+    outputs = np.zeros((2, 6))
+    outputs[0, :4], outputs[1] = [1e6, 3e8, 0, 5e4], np.arange(6) * 1e7
+    stacked = exchange_ms(outputs, Cluster.stack([topology.cluster(6) for topology in topologies]))
+    for row, topology in enumerate(topologies):
+        np.testing.assert_allclose(stacked[row], exchange_ms(outputs[row], topology.cluster(6)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("knee", [PCIE, NVLINK, NETWORK])
+def test_a_link_never_gets_faster_with_more_bytes_and_reaches_its_bandwidth(knee: Knee) -> None:
+    num_bytes = np.geomspace(1, 1e12, 4000)
+    ms = link_ms(num_bytes, 1e8, *knee)
+    assert (np.diff(ms) > 0).all()
+    assert np.abs(np.diff(ms) / np.diff(num_bytes)).max() <= (1 + knee.extra) / 1e8 * (1 + 1e-9)
+    assert ms[-1] == pytest.approx(1e12 / 1e8, rel=1e-4)
+    assert ms[0] == pytest.approx((1 + knee.extra) / 1e8)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "num_bytes", "measured"),
+    [
+        ("rtx2080ti-pcie", 2, 67108864, 7.3652),  # a report with two RTX 2080 Ti, 2025-06-05
+        ("rtx2080ti-pcie", 2, 65536, 0.02415),
+        ("h100-dgx", 4, 524288000, 1.17414),  # NVIDIA/nccl, issue 2169
+        ("h100-dgx", 8, 1024, 0.0108),  # deepseek-ai/DeepEP, issue 303: H20, whose links are those of an H100
+    ],
+)
+def test_single_measurements_are_met_within_a_fifth(name: str, devices: int, num_bytes: int, measured: float) -> None:
+    took = exchange_ms(np.full(devices, float(num_bytes)), profile_v2(name).topology(devices).cluster())
+    assert took.max() == pytest.approx(measured, rel=0.2)
