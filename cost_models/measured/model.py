@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -173,8 +173,21 @@ class MeasuredCostModel(CostModel):
 
     @property
     def fingerprint(self) -> str:
-        """Model, layout, and a hash of the hardware, the versions and the settings."""
-        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self.settings])}"
+        """Model, layout as it was asked for, and a hash of the hardware, the versions and the settings."""
+        return self._fingerprint(self.settings)
+
+    def fingerprint_for(self, num_devices: Collection[int]) -> str:
+        """The fingerprint with the layouts that `auto` is for tasks with so many devices; see `layout_of`."""
+        return self._fingerprint(self.settings_for(num_devices))
+
+    def settings_for(self, num_devices: Collection[int]) -> dict[str, Any]:
+        """The settings with the layout of tasks with so many devices, or a list of layouts; see `layout_of`."""
+        layouts = sorted(set(map(self.layout_of, num_devices)))
+        return {**self.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
+
+    def _fingerprint(self, settings: Mapping[str, Any]) -> str:
+        layouts = settings["layout"] if isinstance(settings["layout"], str) else "+".join(settings["layout"])
+        return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings])}"
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""

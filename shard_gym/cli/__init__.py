@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "pools": "List the table pools, or print the card of one.",
     "evaluate": "Let agents place all tasks of a suite and compare them.",
     "train": "Train an agent that learns, or resume its training.",
-    "experiment": "Repeat the experiments of the DreamShard paper on the suites.",
+    "experiment": "Make the experiments behind the pages of results.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
     "race": "Measure the placements of several agents in turn, and rank them.",

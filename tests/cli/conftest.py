@@ -2,15 +2,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from shard_gym.cli import main
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.measured import model as measured_model
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.tables import Workload
+
+
+class Machine(MeasuredCostModel):
+    """A device's time follows from its lookups. `jobs` are those that ran; `stop` raises what it returns."""
+
+    jobs: list[tuple[float, ...]] = []  # noqa: RUF012 - shared on purpose: the command makes the models
+    stop: Any = staticmethod(lambda count: None)
+
+    def layout_of(self, num_devices: int) -> str:
+        return "parallel"  # on a machine with one CPU, too
+
+    def _measure(self, jobs: Any, devices: Any) -> Any:
+        error = self.stop(len(self.jobs))
+        if error is not None:
+            raise error
+        work = [0.0 if job.tables is None else float(job.tables.lookups_per_batch.sum()) for job in jobs]
+        self.jobs.append(tuple(work))
+        rng = np.random.default_rng(len(self.jobs))
+        shape = (self.repeats.iterations, len(jobs), 4)
+        return np.array(work)[:, None] * 1e-5 * rng.lognormal(0, 0.01, shape)
 
 
 class Outcome(NamedTuple):
@@ -64,3 +87,11 @@ def measured_into() -> Callable[..., Path]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of 300 placements."""
     return _measured_into(tmp_path_factory.mktemp("measured"), 300)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
+    """Measured costs come from a `Machine`, in whatever command."""
+    fresh = type("Machine", (Machine,), {"jobs": []})
+    monkeypatch.setattr(measured_model, "MeasuredCostModel", fresh)
+    return fresh

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured import model as module
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cli import measuring
 from shard_gym.errors import WorkerDiedError
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.suites import load_suite
@@ -24,31 +22,7 @@ TRAIN = ("train", "--agent", "dreamshard", "--suite", SUITE, "--cost-model", "me
 OPTIONS = ("--option", "iterations=3", "--option", "measurements=4", "--option", "cost_updates=5")
 
 
-class Machine(MeasuredCostModel):
-    """A device's time follows from its lookups. `jobs` are those that ran; `stop` raises what it returns."""
-
-    jobs: list[tuple[float, ...]] = []  # noqa: RUF012 - shared on purpose: the command makes the models
-    stop: Any = staticmethod(lambda count: None)
-
-    def _measure(self, jobs: Any, devices: Any) -> Any:
-        error = self.stop(len(self.jobs))
-        if error is not None:
-            raise error
-        work = [0.0 if job.tables is None else float(job.tables.lookups_per_batch.sum()) for job in jobs]
-        self.jobs.append(tuple(work))
-        rng = np.random.default_rng(len(self.jobs))
-        shape = (self.repeats.iterations, len(jobs), 4)
-        return np.array(work)[:, None] * 1e-5 * rng.lognormal(0, 0.01, shape)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
-    fresh = type("Machine", (Machine,), {"jobs": []})
-    monkeypatch.setattr(module, "MeasuredCostModel", fresh)
-    return fresh
-
-
-def test_training_measures_and_says_how_to_race(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_training_measures_and_says_how_to_race(run, machine, tmp_path: Path) -> None:
     outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "mine")
     assert outcome.code == 0, outcome.err
     assert "Trained dreamshard: 3 iterations, 12 measurements, 0 failures" in outcome.out
@@ -58,9 +32,7 @@ def test_training_measures_and_says_how_to_race(run, machine: type[Machine], tmp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("killed")])
-def test_a_run_that_was_stopped_measures_nothing_twice(
-    run, machine: type[Machine], tmp_path: Path, error: BaseException
-) -> None:
+def test_a_run_that_was_stopped_measures_nothing_twice(run, machine, tmp_path: Path, error: BaseException) -> None:
     """In the second iteration, which begins again: its first placements come from the run's file."""
     assert run(*TRAIN, *OPTIONS, "--out", tmp_path / "whole").code == 0
     whole, machine.jobs = machine.jobs, []
@@ -79,7 +51,25 @@ def test_a_run_that_was_stopped_measures_nothing_twice(
     assert "12 measurements, 0 failures" in outcome.out
 
 
-def test_measurements_that_fail_are_told(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_training_names_the_layout_and_tells_how_well_the_machine_measures(
+    run, machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "load_average", lambda: 100.0)
+    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "busy")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("The load average is 100.0") == 1
+    assert "The iterations of a measurement differ by 0." in outcome.out  # the machine's noise is 1%
+    assert "That is much" not in outcome.err
+    config = json.loads((tmp_path / "busy" / "config.json").read_text())
+    assert config["cost_model"].startswith("measured-v2-parallel-")
+    monkeypatch.setattr(measuring, "load_average", lambda: 0.0)
+    monkeypatch.setattr(measuring, "WIDE", 0.001)
+    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "wide")
+    assert "load average" not in outcome.err
+    assert "That is much: measure on an idle machine, or with more --iterations." in outcome.err
+
+
+def test_measurements_that_fail_are_told(run, machine, tmp_path: Path) -> None:
     failing = iter([None] * 5 + [WorkerDiedError("The worker of device 1 died.")] * 2)
     machine.stop = staticmethod(lambda count: next(failing, None))
     outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path)
@@ -87,7 +77,62 @@ def test_measurements_that_fail_are_told(run, machine: type[Machine], tmp_path: 
     assert "13 measurements, 1 failure" in outcome.out
 
 
-def test_agents_are_raced_and_the_race_is_kept(run, machine: type[Machine], tmp_path: Path) -> None:
+EVALUATE = ("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--cost-model", "measured", "--iterations", 3)
+
+
+def test_an_evaluation_keeps_its_measurements_beside_its_results(run, machine, tmp_path: Path) -> None:
+    first = run(*EVALUATE, "--out", tmp_path / "new" / "dims.json")
+    assert first.code == 0, first.err
+    measured = len(machine.jobs)
+    assert (tmp_path / "new" / "dims.measurements.sqlite").exists()
+    assert run(*EVALUATE, "--out", tmp_path / "new" / "dims.json").code == 0
+    assert len(machine.jobs) == measured
+    assert run(*EVALUATE, "--out", tmp_path / "dims.json", "--cache", tmp_path / "mine.sqlite").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dims.json", "mine.sqlite", "new"]
+
+
+def test_a_task_that_cannot_be_measured_fails_alone(run, machine, tmp_path: Path) -> None:
+    """The third of the second agent."""
+    tasks = len(load_suite(SUITE))
+    failing = iter([None] * (tasks + 2) + [WorkerDiedError("The worker of device 1 died.")] * 2)
+    machine.stop = staticmethod(lambda count: next(failing, None))
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json", columns=100)
+    assert outcome.code == 0, outcome.err
+    assert "dim-greedy failed on 1 of 20 tasks, each charged with its penalty:" in outcome.out
+    assert f"{SUITE}/test/2: The worker of device 1 died." in " ".join(outcome.out.split())
+    results = json.loads((tmp_path / "dims.json").read_text())["tasks"]
+    assert [each["valid"] for each in results] == [number != 2 for number in range(tasks)]
+    assert results[2]["placement"] is not None  # a race may try it
+    assert results[2]["cost_ms"] > 10 * results[1]["cost_ms"]
+
+
+def test_an_evaluation_on_a_machine_that_fails_says_what_is_kept(run, machine, tmp_path: Path) -> None:
+    machine.stop = staticmethod(lambda count: WorkerDiedError("A worker died.") if count == 8 else None)
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json")
+    kept = f"All measurements are kept in {tmp_path / 'dims.measurements.sqlite'}; repeat the command"
+    assert outcome.code == 2
+    assert f"A worker died. {kept}" in " ".join(outcome.err.split())
+    machine.stop = staticmethod(lambda count: KeyboardInterrupt() if count == 12 else None)
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json")
+    assert outcome.code == 130
+    assert kept in " ".join(outcome.err.split())
+    machine.stop = staticmethod(lambda count: None)
+    assert run(*EVALUATE, "--out", tmp_path / "dims.json").code == 0
+    assert len(machine.jobs) == 40
+    machine.stop = staticmethod(lambda count: WorkerDiedError("A worker died."))
+    assert "No measurement is kept" in run(*EVALUATE).err
+
+
+def test_a_placement_that_cannot_be_measured_fails_in_the_race(run, machine, tmp_path: Path) -> None:
+    failing = iter([None] + [WorkerDiedError("The worker of device 1 died.")] * 2)
+    machine.stop = staticmethod(lambda count: next(failing, None))
+    entries = ("--entry", "random", "--entry", "lookup-greedy")
+    outcome = run("race", "--suite", SUITE, "--tasks", 2, "--rounds", 2, *entries, "--out", tmp_path, columns=100)
+    assert outcome.code == 0, outcome.err
+    assert f"failed on {SUITE}/test/0, charged with its penalty: The worker of device 1 died." in outcome.out
+
+
+def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> None:
     evaluated = run("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--out", tmp_path / "dims.json")
     assert evaluated.code == 0, evaluated.err
     entries = ("--entry", "random", "--entry", "lookup-greedy", "--entry", f"dims={tmp_path / 'dims.json'}")
@@ -120,20 +165,20 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine: type[Machine], tmp_
         (("race", "--suite", SUITE, "--entry", "x.json", "--out", "x"), "x.json"),
     ],
 )
-def test_what_cannot_be_is_refused(run, machine: type[Machine], arguments: Any, says: str) -> None:
+def test_what_cannot_be_is_refused(run, machine, arguments: Any, says: str) -> None:
     outcome = run(*arguments)
     assert outcome.code == 2
     assert says in " ".join(outcome.err.split())
 
 
-def test_a_file_of_another_suite_is_refused(run, machine: type[Machine], tmp_path: Path) -> None:
+def test_a_file_of_another_suite_is_refused(run, machine, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"tasks": [{"task": "dlrm-20x4/test/0", "placement": [0]}]}))
     outcome = run("race", "--suite", SUITE, "--entry", tmp_path / "other.json", "--out", tmp_path / "race")
     assert outcome.code == 2
     assert "is no evaluation of one agent on cpu-20x2" in " ".join(outcome.err.split())
 
 
-def test_an_agent_can_ask_a_measured_cost_model(run, machine: type[Machine]) -> None:
+def test_an_agent_can_ask_a_measured_cost_model(run, machine) -> None:
     outcome = run("show", "--suite", SUITE, "--agent", "lookup-greedy", "--cost-model", "measured", columns=100)
     assert outcome.code == 0, outcome.err
     assert "costed by measured-v2-" in outcome.out
