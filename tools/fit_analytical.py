@@ -1,4 +1,4 @@
-"""Fits version 2 of the analytical cost model to the public measurements; cost_model_v2_card.py writes the results.
+"""Fits the analytical cost model to the public measurements; cost_model_card.py writes the results.
 
 Robust least squares (soft L1) on the logarithms of predicted / measured, with weak pulls to start values. Rows are
 fitted whose GPU is published or follows from the source's own numbers, and which time the GPU and not the host; the
@@ -9,22 +9,21 @@ tested on three splits: all rows of one origin are in the same half, each half i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from cost_model_card import MEASUREMENTS, measured_value, settings_of, tables_of, topology_of
 from numpy.typing import NDArray
+from published import MEASUREMENTS, NO_CARD_GB_PER_S, link_kind, measured_value, settings_of, tables_of, topology_of
 from scipy.optimize import least_squares
 
-from shard_gym.cost_models.all_to_all_v2 import NETWORK, NVLINK, PCIE, link_ms
-from shard_gym.cost_models.analytical_v2 import (
+from shard_gym.cost_models.all_to_all import link_ms
+from shard_gym.cost_models.analytical import (
     BAGS,
     FITTED,
     FORWARD_FIXED_MS,
     GROUP_SHARE,
-    AnalyticalCostModelV2,
+    AnalyticalCostModel,
     Constants,
     Rates,
     loads_of,
@@ -32,9 +31,8 @@ from shard_gym.cost_models.analytical_v2 import (
 )
 from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.cost_models.l2_cache import to_sectors
-from shard_gym.cost_models.profiles_v2 import LATENCIES_US, LINE_SHARES, profile_v2
+from shard_gym.hardware import LINK_KINDS, hardware_profile
 from shard_gym.io.files import read_json
-from shard_gym.topology import DeviceSpec
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -61,13 +59,13 @@ class Parameter(NamedTuple):
 
 
 PARAMETERS: dict[str, Parameter] = {
-    "cycles_per_row": Parameter(26, 0.4, "version 1"),
+    "cycles_per_row": Parameter(26, 0.4, "a first estimate, from one row of pytorch/torchrec, pull request 2365"),
     "cycles_per_bag": Parameter(35, 0.7, "three dependent reads of about 500 cycles, 45 warps in flight"),
     "overlap_loss": Parameter(0.1, 0.7, "a guess: limits overlap almost fully"),
     "cycles_per_gradient": Parameter(26, 0.6, "as a row: the same loads and additions"),
     "cycles_per_update": Parameter(100, 0.6, "four dependent accesses of about 600 cycles, 24 warps in flight"),
     "sort_efficiency": Parameter(0.58, 0.4, "Onesweep: 29.4e9 keys/s of 36 bytes on an A100, of 1825 GB/s"),
-    "random_update_efficiency": Parameter(0.55, 0.2, "version 1: V100 rows of Lin et al."),
+    "random_update_efficiency": Parameter(0.55, 0.2, "V100 rows of Lin et al.: 446 to 466 of 817 GB/s"),
     "forward_launches": Parameter(6, 0.5, "two kernels of 5 us and 20 us of PyTorch's dispatch"),
     "backward_launches": Parameter(20, 0.5, "twelve kernels of 5 us and two dispatches of 20 us"),
     "a100_l2_gb_per_s": Parameter(2271, 0.3, "Lin et al., ml_perf_model"),
@@ -91,8 +89,8 @@ START = np.log([parameter.start for parameter in PARAMETERS.values()])
 SPREAD = np.array([parameter.spread for parameter in PARAMETERS.values()])
 
 COMPUTE_KINDS = ("forward", "backward", "small operators")
-LINK_KINDS = ("PCIe", "NVLink", "network")
-LARGE_KINDS = ("forward", "backward", *LINK_KINDS)
+EXCHANGES = ("PCIe", "NVLink", "network")
+LARGE_KINDS = ("forward", "backward", *EXCHANGES)
 
 
 class Row(NamedTuple):
@@ -114,11 +112,11 @@ class Row(NamedTuple):
     @property
     def split_class(self) -> str:
         """Rows of different classes share no parameter, so each class is split by itself."""
-        return self.kind if self.kind in LINK_KINDS else "compute"
+        return self.kind if self.kind in EXCHANGES else "compute"
 
 
 def read_rows() -> list[Row]:
-    """The rows that version 2 can be compared with: no whole iterations, no ratios of fused to unfused."""
+    """The rows that the model can be compared with: no whole iterations, no ratios of fused to unfused."""
     rows = []
     for group in read_json(MEASUREMENTS)["groups"]:
         for own in group["rows"]:
@@ -151,11 +149,6 @@ def _not_fitted(row: Mapping[str, Any]) -> str:
     return "no constant depends on it" if row["quantity"] == "dram" else ""
 
 
-def device_of(row: Mapping[str, Any]) -> DeviceSpec:
-    """The device of a measurement, with the numbers of version 2 and those that the row changes."""
-    return replace(profile_v2(row["hardware"]).device, **row.get("device", {}))
-
-
 class Problem:
     """All rows as arrays, so that a prediction of all of them is a few array operations."""
 
@@ -167,7 +160,7 @@ class Problem:
         self.classes = np.array([row.split_class for row in rows])
         self.fitted = np.array([not row.not_fitted for row in rows])
         self.hopper = np.array([row.is_hopper for row in rows])
-        self.links = np.isin(self.kinds, LINK_KINDS)
+        self.links = np.isin(self.kinds, EXCHANGES)
         self.copies = self.kinds == "copy"
         self.compute = ~self.links & ~self.copies
 
@@ -186,8 +179,8 @@ class Problem:
         rows = [row for row, chosen in zip(self.rows, self.compute, strict=True) if chosen]
         counts, rates, atomic = [], [], []
         for row in rows:
-            device = device_of(row.settings)
-            tables = tables_of(row.settings["tables"], topology_of(row.settings))
+            topology = topology_of(row.settings)
+            device, tables = topology.device, tables_of(row.settings["tables"], topology)
             each = table_counts(tables, device)
             total = np.append(each[:, :GROUP_SHARE].sum(axis=0), each[:, GROUP_SHARE].max())
             total[BAGS] /= row.settings.get("bag_lookups", 1)
@@ -206,7 +199,7 @@ class Problem:
         l2 = np.where(is_a100, values["a100_l2_gb_per_s"] * 1e6, l2)
         loads = loads_of(counts, Rates(dram, l2, cycles, launch), constants)
         loads[[row.settings.get("launch") == "excluded" for row in rows], FORWARD_FIXED_MS] = 0.0
-        phases = AnalyticalCostModelV2(constants).device_phases(loads)
+        phases = AnalyticalCostModel(constants).device_phases(loads)
         ms = np.array([_phase(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
         is_atomic = np.array([row.settings.get("updates") == "atomic" for row in rows])
         return np.where(is_atomic, atomic / (constants.random_update_efficiency * dram), ms)
@@ -221,8 +214,8 @@ class Problem:
             part = settings["num_bytes"] / size
             num_bytes.append((part * (on_host - 1), part * (size - on_host)))
             rates = settings["line_rates"]
-            line.append((rates["intra_host"] * 1e6, rates.get("inter_host", 1.0) * 1e6))
-            kinds.append("pcie" if settings.get("link") == "pcie" else "nvlink")
+            line.append((rates["intra_host"] * 1e6, rates.get("inter_host", NO_CARD_GB_PER_S) * 1e6))
+            kinds.append(link_kind(settings))
         return np.array(num_bytes), np.array(line), kinds
 
     def _exchange(self, values: Mapping[str, float]) -> Array:
@@ -241,7 +234,7 @@ class Problem:
     @cached_property
     def _copy(self) -> Array:
         rows = [row for row in self.rows if row.kind == "copy"]
-        devices = [device_of(row.settings) for row in rows]
+        devices = [topology_of(row.settings).device for row in rows]
         return np.array(
             [
                 row.settings["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3
@@ -339,9 +332,9 @@ def held_out(problem: Problem, seed: int, start: Array = START) -> tuple[Array, 
 
 def current_parameters() -> Array:
     """The logarithms of the parameters that the package has."""
-    a100 = profile_v2("a100-dgx").device.l2_gb_per_s
+    a100 = hardware_profile("a100-dgx").device.l2_gb_per_s
     values = {**FITTED._asdict(), "a100_l2_gb_per_s": a100}
-    for kind, knee in (("pcie", PCIE), ("nvlink", NVLINK), ("network", NETWORK)):
-        values[f"{kind}_latency_us"], values[f"{kind}_share"] = LATENCIES_US[kind], LINE_SHARES[kind]
-        values[f"{kind}_knee_bytes"], values[f"{kind}_extra"] = knee
+    for kind, numbers in LINK_KINDS.items():
+        values[f"{kind}_share"], values[f"{kind}_latency_us"] = numbers.share, numbers.latency_us
+        values[f"{kind}_knee_bytes"], values[f"{kind}_extra"] = numbers.knee_bytes, numbers.knee_extra
     return np.log([values[name] for name in NAMES])

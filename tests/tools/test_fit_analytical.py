@@ -1,4 +1,4 @@
-"""The fit of version 2: it predicts what the model does, finds planted constants, and the page shows its numbers."""
+"""The fit: it predicts what the model does, finds planted constants, and the page shows its numbers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,12 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from shard_gym.cost_models.all_to_all_v2 import exchange_ms
-from shard_gym.cost_models.analytical_v2 import AnalyticalCostModelV2
-from shard_gym.cost_models.base import BACKWARD, FORWARD
-from shard_gym.cost_models.profiles_v2 import profile_v2
-
-MODEL = AnalyticalCostModelV2()
-
 
 @pytest.fixture(scope="module")
 def fit(tool: Any) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))  # it imports the tool of the card
-        yield tool("fit_cost_model_v2")
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))  # it imports published.py
+        yield tool("fit_analytical")
 
 
 @pytest.fixture(scope="module")
@@ -35,44 +28,6 @@ def problem(fit: Any) -> Any:
 @pytest.fixture(scope="module")
 def errors(fit: Any, problem: Any) -> Any:
     return np.log(problem.predict(fit.current_parameters()) / problem.measured)
-
-
-def index_of(problem: Any, title: str, label: str) -> int:
-    (found,) = [
-        index
-        for index, row in enumerate(problem.rows)
-        if row.settings["title"] == title and row.settings["label"] == label
-    ]
-    return found
-
-
-def test_operators_are_predicted_as_the_model_does(fit: Any, problem: Any, errors: Any) -> None:
-    for title, label, phase in (
-        ("SplitTBE, large batch, 16 tables", "D = 64", FORWARD),
-        ("TBE unpooled, 10 tables, H100", "SGD, backward", BACKWARD),
-        ("TBE tiny, B200", "device, backward", BACKWARD),
-    ):
-        at = index_of(problem, title, label)
-        row = problem.rows[at].settings
-        topology = profile_v2(row["hardware"]).topology(1)
-        topology = type(topology)(fit.device_of(row), topology.links, 1)
-        tables = fit.tables_of(row["tables"], topology)
-        took = MODEL.estimate(np.zeros(len(tables), np.int64), tables, topology).phases_ms[0, phase]
-        assert took == pytest.approx(math.exp(errors[at]) * problem.measured[at])
-
-
-def test_exchanges_are_predicted_as_the_model_does(problem: Any, errors: Any) -> None:
-    for title, label, name in (
-        ("All-to-all on 4 H100", "500 MiB on 4 H100, registered buffers (-R1)", "h100-dgx"),
-        ("All-to-all on 2 RTX 2080 Ti over PCIe", "262144 B on 2 RTX 2080 Ti", "rtx2080ti-pcie"),
-        ("All-to-all on 2 hosts of 2 H20", "64 MiB on 4 H20, 2 hosts", "h100-dgx"),
-    ):
-        at = index_of(problem, title, label)
-        row = problem.rows[at].settings
-        size = row["num_devices"]
-        topology = profile_v2(name).topology(size, devices_per_host=row.get("devices_per_host"))
-        took = exchange_ms(np.full(size, float(row["num_bytes"])), topology.cluster()).max()
-        assert took == pytest.approx(math.exp(errors[at]) * problem.measured[at])
 
 
 def test_the_constants_of_the_package_are_those_of_the_fit(fit: Any, problem: Any) -> None:
@@ -120,11 +75,11 @@ def test_guessed_gpus_and_host_times_are_not_fitted(problem: Any) -> None:
 
 
 def test_errors_are_what_the_page_claims(fit: Any, problem: Any, errors: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost-model-v2.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "cost-model.md").read_text(encoding="utf-8")
     by_kind = fit.errors_by_kind(problem, errors, problem.fitted)
     for name, (count, error) in by_kind.items():
         assert f"| {name} | {count} | {error.mean - 1:.0%}, {error.worst:.2f} |" in page, (
-            "Run tools/cost_model_v2_card.py."
+            "Run tools/cost_model_card.py."
         )
     _, outside = fit.held_out(problem, fit.SEEDS[-1])
     for name, (count, error) in fit.errors_by_kind(problem, outside, problem.fitted).items():
