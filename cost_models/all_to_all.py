@@ -41,7 +41,7 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = _column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
-    across: FloatArray | float = 0.0
+    across: FloatArray | None = None
     if crosses.any():
         near = _received_from_peers(output_bytes, cluster.host_peers)
         others = devices - 1.0 - cluster.num_peers
@@ -52,7 +52,9 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         near = total - output_bytes
     intra = np.maximum(output_bytes * cluster.num_peers, near) / devices
     bandwidth, knee = _column(cluster.intra_bytes_per_ms), _column(cluster.intra_knee_bytes)
-    busy = np.maximum(link_ms(intra, bandwidth, knee, _column(cluster.intra_knee_extra)), across)
+    busy = link_ms(intra, bandwidth, knee, _column(cluster.intra_knee_extra))
+    if across is not None:
+        busy = np.maximum(busy, across)
     return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
 
 
@@ -70,26 +72,27 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
     num_peers, real = cluster.num_peers[0].tolist(), cluster.device_mask[0].tolist()
     bandwidth, knee = cluster.intra_bytes_per_ms.item(), cluster.intra_knee_bytes.item()
     extra = cluster.intra_knee_extra.item()
-    crosses = cluster.crosses_hosts.item()
-    from_peers = [total - sent for sent in output_bytes]
-    if crosses:
-        from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
-    largest = [
-        max(sent * peers, near) / devices for sent, peers, near in zip(output_bytes, num_peers, from_peers, strict=True)
+    if not cluster.crosses_hosts.item():
+        return [
+            ((sent := max(own * peers, total - own) / devices) + min(sent, knee) * extra) / bandwidth + latency
+            if there
+            else 0.0
+            for own, peers, there in zip(output_bytes, num_peers, real, strict=True)
+        ]
+    from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
+    card, card_knee = cluster.inter_bytes_per_ms.item(), cluster.inter_knee_bytes.item()
+    card_extra = cluster.inter_knee_extra.item()
+    others = [devices - 1.0 - peers for peers in num_peers]
+    return [
+        max(
+            ((sent := max(own * peers, near) / devices) + min(sent, knee) * extra) / bandwidth,
+            ((sent := max(own * far, total - own - near) / devices) + min(sent, card_knee) * card_extra) / card,
+        )
+        + latency
+        if there
+        else 0.0
+        for own, peers, near, far, there in zip(output_bytes, num_peers, from_peers, others, real, strict=True)
     ]
-    busy = [(intra + (intra if intra < knee else knee) * extra) / bandwidth for intra in largest]
-    if crosses:
-        bandwidth, knee = cluster.inter_bytes_per_ms.item(), cluster.inter_knee_bytes.item()
-        extra = cluster.inter_knee_extra.item()
-        largest = [
-            max(sent * (devices - 1.0 - peers), total - sent - near) / devices
-            for sent, peers, near in zip(output_bytes, num_peers, from_peers, strict=True)
-        ]
-        busy = [
-            max(near, (far + (far if far < knee else knee) * extra) / bandwidth)
-            for near, far in zip(busy, largest, strict=True)
-        ]
-    return [ms + latency if there else 0.0 for ms, there in zip(busy, real, strict=True)]
 
 
 def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:

@@ -222,18 +222,19 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., 11) device loads, with all-to-alls of 0."""
-        share, loss = loads[..., LANE_SHARE], self.constants.overlap_loss
+        share = loads[..., LANE_SHARE]
         phases = np.zeros((*loads.shape[:-1], len(PHASES)))
-        dram, l2 = loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS]
-        lanes = loads[..., FORWARD_LANE_MS] * share
-        slowest = np.maximum(np.maximum(dram, l2), lanes)
-        phases[..., FORWARD] = slowest + loss * (dram + l2 + lanes - slowest) + loads[..., FORWARD_FIXED_MS]
-        dram, l2 = loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS]
-        lanes = loads[..., BACKWARD_LANE_MS] * share
-        slowest = np.maximum(np.maximum(dram, l2), lanes)
-        update = slowest + loss * (dram + l2 + lanes - slowest)
-        phases[..., BACKWARD] = update + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        forward_lanes, backward_lanes = loads[..., FORWARD_LANE_MS] * share, loads[..., BACKWARD_LANE_MS] * share
+        forward = self._limits(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS], forward_lanes)
+        backward = self._limits(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS], backward_lanes)
+        phases[..., FORWARD] = forward + loads[..., FORWARD_FIXED_MS]
+        phases[..., BACKWARD] = backward + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
         return phases
+
+    def _limits(self, dram: FloatArray, l2: FloatArray, lanes: FloatArray) -> FloatArray:
+        """The slowest of three limits, and a share of the others."""
+        slowest = np.maximum(np.maximum(dram, l2), lanes)
+        return np.asarray(slowest + self.constants.overlap_loss * (dram + l2 + lanes - slowest))
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the two all-to-alls, which take the same time."""
