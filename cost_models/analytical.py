@@ -8,7 +8,7 @@ plus a fixed cost, and the backward first sorts.
 - DRAM: indices (8 B) and offsets (8 B) read, rows read on cache misses, pooled FP32 outputs written (pytorch/FBGEMM,
   bench/tbe counts rows and outputs; Lin et al., HiPC 2022, add indices, offsets and the cache); in the backward pass
   gradients, and a random read-modify-write of every distinct row with its optimizer state.
-- L2: every row and every gradient that is read passes through it.
+- L2: every row and every gradient that is read passes through it, and the pooled outputs that are written.
 - Lanes: thread groups of FBGEMM's kernels. A group spends cycles on every row that it reads, on every bag, on every
   gradient and on every row that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest
   table of the fused operator, so rows of narrow tables beside a wide one leave lanes idle.
