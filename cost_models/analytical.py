@@ -106,20 +106,26 @@ FITTED = Constants(
     GROUP_SHARE,
 ) = range(11)
 
-# The loads: first sums, then maxima.
+# The loads: first sums, then maxima. Those of forward and backward are neighbours, so that one slice has both.
 (
     FORWARD_DRAM_MS,
-    FORWARD_L2_MS,
-    FORWARD_LANE_MS,
-    SORT_MS,
     BACKWARD_DRAM_MS,
+    FORWARD_L2_MS,
     BACKWARD_L2_MS,
+    FORWARD_LANE_MS,
     BACKWARD_LANE_MS,
+    SORT_MS,
     OUTPUT_BYTES_SENT,
     LANE_SHARE,
     FORWARD_FIXED_MS,
     BACKWARD_FIXED_MS,
 ) = range(11)
+
+_DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
+_LANES, _FIXED = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1), slice(FORWARD_FIXED_MS, BACKWARD_FIXED_MS + 1)
+_SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
+_BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
+"""Forward and backward among the phases."""
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
@@ -206,8 +212,11 @@ class AnalyticalCostModel(AdditiveCostModel):
     num_sum_loads = 8
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
+    constants: Constants = FITTED
+
     def __init__(self, constants: Constants | None = None) -> None:
-        self.constants = FITTED if constants is None else constants
+        if constants is not None:
+            self.constants = constants
 
     @property
     def fingerprint(self) -> str:
@@ -222,19 +231,22 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., 11) device loads, with all-to-alls of 0."""
-        share = loads[..., LANE_SHARE]
+        columns = loads.T.copy()  # contiguous, because strides make every operation slower
+        dram, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
+        lanes *= columns[LANE_SHARE]
+        slowest = np.maximum(dram, l2)
+        np.maximum(slowest, lanes, out=slowest)
+        limits = dram
+        limits += l2
+        limits += lanes
+        limits -= slowest
+        limits *= self.constants.overlap_loss
+        limits += slowest
+        limits[1] += columns[SORT_MS]
+        limits += columns[_FIXED]
         phases = np.zeros((*loads.shape[:-1], len(PHASES)))
-        forward_lanes, backward_lanes = loads[..., FORWARD_LANE_MS] * share, loads[..., BACKWARD_LANE_MS] * share
-        forward = self._limits(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS], forward_lanes)
-        backward = self._limits(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS], backward_lanes)
-        phases[..., FORWARD] = forward + loads[..., FORWARD_FIXED_MS]
-        phases[..., BACKWARD] = backward + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        phases.T[FORWARD], phases.T[BACKWARD] = limits
         return phases
-
-    def _limits(self, dram: FloatArray, l2: FloatArray, lanes: FloatArray) -> FloatArray:
-        """The slowest of three limits, and a share of the others."""
-        slowest = np.maximum(np.maximum(dram, l2), lanes)
-        return np.asarray(slowest + self.constants.overlap_loss * (dram + l2 + lanes - slowest))
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the two all-to-alls, which take the same time."""

@@ -10,7 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import FITTED, Constants
+from shard_gym.cost_models.analytical import (
+    FITTED,
+    FORWARD_DRAM_MS,
+    FORWARD_L2_MS,
+    FORWARD_LANE_MS,
+    LANE_SHARE,
+    Constants,
+)
 from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
@@ -76,7 +83,7 @@ def test_the_slowest_limit_counts_in_full_and_the_others_in_part(zipf_tables: An
     no_loss = AnalyticalCostModel(FITTED._replace(overlap_loss=0.0, forward_launches=0.0))
     all_loss = AnalyticalCostModel(FITTED._replace(overlap_loss=1.0, forward_launches=0.0))
     loads = no_loss.table_loads(tables, A100.topology(1))[0]
-    limits = [loads[0], loads[1], loads[2] * loads[8]]
+    limits = [loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * loads[LANE_SHARE]]
     assert on_one_device(tables, model=no_loss)[0] == pytest.approx(max(limits))
     assert on_one_device(tables, model=all_loss)[0] == pytest.approx(sum(limits))
 
@@ -165,12 +172,12 @@ def test_one_table_by_hand() -> None:
     assert loads == pytest.approx(
         [
             forward / 1e6,
-            (lookups * 96 + outputs) / 2e6,
-            (lookups * 26.1 + 65_536 * 32.5) / 130e6,
-            sort / 1e6,
             (gradients + updates) / 1e6,
+            (lookups * 96 + outputs) / 2e6,
             lookups * 160 / 2e6,
+            (lookups * 26.1 + 65_536 * 32.5) / 130e6,
             (lookups * 26.7 + 1_000 * 103) / 130e6,
+            sort / 1e6,
             outputs,
             0.5,
             5.67 * 0.005,
