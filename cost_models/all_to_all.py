@@ -22,8 +22,8 @@ def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike
 
     It is continuous, never decreases in `num_bytes`, `knee_bytes` and `extra`, and never increases in `bytes_per_ms`.
     """
-    ms = np.asarray(np.minimum(num_bytes, knee_bytes) * np.asarray(extra))
-    return np.asarray((ms + num_bytes) / bytes_per_ms)
+    sent = np.asarray(num_bytes)
+    return np.asarray((sent + np.minimum(sent, knee_bytes) * np.asarray(extra)) / np.asarray(bytes_per_ms))
 
 
 def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
