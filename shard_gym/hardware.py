@@ -155,8 +155,8 @@ _CPU = _device(
         "[assumed] half of the 32 MiB that two processes share; the measurements do not determine it",
     ),
     num_sms=(1, "[assumed] one; clock_ghz is the rate that its lanes reach"),
-    clock_ghz=(1.0, _CALIBRATED),
-    kernel_launch_us=(26.1, _CALIBRATED),
+    clock_ghz=(0.82, _CALIBRATED),
+    kernel_launch_us=(25.1, _CALIBRATED),
 )
 
 
