@@ -53,10 +53,11 @@ def rows(groups: Any) -> Callable[[str], dict[str, Any]]:
 
 def without_held_out(page: str) -> tuple[list[str], list[float]]:
     """The lines without the cells that depend on a fit, and the numbers in them."""
-    lines, numbers = [], []
+    lines, numbers, column = [], [], False
     for line in page.splitlines():
         cells = line.split(" | ")
-        if len(cells) == 6 and cells[4] not in ("-", "held out", "---:"):
+        column = cells[0] == "| setting" or (column and line.startswith("|"))
+        if column and cells[4] not in ("-", "held out", "---:"):
             numbers.append(float(cells.pop(4)))
         lines.append(" | ".join(cells))
     return lines, numbers
