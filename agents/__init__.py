@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
-from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAgent, RandomAgent, TableScore
+from shard_gym.agents.heuristics import (
+    PAPER_SCORES,
+    CostGreedyAgent,
+    GreedyAgent,
+    LaneGreedyAgent,
+    RandomAgent,
+    TableScore,
+)
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
@@ -40,6 +47,7 @@ def _dreamshard(cost_model: str | CostModel, seed: int, **options: Any) -> Agent
 AGENTS: dict[str, AgentFactory] = {
     "random": lambda cost_model, seed: RandomAgent(seed),
     **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
+    "lane-greedy": lambda cost_model, seed: LaneGreedyAgent(),
     "cost-greedy": lambda cost_model, seed: CostGreedyAgent(cost_model),
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
     "dreamshard": _dreamshard,
@@ -95,6 +103,7 @@ __all__ = [
     "CostGreedyAgent",
     "CostGuidedAgent",
     "GreedyAgent",
+    "LaneGreedyAgent",
     "LocalSearchAgent",
     "PolicyAgent",
     "RandomAgent",

@@ -39,8 +39,8 @@ LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
 
-LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "a100-dgx": "generalize"}
-SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "a100-dgx": "mixdim-4"}
+LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "generalize"}
+SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "mixdim-4"}
 """Suites by hardware: for entries on suites without training tasks, and for agents that train slowly."""
 
 
@@ -78,6 +78,7 @@ ENTRANTS = (
     Entrant("dim-greedy", "Greedy by dim"),
     Entrant("lookup-greedy", "Greedy by lookups"),
     Entrant("size-lookup-greedy", "Greedy by size and lookups"),
+    Entrant("lane-greedy", "Greedy by lanes"),
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
     Entrant("dreamshard", "DreamShard, as it ships"),

@@ -36,7 +36,7 @@ TOLERANCE = 1e-9
 MANY_TASKS = 10
 """On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
 
-DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "cost-greedy")
+DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
 """The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
 
 PlacementGrid = list[list[Placement | None]]
