@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.linear import Link, links_of
 from shard_gym.topology import Cluster
 
 
@@ -112,6 +113,12 @@ def plain_exchange_ms(output_bytes: list[float], cluster: Cluster) -> list[float
             busy = max(busy, (far + min(far, NETWORK.num_bytes) * NETWORK.extra) / across)
         times[device] = busy + latency
     return times
+
+
+def exchange_links(cluster: Cluster) -> tuple[Link, ...]:
+    """The links of one topology without padding: the slowest device of `exchange_ms` as a maximum of lines."""
+    is_pcie = cluster.intra_bytes_per_ms < PCIE_BYTES_PER_MS
+    return links_of(cluster, inside=PCIE if is_pcie else NVLINK, across=NETWORK)
 
 
 def least_exchange_ms(total_bytes: float, cluster: Cluster) -> float:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models.all_to_all_v2 import exchange_ms, least_exchange_ms, plain_exchange_ms
+from shard_gym.cost_models.all_to_all_v2 import exchange_links, exchange_ms, least_exchange_ms, plain_exchange_ms
 from shard_gym.cost_models.base import (
     BACKWARD,
     BACKWARD_COMM,
@@ -39,6 +39,7 @@ from shard_gym.cost_models.base import (
     PlainCosts,
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.linear import LinearCosts, linear_costs
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -245,6 +246,21 @@ class AnalyticalCostModelV2(AdditiveCostModel):
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_exchange_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
+
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts:
+        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated."""
+        loads, cluster = self.table_loads(tables, topology).T, topology.cluster()
+        return linear_costs(
+            loads[LANE_SHARE],
+            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS]],
+            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
+            sort=loads[SORT_MS],
+            overlap_loss=self.constants.overlap_loss,
+            fixed_ms=loads[[FORWARD_FIXED_MS, BACKWARD_FIXED_MS]].max(axis=1),
+            outputs=loads[OUTPUT_BYTES_SENT],
+            links=exchange_links(cluster),
+            latency_ms=float(cluster.latency_ms),
+        )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
