@@ -106,7 +106,7 @@ def explain(
         model: the cost model. If it is not additive, such as a measured one, single tables and moves are those of the
             analytical model.
         best_known_ms: cost of the best placement known, in ms, under the same model.
-        lower_bound_ms: a lower bound that is known, in ms, under the same model; the cost model's own if that is higher.
+        lower_bound_ms: a lower bound known of the task, in ms, under the same model; a higher one of the model counts.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
