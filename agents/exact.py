@@ -133,8 +133,7 @@ class ExactAgent(CostGuidedAgent):
         if search.best is None:
             raise NoPlacementFoundError(f"No placement of task {task.name!r} was found within the limits.")
         self.last_bound_ms = search.bound_ms
-        proven = search.best_ms <= search.bound_ms * (1.0 + self.gap)
-        return Solution(search.best, search.best_ms, search.bound_ms, proven)
+        return Solution(search.best, search.best_ms, search.bound_ms, search.bound_ms >= search.limit_ms)
 
     def start(self, task: Task) -> Placement | None:
         """The placement of local search; None if its starts find none."""
@@ -142,6 +141,11 @@ class ExactAgent(CostGuidedAgent):
             return self._start.place(task)
         except NoPlacementFoundError:
             return None
+
+
+def cutoff_ms(best_ms: float, gap: float) -> float:
+    """Ms that a bound must reach to end a search: a little more than the gap asks for, which rounding may take."""
+    return best_ms / (1.0 + 0.999 * gap) * (1.0 - ROUNDING)
 
 
 class _Search:
@@ -177,11 +181,18 @@ class _Search:
             else:
                 bound, _, region = heapq.heappop(heap)
             self.bound_ms = min(bound, self.best_ms)
-            if bound > self.best_ms * (1.0 - ROUNDING) / (1.0 + self._agent.gap) or self._spent():
+            if bound > self.limit_ms or self._spent():
                 return
-            bound = max(bound, self._solve(region))
+            others = [ms for ms, *_ in heap] + ([following.bound_ms] if following is not None else [])
+            work = self._work / 2 if min(others, default=float("inf")) <= self.limit_ms else self._work
+            bound = max(bound, self._solve(region, work))
             heapq.heappush(heap, (bound, next(order), region))
         self.bound_ms = self.best_ms
+
+    @property
+    def limit_ms(self) -> float:
+        """A region with a higher bound cannot improve the best placement by more than the gap."""
+        return cutoff_ms(self.best_ms, self._agent.gap) * (1.0 - ROUNDING)
 
     def _regions(self) -> Iterator[Region]:
         """The regions; where devices differ, one for each choice of lines, because then no device has a fixed level."""
@@ -204,14 +215,14 @@ class _Search:
         if cost < self.best_ms:
             self.best, self.best_ms = placement, cost
 
-    def _solve(self, region: Region) -> float:
-        """Search a region for a better placement and return the bound reached, in ms."""
+    def _solve(self, region: Region, work: float) -> float:
+        """Search a region for a better placement, with so much work, and return the bound reached, in ms."""
         cp_model, agent = self._agent._cp_model, self._agent
         program = _Program(cp_model, self._task, self._costs, region, self.best_ms, agent.gap)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = agent.workers
         solver.parameters.random_seed = agent.seed
-        solver.parameters.max_deterministic_time = self._work / 2
+        solver.parameters.max_deterministic_time = work
         solver.parameters.max_time_in_seconds = min(self._deadline - time.perf_counter(), 1e9)
         status = solver.solve(program.model)
         self._work -= max(solver.response_proto.deterministic_time, 0.005 * agent.max_work)
@@ -248,7 +259,7 @@ class _Program:
         if costs.links:
             maxima.append(self._exchange(region))
         objective = sum(maxima)
-        self.cutoff_ms = best_ms / (1.0 + gap)
+        self.cutoff_ms = cutoff_ms(best_ms, gap)
         if best_ms < float("inf"):
             self.model.add(objective <= int(np.floor((self.cutoff_ms - self._constant) * self._scale)))
         self.model.minimize(objective)
