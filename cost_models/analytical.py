@@ -47,6 +47,7 @@ from shard_gym.cost_models.base import (
     PlainCosts,
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.linear import LinearCosts, linear_costs, links_of
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -273,6 +274,20 @@ class AnalyticalCostModel(AdditiveCostModel):
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
+
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts:
+        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated."""
+        loads, cluster = self.table_loads(tables, topology).T, topology.cluster()
+        return linear_costs(
+            loads[LANE_SHARE],
+            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, LANE_MS]],
+            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, LANE_MS]],
+            sort=loads[SORT_MS],
+            fixed_ms=loads[[FORWARD_FIXED_MS, BACKWARD_FIXED_MS]].max(axis=1),
+            outputs=loads[OUTPUT_BYTES_SENT],
+            links=links_of(cluster),
+            latency_ms=float(cluster.latency_ms),
+        )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""

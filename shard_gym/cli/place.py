@@ -66,8 +66,9 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placement = make_agent(agent, cost_model=model, seed=seed).place(task)
-    explanation = explain(task, placement, model)
+    placer = make_agent(agent, cost_model=model, seed=seed)
+    placement = placer.place(task)
+    explanation = explain(task, placement, model, lower_bound_ms=placer.last_bound_ms)
     plan = plan_to_json(explanation, agent, model)
     console = output()
     if out is None:

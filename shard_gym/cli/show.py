@@ -15,6 +15,7 @@ from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.text import counted, format_change, format_ms
 
 CRITICAL = "bold yellow"
@@ -59,7 +60,10 @@ def show(
     chosen = chosen_suite.task(task)
     placer = make_agent(agent, cost_model=model, seed=seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
-    explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
+    placement = placer.place(chosen)
+    stored = lower_bounds(chosen_suite, model).get(chosen.name)
+    bound = max(filter(None, (stored, placer.last_bound_ms)), default=None)
+    explanation = explain(chosen, placement, model, best_known_ms=best, lower_bound_ms=bound)
     console = output()
     heading(
         console,
