@@ -275,15 +275,23 @@ class AnalyticalCostModel(AdditiveCostModel):
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
 
-    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts:
-        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated."""
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
+        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated, equal but for rounding.
+
+        `linear.linear_costs` says why the phases of compute are maxima of linear functions, and `links_of` why the
+        all-to-alls are. The fixed costs are those of any table, and some device has one. None for constants with an
+        overlap loss above 1, where the phases are no such maxima.
+        """
+        if not 0.0 <= self.constants.overlap_loss <= 1.0:
+            return None
         loads, cluster = self.table_loads(tables, topology).T, topology.cluster()
         return linear_costs(
             loads[LANE_SHARE],
-            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, LANE_MS]],
-            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, LANE_MS]],
+            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS]],
+            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
             sort=loads[SORT_MS],
-            fixed_ms=loads[[FORWARD_FIXED_MS, BACKWARD_FIXED_MS]].max(axis=1),
+            overlap_loss=self.constants.overlap_loss,
+            fixed_ms=loads[[FORWARD_FIXED_MS, BACKWARD_FIXED_MS], 0],
             outputs=loads[OUTPUT_BYTES_SENT],
             links=links_of(cluster),
             latency_ms=float(cluster.latency_ms),

@@ -6,7 +6,7 @@ A phase of compute lasts, on a device whose widest table has lane level l,
 
 and an all-to-all lasts as long as the busiest entry of the slowest link. So with the levels of the devices given, the
 cost of a placement is a sum of maxima of linear functions of it; only a link below its knee is concave, the minimum of
-two lines.
+two lines. This is the cost model restated, not an approximation: `linear_costs` and `links_of` say why.
 """
 
 from __future__ import annotations
@@ -65,30 +65,33 @@ class Link:
         return min(line.slope * num_bytes + line.offset for line in self.lines)
 
 
-def links_of(
-    cluster: Cluster, inside: tuple[float, float] = (0.0, 0.0), across: tuple[float, float] = (0.0, 0.0)
-) -> tuple[Link, ...]:
-    """The links of one topology without padding, in an all-to-all in which every device sends and receives at once.
+def links_of(cluster: Cluster) -> tuple[Link, ...]:
+    """The links of one topology without padding, in the all-to-all of `all_to_all.py`.
 
-    Device d sends each of the D - 1 others a D-th of its outputs. What a device receives is left out where it cannot
-    be the largest: inside a host, and by the devices of a host that is as large as any, because no other host has
-    fewer devices elsewhere to send to. The last host may be smaller: its devices receive the outputs of all others.
+    Device d sends each of the D - 1 others a D-th of its outputs; all send and receive at once. A link's time never
+    decreases with its bytes, so the largest message on it decides, and messages that cannot be larger than all others
+    need no entry. Those are what a device receives:
+    - Inside a host with p + 1 devices, the outputs of p others, at most p times the largest of them. Its owner sends
+      as much.
+    - Between hosts, by a device of a host that is as large as any, the outputs of n devices elsewhere, at most n times
+      the largest of them. Its owner sends to n devices or more, because its host is not larger.
+    The last host may be smaller than the others; what its devices receive, the outputs of all others, has an entry.
 
     Args:
         cluster: the topology, of D devices.
-        inside: knee in bytes, and the extra time below it, of the links inside a host.
-        across: those of the links between hosts.
     """
     devices = float(cluster.num_devices)
     if devices == 1:
         return ()
     none = np.empty((0, int(devices)))
-    links = [Link(cluster.num_peers / devices, none, float(cluster.intra_bytes_per_ms), *inside)]
+    inside = (cluster.intra_bytes_per_ms, cluster.intra_knee_bytes, cluster.intra_knee_extra)
+    links = [Link(cluster.num_peers / devices, none, *map(float, inside))]
     if cluster.crosses_hosts:
         fewest = cluster.num_peers == cluster.num_peers.min()
         received = none if fewest.all() else (~fewest / devices)[None]
         sent = (devices - 1.0 - cluster.num_peers) / devices
-        links.append(Link(sent, received, float(cluster.inter_bytes_per_ms), *across))
+        across = (cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra)
+        links.append(Link(sent, received, *map(float, across)))
     return tuple(link for link in links if link.shares.any())
 
 
@@ -116,7 +119,7 @@ class LinearCosts:
     latency_ms: float
 
     def cost_ms(self, placement: Placement) -> float:
-        """Ms of a (T,) placement: what the cost model says, but for rounding."""
+        """Ms of a (T,) placement: what the cost model says, but for rounding; for tests."""
         compute = np.zeros(2)
         for device in np.unique(placement):
             here = placement == device
@@ -137,7 +140,7 @@ def linear_costs(
     backward: FloatArray,
     *,
     sort: FloatArray,
-    overlap_loss: float = 0.0,
+    overlap_loss: float,
     fixed_ms: FloatArray,
     outputs: FloatArray,
     links: tuple[Link, ...],
@@ -145,8 +148,10 @@ def linear_costs(
 ) -> LinearCosts:
     """The costs of a model whose phases last as long as the slowest of some limits, plus a share of the others.
 
-    A phase is max + overlap_loss (sum - max) of its limits. With a loss of at most 1 this is the maximum over i of
-    limit i + overlap_loss (sum of the other limits).
+    A phase is max + overlap_loss (sum - max) of its limits. Limit i + overlap_loss (sum of the other limits) is
+    (1 - overlap_loss) limit i + overlap_loss sum, so with a loss of at most 1 it is largest for the largest limit, and
+    the phase is the maximum of these over i. Each is a sum over the tables of the device once its lane share is known,
+    which is the largest of its tables.
 
     Args:
         lane_share: (T,) the share of a warp of each table.

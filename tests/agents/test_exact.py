@@ -12,13 +12,12 @@ pytest.importorskip("ortools")
 
 from shard_gym.agents import AGENTS, SOLVERS, make_agent
 from shard_gym.agents.exact import ExactAgent
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.tasks import Task
 
-MODELS: list[AdditiveCostModel] = [AnalyticalCostModel(), AnalyticalCostModel()]
+MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
 
 
 class Doubled(AnalyticalCostModel):
@@ -46,7 +45,7 @@ def optimum(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> flo
     ],
 )
 def test_the_placement_is_the_best_and_the_bound_is_below_it(
-    random_task: Any, valid_placements: Any, model: AdditiveCostModel, tables: int, devices: int, arguments: Any
+    random_task: Any, valid_placements: Any, model: AnalyticalCostModel, tables: int, devices: int, arguments: Any
 ) -> None:
     for seed in range(2):
         task = random_task(np.random.default_rng(seed), tables, devices, **arguments)
@@ -89,7 +88,7 @@ def test_it_is_made_by_name_and_left_out_of_the_tables_of_all_agents(random_task
     agent: Any = make_agent("exact", seed=3, max_work=2.0, workers=2, max_queries=9)
     assert (agent.name, agent.seed, agent.max_work, agent.workers) == ("exact", 3, 2.0, 2)
     agent.place(random_task(np.random.default_rng(0), 4, 2))
-    assert agent.true_cost_queries("analytical-v1") > 0
+    assert agent.true_cost_queries(AnalyticalCostModel().fingerprint) > 0
     assert make_agent("random").last_bound_ms is None
 
 

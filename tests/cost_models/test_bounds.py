@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from shard_gym.cost_models import AnalyticalCostModel, bounds
-from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models import bounds
+from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.bounds import lower_bound_ms, regions, whole_outputs, whole_tables
 from shard_gym.errors import MissingExtraError
 from shard_gym.hardware import PROFILES
 from shard_gym.tasks import Task
 
-MODELS: list[AdditiveCostModel] = [AnalyticalCostModel(), AnalyticalCostModel()]
+MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
 
 
 def cheapest(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> float:
@@ -43,7 +43,7 @@ def tiny(random_task: Any, seed: int) -> Task:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_bound_is_between_the_simple_one_and_the_optimum_of_200_tasks(
-    random_task: Any, valid_placements: Any, model: AdditiveCostModel
+    random_task: Any, valid_placements: Any, model: AnalyticalCostModel
 ) -> None:
     gaps = []
     for seed in range(100):
@@ -57,7 +57,9 @@ def test_the_bound_is_between_the_simple_one_and_the_optimum_of_200_tasks(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_it_is_tight_where_equal_groups_of_tables_fit_the_devices(planted_task: Any, model: AdditiveCostModel) -> None:
+def test_it_is_tight_where_equal_groups_of_tables_fit_the_devices(
+    planted_task: Any, model: AnalyticalCostModel
+) -> None:
     task, best = planted_task(np.random.default_rng(1), 5, 4)
     optimum = model.estimate(best, task.tables, task.topology).total_ms
     assert lower_bound_ms(task.tables, task.topology, model) == pytest.approx(optimum, rel=1e-9)
