@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, SOLVERS
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.leaderboard.schema import LEAGUES, AgentPart, PlanningPart
 from shard_gym.tasks import Task
@@ -71,6 +71,6 @@ def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]
 
 def _asks(agent: AgentPart) -> bool | None:
     """Whether an agent of ShardGym evaluates the scoring model when it places; None of any other agent."""
-    if agent.name not in {*AGENTS, *LEARNERS}:
+    if agent.name not in {*AGENTS, *SOLVERS, *LEARNERS}:
         return None
     return agent.name not in NEVER_ASK and agent.options.get("observation") != "features"
