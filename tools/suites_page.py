@@ -51,7 +51,7 @@ Test tasks of the simulated suites; made by `tools/suites_page.py`. `shard-gym s
 The costs of the best known placements, compared with lower bounds that are proven ([bounds](bounds.md)): no agent gains
 more than the gap. Proven to be the best: within 0.01% of the bound. A suite is marked as solved where search comes so
 close to the bounds that a good method cannot stand out; in the others there is room left to learn, most of all
-without evaluating the cost while placing ([leagues](leaderboards.md#leagues))."""
+without evaluating the cost while placing ([leagues](../leaderboards/README.md#leagues))."""
 
 OPEN = """## How much of the headroom is measured
 
