@@ -8,9 +8,13 @@ from types import ModuleType
 
 import pytest
 
-NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "tools").glob("[!_]*.py"))
+TOOLS = Path(__file__).parents[2] / "tools"
+NAMES = sorted(path.stem for path in TOOLS.glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_can_be_imported_and_says_what_it_does(tool: Callable[[str], ModuleType], name: str) -> None:
+def test_it_can_be_imported_and_says_what_it_does(
+    tool: Callable[[str], ModuleType], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(TOOLS)  # as for a script that is run
     assert tool(name).__doc__
