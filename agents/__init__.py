@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.agents.base import Agent, CostGuidedAgent
-from shard_gym.agents.heuristics import PAPER_SCORES, CostGreedyAgent, GreedyAgent, RandomAgent, TableScore
+from shard_gym.agents.heuristics import (
+    PAPER_SCORES,
+    CostGreedyAgent,
+    GreedyAgent,
+    LaneGreedyAgent,
+    RandomAgent,
+    TableScore,
+)
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
@@ -37,9 +44,17 @@ def _dreamshard(cost_model: str | CostModel, seed: int, **options: Any) -> Agent
     return PretrainedDreamShard(seed, **options)
 
 
+def _exact(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
+    """The agent of CP-SAT; imported on first use, because it needs OR-Tools."""
+    from shard_gym.agents.exact import ExactAgent
+
+    return ExactAgent(cost_model, seed=seed, **options)
+
+
 AGENTS: dict[str, AgentFactory] = {
     "random": lambda cost_model, seed: RandomAgent(seed),
     **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
+    "lane-greedy": lambda cost_model, seed: LaneGreedyAgent(),
     "cost-greedy": lambda cost_model, seed: CostGreedyAgent(cost_model),
     "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
     "dreamshard": _dreamshard,
@@ -48,12 +63,17 @@ AGENTS: dict[str, AgentFactory] = {
 
 Those that are trained first are in `agents/training/registry.py`."""
 
+SOLVERS: dict[str, AgentFactory] = {"exact": _exact}
+"""Agents that `make_agent` knows, too, but that need an extra or minutes for a task, so tables of all agents leave them
+out."""
+
 
 def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
     """The agent named `name`, or a trained one from its file.
 
     Args:
-        name: one of `AGENTS`; or the folder of a training run, or the `agent.safetensors` in it (see `load_agent`).
+        name: one of `AGENTS` or `SOLVERS`; or the folder of a training run, or the `agent.safetensors` in it (see
+            `load_agent`).
         cost_model: the model that the agent may evaluate while it places; agents that evaluate none ignore it.
         seed: of agents that use chance; the others ignore it.
         options: the agent's own, for example `max_queries` of "local-search".
@@ -62,21 +82,22 @@ def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", 
         UnknownNameError: there is no agent of that name, or it has to be trained first; the message lists the names.
         InvalidOptionError: the agent has no such option.
         InvalidCheckpointError: the file is missing or holds no agent.
-        MissingExtraError: a package that a trained agent needs is not installed.
+        MissingExtraError: a package that a solver or a trained agent needs is not installed.
     """
     if not isinstance(name, (str, Path)):
         raise wrong_kind("name", name, "the name of an agent or a path")
-    if name not in AGENTS and _is_path(name):
+    known = {**AGENTS, **SOLVERS}
+    if name not in known and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
-    if name in LEARNERS and name not in AGENTS:
+    if name in LEARNERS and name not in known:
         raise UnknownNameError(
             f"Agent {name!r} has to be trained: shard-gym train --agent {name} --suite SUITE --out FOLDER. "
-            f"Then name that folder. Known without training: {', '.join(sorted(AGENTS))}."
+            f"Then name that folder. Known without training: {', '.join(sorted(known))}."
         )
-    if name not in AGENTS:
-        raise unknown_name("agent", name, AGENTS)
+    if name not in known:
+        raise unknown_name("agent", name, known)
     try:
-        return AGENTS[str(name)](cost_model, seed, **options)
+        return known[str(name)](cost_model, seed, **options)
     except TypeError as error:
         raise InvalidOptionError(f"Agent {name!r} cannot be made with the options {options}: {error}.") from error
 
@@ -91,10 +112,12 @@ def _is_path(name: str | Path) -> bool:
 __all__ = [
     "AGENTS",
     "PAPER_HEURISTICS",
+    "SOLVERS",
     "Agent",
     "CostGreedyAgent",
     "CostGuidedAgent",
     "GreedyAgent",
+    "LaneGreedyAgent",
     "LocalSearchAgent",
     "PolicyAgent",
     "RandomAgent",

@@ -18,9 +18,12 @@ class Agent(ABC):
 
     Attributes:
         name: its name in the registry and in result files.
+        last_bound_ms: a lower bound in ms on the cost of every placement of the task that was placed last, under the
+            agent's cost model; None if the agent proves none.
     """
 
     name: str
+    last_bound_ms: float | None = None
 
     @abstractmethod
     def place(self, task: Task) -> Placement:

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
-from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
-from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
+from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.envs.core.episodes import CostFreeObservation, Observation, ObservationDict
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import make_observation
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task, TaskSuite
@@ -22,7 +24,8 @@ Policy = Callable[[ObservationDict, NDArray[np.bool_]], int]
 class PolicyAgent(CostGuidedAgent):
     """Plays one episode of `EmbeddingPlacement` with a policy.
 
-    The observations hold the estimated costs of the tables placed so far; each counts as a cost-model evaluation.
+    The observations hold the estimated costs of the tables placed so far; each counts as a cost-model evaluation. Under
+    an observation without costs, such as "features", nothing is evaluated.
 
     Args:
         name: its name in result files.
@@ -53,7 +56,7 @@ class PolicyAgent(CostGuidedAgent):
         self.policy = policy
         self.max_tables = max_tables
         self.max_devices = max_devices
-        self.observation = observation
+        self.observation = make_observation(observation)
 
     def place(self, task: Task) -> Placement:
         """See `Agent`.
@@ -68,7 +71,7 @@ class PolicyAgent(CostGuidedAgent):
             )
         env = EmbeddingPlacementEnv(
             TaskSuite("one task", (task,)),
-            cost_model=additive_estimate(self.cost_model),
+            cost_model=self._model_of_the_episode(),
             observation=self.observation,
             max_tables=self.max_tables,
             max_devices=self.max_devices,
@@ -82,3 +85,9 @@ class PolicyAgent(CostGuidedAgent):
             raise NoPlacementFoundError(info["failure"]["message"])
         placement: Placement = info["placement"][: task.num_tables]
         return placement
+
+    def _model_of_the_episode(self) -> AdditiveCostModel:
+        """The model behind the observations; one that costs nothing if they hold no costs."""
+        if isinstance(self.observation, CostFreeObservation):
+            return NoCosts()
+        return additive_estimate(self.cost_model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from shard_gym.cost_models import analytical as a
-from shard_gym.cost_models.base import placement_order
+from shard_gym.cost_models.base import FloatArray, placement_order
 from shard_gym.tasks import TaskSuite
 
 
@@ -30,6 +30,10 @@ class BareLoop:
         self.devices, self.tables = tasks[0].num_devices, tasks[0].num_tables
         links = tasks[0].topology.links
         self.rate = links.intra_host_gb_per_s * 1e6
+        self.knee, self.extra = links.intra_host_knee_bytes, links.intra_host_knee_extra
+        self.loss = model.constants.overlap_loss
+        self.launches = (model.constants.forward_launches, model.constants.backward_launches)
+        self.sums = model.num_sum_loads
         self.latency = links.intra_host_latency_us * 1e-3
         self.noise = [rng.random((self.devices, num_envs)) for _ in range(8)]
         self.num_envs = num_envs
@@ -45,17 +49,22 @@ class BareLoop:
         for step in range(self.tables):
             chosen = (self.noise[step % 8] * fits).argmax(axis=0) * n + each
             joined = loads.take(chosen, axis=0)
-            joined[:, :7] += self.loads[step, :, :7]
-            np.maximum(joined[:, 7:], self.loads[step, :, 7:], out=joined[:, 7:])
+            joined[:, : self.sums] += self.loads[step, :, : self.sums]
+            np.maximum(joined[:, self.sums :], self.loads[step, :, self.sums :], out=joined[:, self.sums :])
             loads[chosen] = joined
             memory[chosen] += self.memory[step]
-            lanes = joined[:, a.LANE_MS] * joined[:, a.LANE_SHARE]
-            forward = np.maximum(np.maximum(joined[:, a.FORWARD_DRAM_MS], joined[:, a.FORWARD_L2_MS]), lanes)
-            backward = np.maximum(np.maximum(joined[:, a.BACKWARD_DRAM_MS], joined[:, a.BACKWARD_L2_MS]), lanes)
-            phases[chosen, 0] = forward + joined[:, a.FORWARD_FIXED_MS]
-            phases[chosen, 3] = backward + joined[:, a.SORT_MS] + joined[:, a.BACKWARD_FIXED_MS]
+            share = joined[:, a.LANE_SHARE]
+            forward = self.limits(
+                joined[:, a.FORWARD_DRAM_MS], joined[:, a.FORWARD_L2_MS], joined[:, a.FORWARD_LANE_MS] * share
+            )
+            backward = self.limits(
+                joined[:, a.BACKWARD_DRAM_MS], joined[:, a.BACKWARD_L2_MS], joined[:, a.BACKWARD_LANE_MS] * share
+            )
+            phases[chosen, 0] = forward + self.launches[0] * joined[:, a.LAUNCH_MS]
+            phases[chosen, 3] = backward + joined[:, a.SORT_MS] + self.launches[1] * joined[:, a.LAUNCH_MS]
             output = loads[:, a.OUTPUT_BYTES_SENT].reshape(d, n)
-            exchange = np.maximum(output * (d - 1), output.sum(axis=0) - output) / (d * self.rate) + self.latency
+            moved = np.maximum(output * (d - 1), output.sum(axis=0) - output)
+            exchange = (moved + np.minimum(moved, self.knee * d) * self.extra) / (self.rate * d) + self.latency
             phases[:, 1] = phases[:, 2] = exchange.reshape(-1)
             by_device = phases.reshape(d, n, 4)
             slowest = by_device.max(axis=0)
@@ -70,3 +79,8 @@ class BareLoop:
                 cost.copy(),
             )
         return n * self.tables
+
+    def limits(self, dram: FloatArray, l2: FloatArray, lanes: FloatArray) -> FloatArray:
+        """The slowest of three limits, and a share of the others."""
+        slowest = np.maximum(np.maximum(dram, l2), lanes)
+        return slowest + self.loss * (dram + l2 + lanes - slowest)

@@ -1,11 +1,29 @@
-"""The time of an all-to-all of pooled outputs: on arrays for any number of topologies, on floats for one."""
+"""The time of an all-to-all of pooled outputs: on arrays for any number of topologies, on floats for one.
+
+NCCL cuts what a rank sends into pieces for each of the others, so a link is slow until the pieces are large. With b
+bytes of a device through a link of bandwidth w,
+
+    time = (b + extra * min(b, knee)) / w
+
+so the first `knee` bytes pass at w / (1 + extra), the others at w. The numbers are those of `LinkSpec`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.topology import Cluster
+
+
+def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike, extra: ArrayLike) -> FloatArray:
+    """Ms of a device that sends or receives `num_bytes` through a link, without latency; the arguments broadcast.
+
+    It is continuous, never decreases in `num_bytes`, `knee_bytes` and `extra`, and never increases in `bytes_per_ms`.
+    """
+    sent = np.asarray(num_bytes)
+    return np.asarray((sent + np.minimum(sent, knee_bytes) * np.asarray(extra)) / np.asarray(bytes_per_ms))
 
 
 def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
@@ -19,20 +37,26 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Bytes are integers, so these sums are exact and do not depend on the order of the devices.
+    # Bytes are integers, so these sums are exact and do not depend on the order of the devices. Bytes, knees and
+    # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = _column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
+    across: FloatArray | None = None
     if crosses.any():
-        from_peers = _received_from_peers(output_bytes, cluster.host_peers)
+        near = _received_from_peers(output_bytes, cluster.host_peers)
         others = devices - 1.0 - cluster.num_peers
-        inter = np.maximum(output_bytes * others, total - output_bytes - from_peers)
-        inter = np.where(crosses, inter / _column(cluster.inter_bytes_per_ms), 0.0)
+        far = np.maximum(output_bytes * others, total - output_bytes - near)
+        bandwidth, knee = _column(cluster.inter_bytes_per_ms) * devices, _column(cluster.inter_knee_bytes) * devices
+        across = np.where(crosses, link_ms(far, bandwidth, knee, _column(cluster.inter_knee_extra)), 0.0)
     else:
-        from_peers, inter = total - output_bytes, 0.0
-    intra = np.maximum(output_bytes * cluster.num_peers, from_peers) / _column(cluster.intra_bytes_per_ms)
-    busy = np.maximum(intra, inter) / devices + _column(cluster.latency_ms)
-    return np.where((total > 0) & cluster.device_mask, busy, 0.0)
+        near = total - output_bytes
+    intra = np.maximum(output_bytes * cluster.num_peers, near)
+    bandwidth, knee = _column(cluster.intra_bytes_per_ms) * devices, _column(cluster.intra_knee_bytes) * devices
+    busy = link_ms(intra, bandwidth, knee, _column(cluster.intra_knee_extra))
+    if across is not None:
+        busy = np.maximum(busy, across)
+    return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:
@@ -47,21 +71,41 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
         return [0.0] * len(output_bytes)
     devices, latency = cluster.num_devices.item(), cluster.latency_ms.item()
     num_peers, real = cluster.num_peers[0].tolist(), cluster.device_mask[0].tolist()
-    intra = cluster.intra_bytes_per_ms.item()
+    bandwidth, knee = cluster.intra_bytes_per_ms.item() * devices, cluster.intra_knee_bytes.item() * devices
+    extra = cluster.intra_knee_extra.item()
     if not cluster.crosses_hosts.item():
         return [
-            max(sent * peers, total - sent) / intra / devices + latency if there else 0.0
-            for sent, peers, there in zip(output_bytes, num_peers, real, strict=True)
+            ((sent := max(own * peers, total - own)) + min(sent, knee) * extra) / bandwidth + latency if there else 0.0
+            for own, peers, there in zip(output_bytes, num_peers, real, strict=True)
         ]
     from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
-    inter, others = cluster.inter_bytes_per_ms.item(), [devices - 1.0 - peers for peers in num_peers]
-    # The maximum of the quotients has the same bits as the quotient of the maximum.
+    card, card_knee = cluster.inter_bytes_per_ms.item() * devices, cluster.inter_knee_bytes.item() * devices
+    card_extra = cluster.inter_knee_extra.item()
+    others = [devices - 1.0 - peers for peers in num_peers]
     return [
-        max(sent * peers / intra, near / intra, sent * far / inter, (total - sent - near) / inter) / devices + latency
+        max(
+            ((sent := max(own * peers, near)) + min(sent, knee) * extra) / bandwidth,
+            ((sent := max(own * far, total - own - near)) + min(sent, card_knee) * card_extra) / card,
+        )
+        + latency
         if there
         else 0.0
-        for sent, peers, near, far, there in zip(output_bytes, num_peers, from_peers, others, real, strict=True)
+        for own, peers, near, far, there in zip(output_bytes, num_peers, from_peers, others, real, strict=True)
     ]
+
+
+def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
+    """Lower bound in ms for any split of the outputs over the devices of one topology: one holds at least the mean."""
+    devices = float(cluster.num_devices)
+    if devices == 1 or total_bytes <= 0:
+        return 0.0
+    sent = total_bytes / devices / devices
+    others = devices - 1.0 - cluster.num_peers
+    near = link_ms(
+        sent * cluster.num_peers, cluster.intra_bytes_per_ms, cluster.intra_knee_bytes, cluster.intra_knee_extra
+    )
+    far = link_ms(sent * others, cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra)
+    return float(np.maximum(near, far)[cluster.device_mask].min() + cluster.latency_ms)
 
 
 def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:

@@ -1,23 +1,41 @@
-"""A roofline model of FBGEMM's table-batched embedding and its all-to-alls, in additive-load form.
+"""A model of FBGEMM's table-batched embedding and its all-to-alls, in additive-load form.
 
-Forward, per device: the slowest of three limits, plus a fixed cost of the fused op.
-- DRAM: indices (8 B) and offsets (8 B) read, rows read on cache misses, pooled FP32 outputs written
-  (pytorch/FBGEMM, bench/tbe counts rows and outputs; Lin et al., HiPC 2022, add indices, offsets and the cache).
-- L2: every row read passes through it.
-- Lanes: a lookup occupies a group of 8, 16 or 32 threads, chosen for the widest table of the whole fused op
-  (FBGEMM forward template), so lookups of narrow tables in its op leave lanes idle.
-Backward, per device (FBGEMM exact backward template): a sort of the indices, then the slowest of gradient rows through
-the L2, a random read-modify-write of every distinct row with its optimizer state, and lanes, plus a fixed cost.
-All-to-all: each device sends its pooled outputs to all others; the slowest of sending and receiving, inside the host
-and across hosts, plus a latency. The gradients are sent back in the same time.
+Forward and backward of a device are
+
+    limits(DRAM, L2, lanes) = the slowest of them + OVERLAP_LOSS x the other two
+
+plus a fixed cost, and the backward first sorts.
+- DRAM: indices (8 B) and offsets (8 B) read, rows read on cache misses, pooled FP32 outputs written (pytorch/FBGEMM,
+  bench/tbe counts rows and outputs; Lin et al., HiPC 2022, add indices, offsets and the cache); in the backward pass
+  gradients, and a random read-modify-write of every distinct row with its optimizer state.
+- L2: every row and every gradient that is read passes through it, and the pooled outputs that are written.
+- Lanes: thread groups of FBGEMM's kernels. A group spends cycles on every row that it reads, on every bag, on every
+  gradient and on every row that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest
+  table of the fused operator, so rows of narrow tables beside a wide one leave lanes idle.
+All-to-all: each device sends its pooled outputs to all others (all_to_all.py). The gradients are sent back in the same
+time.
+
+pytorch/FBGEMM v1.6.0 and v1.8.0 prove the groups: codegen/training/forward/embedding_forward_split_template.cu:731 and
+codegen/training/backward/embedding_backward_split_template.cu:985 (733 and 987 in v1.8.0) dispatch on max_D, and
+codegen/genscript/jinja_environment.py:167 to 207 makes groups of 8, 16 and 32 threads with four columns each. That a
+narrow row costs a wide group as many cycles as a wide row is assumed.
+
+Every load is a sum or a maximum over the tables of a device. Every time is a sum of maxima of non-negative multiples of
+the loads (with OVERLAP_LOSS between 0 and 1), so it is convex in them and never decreases when a table is added.
+
+The constants are fitted to the public measurements by tools/fit_analytical.py; docs/cost-model.md has the errors.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import hashlib
+from functools import cached_property
+from typing import NamedTuple
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms, plain_all_to_all_ms
 from shard_gym.cost_models.base import (
     BACKWARD,
     BACKWARD_COMM,
@@ -30,6 +48,7 @@ from shard_gym.cost_models.base import (
     PlainCosts,
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.linear import LinearCosts, linear_costs, links_of
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -38,148 +57,250 @@ OFFSET_BYTES = 8
 OUTPUT_BYTES = 4
 """Pooled outputs and their gradients are FP32, FBGEMM's default output_dtype."""
 
-LINEARIZE_BYTES = 8 + 8 + 4
-"""Per lookup: an index is read, its position among all rows of the op (8 B) and its bag (4 B) are written."""
-
-RUN_LENGTH_BYTES = 2 * 8
-"""Per lookup: the sorted keys are read to find the runs of equal rows, and again to find the long ones."""
-
-SORT_BYTES = 4 * (8 + 2 * (8 + 4))
-"""Per lookup: four passes of seven bits (2^21 to 2^28 rows in one op); each reads the 8-byte keys to count digits, then
-reads and writes keys and 4-byte bags (NVIDIA/cub, dispatch_radix_sort.cuh)."""
-
-SORT_EFFICIENCY = 0.57
-"""Share of the DRAM bandwidth the sort reaches: the same file notes 1.92e9 pairs of 4 + 4 bytes per second on a Titan X
-(five passes of 20 bytes, 192 of 337 GB/s) and 7.62e9 4-byte keys on a GV100 (five of 12, 457 of 870 GB/s)."""
-
-FORWARD_KERNELS = 2
-BACKWARD_KERNELS = 12
-"""Kernels of one fused op: bounds check and lookup; sort, run lengths, long runs, two update kernels and others."""
-
-RANDOM_UPDATE_EFFICIENCY = 0.55
-"""Share of the DRAM bandwidth for random reads and writes of rows: 446 to 466 of 817 GB/s on a V100 (ml_perf_model,
-backward SGD rows of its notebook)."""
-
-CYCLES_PER_WARP_ROW = 26.0
-"""SM cycles of a warp for one row: 16 x 131072 x 10 lookups at D=16 in 0.59 ms (pytorch/torchrec pull request 2365)
-is 26 cycles if its unnamed GPU is an H100; the same constant then gives 1.2 ms at D=64 (1.29 measured)."""
+SORT_BYTES = (8 + 8 + 4) + (8 + 4 * 2 * (8 + 4)) + 2 * 8
+"""Per lookup: an index is read, its position and its bag are written; the positions are read once to count all digits,
+and positions and bags are read and written in each of four passes of eight bits (Adinets and Merrill, Onesweep, arXiv
+2206.01784, the radix sort of CUB); the sorted positions are read to find runs of equal rows, and again to find the long
+ones."""
 
 FULL_WARP_DIM = 128
 """32 threads of four elements each."""
 
-# The columns of the loads: first sums, then maxima.
+
+class Constants(NamedTuple):
+    """The constants of the model; `FITTED` are those of tools/fit_analytical.py."""
+
+    cycles_per_row: float  # of a full thread group, for 128 columns of a row in the forward pass
+    cycles_per_bag: float  # of a full thread group: the chain from the offset over the index to the first row
+    overlap_loss: float  # share of the two lesser limits that is not hidden behind the slowest
+    cycles_per_gradient: float  # of a full thread group, for 128 columns of a gradient in the backward pass
+    cycles_per_update: float  # of a full thread group, for 128 columns of a row that is read, updated and written
+    sort_efficiency: float  # share of the DRAM bandwidth that the sort reaches
+    random_update_efficiency: float  # share of it that random reads and writes of rows reach
+    forward_launches: float  # fixed cost of the forward operator, in launches of a kernel
+    backward_launches: float  # fixed cost of the backward operator, in launches of a kernel
+
+
+FITTED = Constants(
+    cycles_per_row=26.1,
+    cycles_per_bag=32.5,
+    overlap_loss=0.141,
+    cycles_per_gradient=26.7,
+    cycles_per_update=103.0,
+    sort_efficiency=0.570,
+    random_update_efficiency=0.534,
+    forward_launches=5.67,
+    backward_launches=22.2,
+)
+
+# The counts of a table; all but the last are summed.
+(
+    ROW_VECTORS,
+    BAGS,
+    FORWARD_DRAM_BYTES,
+    FORWARD_L2_BYTES,
+    LOOKUPS,
+    GRADIENT_DRAM_BYTES,
+    GRADIENT_L2_BYTES,
+    UPDATE_BYTES,
+    UPDATE_VECTORS,
+    OUTPUTS,
+    GROUP_SHARE,
+) = range(11)
+
+# The loads: first sums, then maxima. Those of forward and backward are neighbours, so that one slice has both.
 (
     FORWARD_DRAM_MS,
-    FORWARD_L2_MS,
-    LANE_MS,
-    SORT_MS,
     BACKWARD_DRAM_MS,
+    FORWARD_L2_MS,
     BACKWARD_L2_MS,
+    FORWARD_LANE_MS,
+    BACKWARD_LANE_MS,
+    SORT_MS,
     OUTPUT_BYTES_SENT,
     LANE_SHARE,
-    FORWARD_FIXED_MS,
-    BACKWARD_FIXED_MS,
+    LAUNCH_MS,
 ) = range(10)
+
+_DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
+_LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
+_SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
+_BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
+"""Forward and backward among the phases."""
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
-    """(T,) share of a warp that FBGEMM assigns to a lookup, by embedding dim: 8, 16 or 32 of 32 threads."""
+    """(T,) share of a warp that FBGEMM assigns to a row, by embedding dim: 8, 16 or 32 of 32 threads."""
     return np.select([embedding_dim <= 32, embedding_dim <= 64], [0.25, 0.5], 1.0)
 
 
-def fixed_ms(device: DeviceSpec, kernels: int) -> float:
-    """Ms of a fused op without any bytes: its kernel launches and the ramp of the bandwidth.
+def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
+    """(T, 11) bytes, lookups and vectors of a batch, in the order of the names above; no constant enters."""
+    lookups, distinct = tables.lookups_per_batch, tables.distinct_rows
+    bags = (tables.workload.batch_size * tables.num_features).astype(np.float64)
+    row, gradient = to_sectors(tables.row_bytes), to_sectors(OUTPUT_BYTES * tables.embedding_dim)
+    outputs = OUTPUT_BYTES * tables.embedding_dim * bags
+    vectors = np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    in_l2 = np.minimum(1.0, l2_bytes_per_table(tables, device) / outputs)
+    state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
+    counts = np.empty((len(tables), 11))
+    counts[:, ROW_VECTORS] = lookups * vectors
+    counts[:, BAGS] = bags
+    counts[:, FORWARD_DRAM_BYTES] = (
+        INDEX_BYTES * lookups + OFFSET_BYTES * bags + (lookups - l2_hits(tables, device)) * row + outputs
+    )
+    counts[:, FORWARD_L2_BYTES] = lookups * row + outputs
+    counts[:, LOOKUPS] = lookups
+    counts[:, GRADIENT_DRAM_BYTES] = outputs + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
+    counts[:, GRADIENT_L2_BYTES] = lookups * gradient
+    counts[:, UPDATE_BYTES] = distinct * (2 * row + state)
+    counts[:, UPDATE_VECTORS] = distinct * vectors
+    counts[:, OUTPUTS] = outputs
+    counts[:, GROUP_SHARE] = lane_share(tables.embedding_dim)
+    return counts
 
-    The ramp: n bytes at the rate peak * n / (n + n_half) take (n + n_half) / peak. With n_half = 11 MB this matches
-    the fitted A100 curve of ml_perf_model (364/865/1200/1329 GB/s at 2^22/24/26/28 bytes) within 6%.
-    """
-    return kernels * device.kernel_launch_us * 1e-3 + device.ramp_bytes / (device.dram_gb_per_s * 1e6)
+
+class Rates(NamedTuple):
+    """What the loads need of a device; the fields may be arrays that broadcast against the counts."""
+
+    dram_bytes_per_ms: ArrayLike
+    l2_bytes_per_ms: ArrayLike
+    cycles_per_ms: ArrayLike  # of all streaming multiprocessors together
+    launch_ms: ArrayLike
+
+    @staticmethod
+    def of(device: DeviceSpec) -> Rates:
+        """The rates of a device."""
+        return Rates(
+            device.dram_gb_per_s * 1e6,
+            device.l2_gb_per_s * 1e6,
+            device.num_sms * device.clock_ghz * 1e6,
+            device.kernel_launch_us * 1e-3,
+        )
+
+
+def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) -> FloatArray:
+    """(..., 10) loads from (..., 11) counts; ms, but OUTPUT_BYTES_SENT in bytes."""
+    dram, l2, cycles, launch = (np.asarray(rate, np.float64) for rate in rates)
+    c, loads = constants, np.empty((*counts.shape[:-1], LAUNCH_MS + 1))
+    updates = counts[..., UPDATE_BYTES] / c.random_update_efficiency
+    loads[..., FORWARD_DRAM_MS] = counts[..., FORWARD_DRAM_BYTES] / dram
+    loads[..., FORWARD_L2_MS] = counts[..., FORWARD_L2_BYTES] / l2
+    forward = c.cycles_per_row * counts[..., ROW_VECTORS] + c.cycles_per_bag * counts[..., BAGS]
+    loads[..., FORWARD_LANE_MS] = forward / cycles
+    loads[..., SORT_MS] = counts[..., LOOKUPS] * SORT_BYTES / (c.sort_efficiency * dram)
+    loads[..., BACKWARD_DRAM_MS] = (counts[..., GRADIENT_DRAM_BYTES] + updates) / dram
+    loads[..., BACKWARD_L2_MS] = counts[..., GRADIENT_L2_BYTES] / l2
+    backward = c.cycles_per_gradient * counts[..., ROW_VECTORS] + c.cycles_per_update * counts[..., UPDATE_VECTORS]
+    loads[..., BACKWARD_LANE_MS] = backward / cycles
+    loads[..., OUTPUT_BYTES_SENT] = counts[..., OUTPUTS]
+    loads[..., LANE_SHARE] = counts[..., GROUP_SHARE]
+    loads[..., LAUNCH_MS] = launch
+    return loads
 
 
 class AnalyticalCostModel(AdditiveCostModel):
-    """The roofline model described at the top of this file; costs never decrease when a table is added to a device."""
+    """The model described at the top of this file; costs never decrease when a table is added to a device.
+
+    Args:
+        constants: others than `FITTED`; the fingerprint then ends with a hash of them.
+    """
 
     name = "analytical"
-    version = 1
+    version = 2
     num_loads = 10
-    num_sum_loads = 7
+    num_sum_loads = 8
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
+    constants: Constants = FITTED
+
+    def __init__(self, constants: Constants | None = None) -> None:
+        if constants is not None:
+            self.constants = constants
+
+    @property
+    def fingerprint(self) -> str:
+        """See `CostModel`."""
+        fitted = self.constants == FITTED
+        own = "" if fitted else f"-{hashlib.sha256(repr(tuple(self.constants)).encode()).hexdigest()[:12]}"
+        return super().fingerprint + own
+
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 10) float64, in the order of the constants above; ms, but OUTPUT_BYTES_SENT in bytes."""
-        device = topology.device
-        dram, l2 = device.dram_gb_per_s * 1e6, device.l2_gb_per_s * 1e6  # bytes per ms
-        lookups = tables.lookups_per_batch
-        row = to_sectors(tables.row_bytes)
-        output = OUTPUT_BYTES * tables.embedding_dim * tables.num_features * tables.workload.batch_size
-        warp_rows_per_ms = device.num_sms * device.clock_ghz * 1e6 / CYCLES_PER_WARP_ROW
-        loads = np.empty((len(tables), self.num_loads))
-        loads[:, FORWARD_DRAM_MS] = self._forward_dram_bytes(tables, device, row, output) / dram
-        loads[:, FORWARD_L2_MS] = lookups * row / l2
-        loads[:, LANE_MS] = lookups * np.ceil(tables.embedding_dim / FULL_WARP_DIM) / warp_rows_per_ms
-        loads[:, SORT_MS] = lookups * (LINEARIZE_BYTES + SORT_BYTES / SORT_EFFICIENCY + RUN_LENGTH_BYTES) / dram
-        loads[:, BACKWARD_DRAM_MS] = self._backward_dram_bytes(tables, device, row, output) / dram
-        loads[:, BACKWARD_L2_MS] = lookups * to_sectors(OUTPUT_BYTES * tables.embedding_dim) / l2
-        loads[:, OUTPUT_BYTES_SENT] = output
-        loads[:, LANE_SHARE] = lane_share(tables.embedding_dim)
-        loads[:, FORWARD_FIXED_MS] = fixed_ms(device, FORWARD_KERNELS)
-        loads[:, BACKWARD_FIXED_MS] = fixed_ms(device, BACKWARD_KERNELS)
-        return loads
-
-    @staticmethod
-    def _forward_dram_bytes(
-        tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
-    ) -> FloatArray:
-        lookups = tables.lookups_per_batch
-        offsets = OFFSET_BYTES * tables.workload.batch_size * tables.num_features
-        return INDEX_BYTES * lookups + offsets + (lookups - l2_hits(tables, device)) * row + output
-
-    @staticmethod
-    def _backward_dram_bytes(
-        tables: Tables, device: DeviceSpec, row: NDArray[np.int64], output: NDArray[np.int64]
-    ) -> FloatArray:
-        """Gradients and row updates; the updates are divided by the efficiency of random access."""
-        lookups = tables.lookups_per_batch
-        bags = tables.workload.batch_size * tables.num_features
-        gradient = to_sectors(OUTPUT_BYTES * tables.embedding_dim)
-        in_l2 = np.minimum(1.0, l2_bytes_per_table(tables, device) / output)
-        gradients = output + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
-        state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
-        updates = tables.distinct_rows * (2 * row + state) / RANDOM_UPDATE_EFFICIENCY
-        return gradients + updates
+        """(T, 10) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., 10) device loads, with all-to-alls of 0."""
-        lanes = loads[..., LANE_MS] * loads[..., LANE_SHARE]
-        forward = np.maximum(loads[..., FORWARD_DRAM_MS], loads[..., FORWARD_L2_MS])
-        backward = np.maximum(loads[..., BACKWARD_DRAM_MS], loads[..., BACKWARD_L2_MS])
+        columns = loads.T.copy()  # contiguous, because strides make every operation slower
+        dram, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
+        lanes *= columns[LANE_SHARE]
+        slowest = np.maximum(dram, l2)
+        np.maximum(slowest, lanes, out=slowest)
+        limits = dram
+        limits += l2
+        limits += lanes
+        limits -= slowest
+        limits *= self.constants.overlap_loss
+        limits += slowest
+        limits[1] += columns[SORT_MS]
+        limits += np.multiply.outer(self._launches, columns[LAUNCH_MS])
         phases = np.zeros((*loads.shape[:-1], len(PHASES)))
-        phases[..., FORWARD] = np.maximum(forward, lanes) + loads[..., FORWARD_FIXED_MS]
-        phases[..., BACKWARD] = np.maximum(backward, lanes) + loads[..., SORT_MS] + loads[..., BACKWARD_FIXED_MS]
+        phases.T[FORWARD], phases.T[BACKWARD] = limits
         return phases
+
+    @cached_property
+    def _launches(self) -> FloatArray:
+        return np.array([self.constants.forward_launches, self.constants.backward_launches])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the two all-to-alls, which take the same time."""
-        phases[..., FORWARD_COMM] = all_to_all_ms(shared[..., 0], cluster)
-        phases[..., BACKWARD_COMM] = phases[..., FORWARD_COMM]
+        took = all_to_all_ms(shared[..., 0], cluster)
+        phases[..., FORWARD_COMM] = took
+        phases[..., BACKWARD_COMM] = took
 
     @property
     def plain_costs(self) -> PlainCosts:
         """The two methods above and `iteration_cost` on floats, bit for bit (tests/envs/core/test_state.py)."""
         return self._plain_costs
 
-    @staticmethod
     def _plain_costs(
-        device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
+        self, device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
     ) -> float:
-        lanes = loads[LANE_MS] * loads[LANE_SHARE]
+        constants = self.constants
+        share, launch, loss = loads[LANE_SHARE], loads[LAUNCH_MS], constants.overlap_loss
         forward, backward = phases[FORWARD], phases[BACKWARD]
-        forward[device] = max(loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], lanes) + loads[FORWARD_FIXED_MS]
-        slowest = max(loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], lanes)
-        backward[device] = slowest + loads[SORT_MS] + loads[BACKWARD_FIXED_MS]
+        dram, l2, lanes = loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * share
+        slowest = max(dram, l2, lanes)
+        forward[device] = slowest + loss * (dram + l2 + lanes - slowest) + constants.forward_launches * launch
+        dram, l2, lanes = loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], loads[BACKWARD_LANE_MS] * share
+        slowest = max(dram, l2, lanes)
+        update = slowest + loss * (dram + l2 + lanes - slowest)
+        backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
+
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
+        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated, equal but for rounding.
+
+        `linear.linear_costs` says why the phases of compute are maxima of linear functions, and `links_of` why the
+        all-to-alls are. The fixed costs are those of any table, and some device has one. None for constants with an
+        overlap loss above 1, where the phases are no such maxima.
+        """
+        if not 0.0 <= self.constants.overlap_loss <= 1.0:
+            return None
+        loads, cluster = self.table_loads(tables, topology).T, topology.cluster()
+        return linear_costs(
+            loads[LANE_SHARE],
+            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS]],
+            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
+            sort=loads[SORT_MS],
+            overlap_loss=self.constants.overlap_loss,
+            fixed_ms=self._launches * loads[LAUNCH_MS, 0],
+            outputs=loads[OUTPUT_BYTES_SENT],
+            links=links_of(cluster),
+            latency_ms=float(cluster.latency_ms),
+        )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
@@ -194,17 +315,6 @@ class AnalyticalCostModel(AdditiveCostModel):
     def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
         size, split = topology.num_devices, self.num_sum_loads
         even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
-        even_split = self.device_costs(np.broadcast_to(even, (size, self.num_loads)), topology.cluster())[0]
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
-        compute = np.maximum(even_split, costliest_table)[COMPUTE].sum()
-        return float(compute + 2 * self._least_all_to_all(loads[:, OUTPUT_BYTES_SENT].sum(), topology))
-
-    @staticmethod
-    def _least_all_to_all(total_bytes: float, topology: Topology) -> float:
-        """Lower bound in ms for any split of the bytes: with x_d on device d, max x_d a_d >= sum x_d / sum 1/a_d."""
-        cluster = topology.cluster()
-        if topology.num_devices == 1:
-            return 0.0
-        others = cluster.num_devices - 1 - cluster.num_peers
-        ms_per_byte = np.maximum(cluster.num_peers / cluster.intra_bytes_per_ms, others / cluster.inter_bytes_per_ms)
-        return float(total_bytes / cluster.num_devices / (1.0 / ms_per_byte).sum() + cluster.latency_ms)
+        compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
+        return float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), topology.cluster()))

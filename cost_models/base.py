@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -117,17 +118,24 @@ class AdditiveCostModel(CostModel):
     shared_loads: slice = slice(None)
 
     def __init_subclass__(cls) -> None:
-        """Drop an inherited `plain_costs` if the subclass overrides a method whose formulas it restates."""
+        """Drop an inherited `plain_costs` or `linear_costs` if the subclass overrides a method that these restate."""
 
         def depth(name: str) -> int:
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
-        if depth("plain_costs") > min(map(depth, ("device_phases", "fill_communication", "iteration_cost"))):
+        restated = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
+        if depth("plain_costs") > restated:
             cls.plain_costs = AdditiveCostModel.plain_costs  # type: ignore[method-assign]
+        if depth("linear_costs") > restated:
+            cls.linear_costs = AdditiveCostModel.linear_costs  # type: ignore[method-assign]
 
     @property
     def plain_costs(self) -> PlainCosts | None:
         """The optional fast path of a single environment, or None; the environment then steps on arrays."""
+        return None
+
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
+        """The costs of a task as maxima of linear functions, for tighter bounds and exact solvers; None if unknown."""
         return None
 
     @abstractmethod

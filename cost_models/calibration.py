@@ -13,11 +13,11 @@ from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.hardware import HardwareProfile
 
-DEVICE = ("dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "clock_ghz", "kernel_launch_us", "ramp_bytes")
+DEVICE = ("dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "clock_ghz", "kernel_launch_us")
 """Calibrated numbers of a device. The model uses the product of clock and number of SMs, so the clock covers both."""
 
 LINKS = ("intra_host_gb_per_s", "intra_host_latency_us")
-"""Calibrated numbers of the links."""
+"""Calibrated numbers of the links; their knees stay as they are."""
 
 MAX_LOG_CHANGE = np.log(1000.0)
 """Bound of the change of a number, as a logarithm."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -65,6 +66,10 @@ class CountedCostModel(AdditiveCostModel):
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """See the wrapped model."""
         return self.model.penalty_ms(tables, topology)
+
+    def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
+        """See the wrapped model."""
+        return self.model.linear_costs(tables, topology)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See the wrapped model."""

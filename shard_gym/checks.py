@@ -20,6 +20,11 @@ def is_positive(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 < value < math.inf)
 
 
+def is_not_negative(value: Any) -> bool:
+    """Whether `value` is a finite Python or NumPy number of at least 0; a bool is not."""
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 <= value < math.inf)
+
+
 def checked_seed(seed: int) -> int:
     """`seed` as an int.
 

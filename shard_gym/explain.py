@@ -91,7 +91,14 @@ class Explanation:
         return np.sort(order[: max(count, 0)])
 
 
-def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms: float | None = None) -> Explanation:
+def explain(
+    task: Task,
+    placement: ArrayLike,
+    model: CostModel,
+    *,
+    best_known_ms: float | None = None,
+    lower_bound_ms: float | None = None,
+) -> Explanation:
     """Explain `placement` of `task` under `model`.
 
     Args:
@@ -100,6 +107,7 @@ def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms
         model: the cost model. If it is not additive, such as a measured one, the costs of single tables are those of
             the analytical model, and there are no moves.
         best_known_ms: cost of the best placement known, in ms, under the same model.
+        lower_bound_ms: a lower bound known of the task, in ms, under the same model; a higher one of the model counts.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
@@ -108,13 +116,14 @@ def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms
     additive = additive_estimate(model)
     loads = additive.table_loads(task.tables, task.topology)
     estimate = model.estimate(checked, task.tables, task.topology)
+    own_bound_ms = additive.cost_bounds(loads, task.topology)[0] if additive is model else None
     return Explanation(
         task=task,
         placement=checked,
         cost_model=model.fingerprint,
         phases_ms=estimate.phases_ms,
         total_ms=estimate.total_ms,
-        lower_bound_ms=additive.cost_bounds(loads, task.topology)[0] if additive is model else None,
+        lower_bound_ms=max(filter(None, (own_bound_ms, lower_bound_ms)), default=None),
         best_known_ms=best_known_ms,
         single_table_ms=additive.single_table_costs(loads, task.topology),
         moves=best_moves(task, checked, additive) if additive is model else None,

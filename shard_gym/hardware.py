@@ -5,8 +5,9 @@ Marks of the sources: [measured] a published measurement, [spec] the data sheet,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,18 +64,18 @@ _MIB = 2**20
 
 _LIN = "Lin et al., HiPC 2022, owensgroup/ml_perf_model analysis/utils.py HW_PARAMS"
 _BOOST_CLOCK = "[spec] boost clock"
+_CARD = "docs/cost-model.md"
 _LAUNCH = (5.0, f"[measured] 5 us per kernel, {_LIN}")
 
 _RTX_2080_TI = _device(
     "GeForce RTX 2080 Ti",
     memory_bytes=(11 * _GIB, "[spec] 11 GB"),
-    dram_gb_per_s=(554.0, "[assumed] 0.90 of the 616 GB/s of the data sheet, the share measured on V100 and A100"),
+    dram_gb_per_s=(535.0, f"[measured] a copy of 1 GiB by NCCL, 534.7 GB/s of 616, {_CARD}"),
     l2_gb_per_s=(2440.0, "[assumed] V100's measured 2847 GB/s scaled by SMs and clock"),
     l2_bytes=(int(5.5 * _MIB), "[spec] 5.5 MB, also daochenzha/autoshard bench.py"),
     num_sms=(68, "[spec]"),
     clock_ghz=(1.545, _BOOST_CLOCK),
     kernel_launch_us=_LAUNCH,
-    ramp_bytes=(9e6, "[assumed] as V100"),
 )
 
 _V100 = _device(
@@ -86,11 +87,6 @@ _V100 = _device(
     num_sms=(80, "[spec]"),
     clock_ghz=(1.53, _BOOST_CLOCK),
     kernel_launch_us=_LAUNCH,
-    ramp_bytes=(
-        9e6,
-        "[measured] half-performance length of the fitted V100 DRAM curve, 2^20 to 2^26 bytes (8 to 12 MB), "
-        "ml_perf_model analysis/memory_bw_utils.py",
-    ),
 )
 
 _A100 = _device(
@@ -100,31 +96,23 @@ _A100 = _device(
         1825.0,
         f"[assumed] 0.895 of the 2039 GB/s of the data sheet, the share measured on the 40 GB part, {_LIN}",
     ),
-    l2_gb_per_s=(2271.0, f"[measured] 2270.9 GB/s on the 40 GB part, {_LIN}; the data sheet says 7219"),
+    l2_gb_per_s=(
+        2640.0,
+        f"[measured] fitted to FBGEMM's forward, {_CARD}; 2271 on the 40 GB part, {_LIN}; the data sheet says 7219",
+    ),
     l2_bytes=(40 * _MIB, "[spec] 40 MB"),
     num_sms=(108, "[spec]"),
     clock_ghz=(1.41, _BOOST_CLOCK),
     kernel_launch_us=_LAUNCH,
-    ramp_bytes=(
-        11e6,
-        "[measured] half-performance length of the fitted A100 DRAM curve, 2^22 to 2^28 bytes (10 to 12 MB), "
-        "ml_perf_model analysis/memory_bw_utils.py",
-    ),
 )
 
 _HOPPER: dict[str, Sourced] = {
-    "l2_gb_per_s": (
-        5500.0,
-        "[assumed] 0.61 of the 8986 GB/s of the data sheet, between the shares measured on V100 (0.91) and A100 "
-        "(0.31); pytorch/torchrec pull request 2365 reaches 4200 GB/s of row traffic at D=64, if its unnamed GPU is "
-        "an H100",
-    ),
+    "l2_gb_per_s": (4020.0, "[assumed] the A100's fitted bandwidth for each cycle of an SM"),
     "l2_bytes": (50 * _MIB, "[spec] 50 MB"),
     "num_sms": (132, "[spec]"),
     "clock_ghz": (1.755, "[assumed] 1.755, between the base and the boost clock of the data sheet"),
     "kernel_launch_us": _LAUNCH,
 }
-_HOPPER_RAMP = "[assumed] A100's 11 MB scaled by DRAM bandwidth: the same latency covers more bytes"
 
 _H100 = _device(
     "H100-SXM5-80GB",
@@ -135,7 +123,6 @@ _H100 = _device(
         "[assumed] 0.895 of the 3350 GB/s of the data sheet; pytorch/torchrec pull requests 4634 and 4720 measured 89 "
         "to 91% of peak on an H100",
     ),
-    ramp_bytes=(18e6, _HOPPER_RAMP),
 )
 
 _H200 = _device(
@@ -148,7 +135,6 @@ _H200 = _device(
     },
     memory_bytes=(int(140.4 * _GIB), "[measured] 140.4 GiB, as a device reported; the data sheet says 141 GB"),
     dram_gb_per_s=(4300.0, "[assumed] 0.895 of the 4800 GB/s of the data sheet"),
-    ramp_bytes=(26e6, _HOPPER_RAMP),
 )
 
 _CALIBRATED = (
@@ -159,76 +145,88 @@ _CALIBRATED = (
 _CPU = _device(
     "CPU process",
     memory_bytes=(8 * _GIB, "[assumed] a share of a server's memory"),
-    dram_gb_per_s=(16.8, _CALIBRATED),
-    l2_gb_per_s=(40.0, "[assumed] typical of a server core; the measurements do not determine it"),
+    dram_gb_per_s=(600.0, f"{_CALIBRATED}; so large that it limits nothing"),
+    l2_gb_per_s=(6.89, f"{_CALIBRATED}, mainly the core's arithmetic"),
     l2_bytes=(
         16 * _MIB,
         "[assumed] half of the 32 MiB that two processes share; the measurements do not determine it",
     ),
     num_sms=(1, "[assumed] one; clock_ghz is the rate that its lanes reach"),
-    clock_ghz=(0.559, _CALIBRATED),
-    kernel_launch_us=(1.3, _CALIBRATED),
-    ramp_bytes=(6.8e6, _CALIBRATED),
+    clock_ghz=(0.82, _CALIBRATED),
+    kernel_launch_us=(25.1, _CALIBRATED),
 )
 
-_NVLINK_SHARE = "[assumed] 0.80 of one direction; NVIDIA/nccl-tests issue 212 measured 0.82 on H100"
-_NIC_SHARE = "NVIDIA/nccl-tests issue 267 measured 48 to 49 of 50 GB/s on a 400 Gb/s card"
-_LATENCY = "[assumed] launch and handshake of a small NCCL all-to-all"
-_NVLINK_LATENCIES: dict[str, Sourced] = {
-    "intra_host_latency_us": (25.0, _LATENCY),
-    "inter_host_latency_us": (50.0, _LATENCY),
+
+class LinkKind(NamedTuple):
+    """How a kind of link serves an all-to-all, whatever its line rate.
+
+    Attributes:
+        share: of the line rate of one direction that large messages reach.
+        latency_us: fixed time of an all-to-all, microseconds.
+        knee_bytes: see `LinkSpec`.
+        knee_extra: see `LinkSpec`.
+    """
+
+    share: float
+    latency_us: float
+    knee_bytes: float
+    knee_extra: float
+
+
+LINK_KINDS: Mapping[str, LinkKind] = {
+    "pcie": LinkKind(0.299, 13.1, 0.937e6, 0.407),
+    "nvlink": LinkKind(0.735, 11.1, 3.70e6, 3.38),
+    "network": LinkKind(0.639, 34.1, 0.938e6, 0.612),
 }
+"""Fitted by tools/fit_analytical.py to nccl-tests. "pcie", without peer-to-peer copies: two RTX 2080 Ti. "nvlink":
+8 B200, 8 H20 and 4 H100 of one host. "network": two hosts of B200, H20, V100, RTX 6000D and A100, and 8 of H800."""
+
+
+def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: float, lines: str = "") -> LinkSpec:
+    """The links of devices, from their line rates.
+
+    Args:
+        kind: of the links inside a host, "pcie" or "nvlink".
+        intra_host_gb_per_s: line rate of one direction inside a host, 1e9 bytes per second.
+        inter_host_gb_per_s: line rate of a device's network card, 1e9 bytes per second.
+        lines: what the line rates are, for the sources.
+    """
+    numbers: dict[str, float] = {}
+    for where, each, line_rate in (
+        ("intra_host", LINK_KINDS[kind], intra_host_gb_per_s),
+        ("inter_host", LINK_KINDS["network"], inter_host_gb_per_s),
+    ):
+        numbers[f"{where}_gb_per_s"] = round(each.share * line_rate, 6)
+        numbers[f"{where}_latency_us"] = each.latency_us
+        numbers[f"{where}_knee_bytes"], numbers[f"{where}_knee_extra"] = each.knee_bytes, each.knee_extra
+    source = f"[measured] fitted to nccl-tests, {_CARD}"
+    sources = {name: f"{source}{f'; {lines}' * name.endswith('gb_per_s')}" for name in numbers}
+    return LinkSpec(**numbers, sources=sources)
+
+
+_HOPPER_LINES = "450 GB/s by the data sheet, a 400 Gb/s card for each device"
+_NO_KNEE: Sourced = (0, "[assumed] none; the measurements on CPUs do not say where one lies")
 
 _PROFILES = (
     HardwareProfile(
         "rtx2080ti-pcie",
         _RTX_2080_TI,
-        _links(
-            intra_host_gb_per_s=(
-                12.0,
-                "[assumed] 0.76 of the 15.75 GB/s of one direction of PCIe 3.0 x16; NVLink bridges join pairs only",
-            ),
-            inter_host_gb_per_s=(1.2, "[assumed] a 10 Gb/s card"),
-            intra_host_latency_us=(50.0, _LATENCY),
-            inter_host_latency_us=(100.0, _LATENCY),
+        fitted_links(
+            "pcie", 15.75, 1.25, "PCIe 3.0 x16, as NVLink bridges join pairs only, and a 10 Gb/s card (assumed)"
         ),
     ),
     HardwareProfile(
         "v100-nvlink",
         _V100,
-        _links(
-            intra_host_gb_per_s=(120.0, f"{_NVLINK_SHARE}; 150 GB/s on V100"),
-            inter_host_gb_per_s=(12.0, f"[assumed] 100 Gb/s card; {_NIC_SHARE}"),
-            **_NVLINK_LATENCIES,
-        ),
+        fitted_links("nvlink", 150.0, 12.5, "150 GB/s by the data sheet, a 100 Gb/s card for each device (assumed)"),
     ),
     HardwareProfile(
         "a100-dgx",
         _A100,
-        _links(
-            intra_host_gb_per_s=(240.0, f"{_NVLINK_SHARE}; 300 GB/s on A100"),
-            inter_host_gb_per_s=(24.0, f"[assumed] 200 Gb/s card; {_NIC_SHARE}"),
-            **_NVLINK_LATENCIES,
-        ),
+        fitted_links("nvlink", 300.0, 25.0, "300 GB/s by the data sheet, a 200 Gb/s card for each device"),
     ),
-    HardwareProfile(
-        "h100-dgx",
-        _H100,
-        _links(
-            intra_host_gb_per_s=(335.0, "[measured] all-to-all of 500 MB on 4 H100, 335 GB/s, NVIDIA/nccl issue 2169"),
-            inter_host_gb_per_s=(48.0, f"[measured] {_NIC_SHARE}"),
-            **_NVLINK_LATENCIES,
-        ),
-    ),
-    HardwareProfile(
-        "h200-dgx",
-        _H200,
-        _links(
-            intra_host_gb_per_s=(335.0, "[assumed] as h100-dgx, which has the same links"),
-            inter_host_gb_per_s=(48.0, f"[measured] {_NIC_SHARE}"),
-            **_NVLINK_LATENCIES,
-        ),
-    ),
+    HardwareProfile("h100-dgx", _H100, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES)),
+    HardwareProfile("h200-dgx", _H200, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES)),
     HardwareProfile(
         "cpu",
         _CPU,
@@ -237,6 +235,10 @@ _PROFILES = (
             inter_host_gb_per_s=(1.0, "[assumed] a 10 Gb/s card"),
             intra_host_latency_us=(275.0, f"{_CALIBRATED}; Gloo over loopback"),
             inter_host_latency_us=(600.0, "[assumed] twice that within a host"),
+            intra_host_knee_bytes=_NO_KNEE,
+            intra_host_knee_extra=_NO_KNEE,
+            inter_host_knee_bytes=_NO_KNEE,
+            inter_host_knee_extra=_NO_KNEE,
         ),
     ),
 )

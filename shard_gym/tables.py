@@ -22,6 +22,9 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 """DreamShard's 21 table features (daochenzha/dreamshard, dreamshard/utils.py), in its order."""
 
+AMOUNT_NAMES: tuple[str, ...] = ("tables", "lookups", "values_read", "values_updated", "values_sent")
+"""What adds up over the tables of a device, see `Tables.amounts`."""
+
 FEATURE_MEAN = (4.0875, 19.28, 3.23, 0.127)
 FEATURE_STD = (1.0, 3.36, 1.46, 0.233)
 """Mean and std of log2(1 + x) of the first four features, table_size in GiB: rounded numbers of the pool `dlrm-2021` at
@@ -226,6 +229,17 @@ class Tables:
         )
         scaled = (np.log2(1.0 + sizes) - np.asarray(FEATURE_MEAN)) / np.asarray(FEATURE_STD)
         return np.concatenate([scaled, self.reuse_histogram], axis=1).astype(np.float32)
+
+    def amounts(self) -> NDArray[np.float64]:
+        """(T, 5) float64, in the order of `AMOUNT_NAMES`: what a batch asks of each table, numbers that add up.
+
+        One table; lookups; values read (lookups * embedding_dim); values updated (distinct rows * embedding_dim);
+        values sent, those of the pooled outputs (batch size * num_features * embedding_dim).
+        """
+        bags = (self.workload.batch_size * self.num_features).astype(np.float64)
+        rows = [self.lookups_per_batch, self.distinct_rows, bags]
+        values = [each * self.embedding_dim for each in rows]
+        return np.stack([np.ones(len(self)), self.lookups_per_batch, *values], axis=1)
 
     def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Tables:
         """The tables at `indices`, in that order; indices may repeat.

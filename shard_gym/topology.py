@@ -8,16 +8,19 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer, is_positive
+from shard_gym.checks import is_integer, is_not_negative, is_positive
 from shard_gym.errors import InvalidTopologyError, short_repr
 
 
-def _require_positive_numbers(spec: DeviceSpec | LinkSpec) -> None:
+def _require_numbers(spec: DeviceSpec | LinkSpec) -> None:
+    """Raise if a number is not positive; those whose default is 0 may be 0."""
     for field_ in fields(spec):
-        value = getattr(spec, field_.name)
-        if field_.name not in ("name", "sources") and not is_positive(value):
+        value, may_be_zero = getattr(spec, field_.name), field_.default == 0
+        allowed = is_not_negative if may_be_zero else is_positive
+        if field_.name not in ("name", "sources") and not allowed(value):
             raise InvalidTopologyError(
-                f"{field_.name} of {type(spec).__name__} must be a positive number, not {short_repr(value)}."
+                f"{field_.name} of {type(spec).__name__} must be a positive number{' or 0' * may_be_zero}, "
+                f"not {short_repr(value)}."
             )
 
 
@@ -34,7 +37,6 @@ class DeviceSpec:
         num_sms: streaming multiprocessors.
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
-        ramp_bytes: traffic at which a kernel reaches half of dram_gb_per_s (Hockney's n_1/2), in bytes.
         sources: the source of each number.
     """
 
@@ -46,22 +48,28 @@ class DeviceSpec:
     num_sms: int
     clock_ghz: float
     kernel_launch_us: float
-    ramp_bytes: float
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _require_positive_numbers(self)
+        _require_numbers(self)
 
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The links of devices; bandwidths are per device and direction, as an all-to-all reaches them.
+    """The links of devices; bandwidths are per device and direction, as an all-to-all of large messages reaches them.
+
+    Small messages get less of a link: the first `knee_bytes` that a device moves through it take 1 + `knee_extra` times
+    as long as those that follow. The defaults mean that there is no knee.
 
     Attributes:
         intra_host_gb_per_s: between devices of one host, 1e9 bytes per second.
         inter_host_gb_per_s: between hosts (the device's network card), 1e9 bytes per second.
         intra_host_latency_us: fixed time of an all-to-all inside one host, microseconds.
         inter_host_latency_us: fixed time of an all-to-all across hosts, microseconds.
+        intra_host_knee_bytes: bytes of a device up to which its link inside the host is slower.
+        intra_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
+        inter_host_knee_bytes: bytes of a device up to which its network card is slower.
+        inter_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
         sources: the source of each number.
     """
 
@@ -69,10 +77,14 @@ class LinkSpec:
     inter_host_gb_per_s: float
     intra_host_latency_us: float
     inter_host_latency_us: float
+    intra_host_knee_bytes: float = 0
+    intra_host_knee_extra: float = 0
+    inter_host_knee_bytes: float = 0
+    inter_host_knee_extra: float = 0
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _require_positive_numbers(self)
+        _require_numbers(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +163,10 @@ class Topology:
             num_devices=np.float64(self.num_devices),
             intra_bytes_per_ms=np.float64(self.links.intra_host_gb_per_s * 1e6),
             inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6),
+            intra_knee_bytes=np.float64(self.links.intra_host_knee_bytes),
+            intra_knee_extra=np.float64(self.links.intra_host_knee_extra),
+            inter_knee_bytes=np.float64(self.links.inter_host_knee_bytes),
+            inter_knee_extra=np.float64(self.links.inter_host_knee_extra),
             latency_ms=np.float64(latency_us * 1e-3 if self.num_devices > 1 else 0.0),
             crosses_hosts=np.bool_(crosses),
         )
@@ -167,6 +183,10 @@ class Cluster:
         num_devices: (...) float64, number of devices without padding.
         intra_bytes_per_ms: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
         inter_bytes_per_ms: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms.
+        intra_knee_bytes: (...) float64, bytes up to which links inside a host are slower (see LinkSpec).
+        intra_knee_extra: (...) float64, additional time of these bytes (see LinkSpec), a share.
+        inter_knee_bytes: (...) float64, as `intra_knee_bytes`, between hosts.
+        inter_knee_extra: (...) float64, as `intra_knee_extra`, between hosts.
         latency_ms: (...) float64, fixed time of one all-to-all; 0 for one device.
         crosses_hosts: (...) bool, True for more than one host.
     """
@@ -177,6 +197,10 @@ class Cluster:
     num_devices: NDArray[np.float64] | np.float64
     intra_bytes_per_ms: NDArray[np.float64] | np.float64
     inter_bytes_per_ms: NDArray[np.float64] | np.float64
+    intra_knee_bytes: NDArray[np.float64] | np.float64
+    intra_knee_extra: NDArray[np.float64] | np.float64
+    inter_knee_bytes: NDArray[np.float64] | np.float64
+    inter_knee_extra: NDArray[np.float64] | np.float64
     latency_ms: NDArray[np.float64] | np.float64
     crosses_hosts: NDArray[np.bool_] | np.bool_
 

@@ -65,7 +65,7 @@ def test_every_task_is_asked_once_in_order_and_costed_from_scratch(suite: TaskSu
         "own",
         "custom",
         "answers",
-        "analytical-v1",
+        "analytical-v2",
     )
 
 

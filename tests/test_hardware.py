@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shard_gym.errors import UnknownNameError
-from shard_gym.hardware import PROFILES, HardwareProfile, hardware_profile
+from shard_gym.hardware import PROFILES, HardwareProfile, fitted_links, hardware_profile
 
 EVERY_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
@@ -34,7 +34,9 @@ def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     assert 2**20 <= device.l2_bytes <= 2**28
     assert 0.5 <= device.clock_ghz <= 3
     assert 1 <= device.kernel_launch_us <= 20
-    assert 1e6 <= device.ramp_bytes <= 1e8
+    assert 1e5 <= links.inter_host_knee_bytes <= links.intra_host_knee_bytes * 1.1 <= 1e8
+    assert 0.1 < links.inter_host_knee_extra < 5
+    assert 0.1 < links.intra_host_knee_extra < 5
     assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
     assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
 
@@ -50,7 +52,19 @@ def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> N
         "h200-dgx": (4800, 450),
     }[profile.name]
     assert 0.85 * dram < profile.device.dram_gb_per_s < dram
-    assert 0.7 * link < profile.links.intra_host_gb_per_s < link
+    least = 0.25 if profile.name.endswith("pcie") else 0.7  # without peer-to-peer copies data pass host memory twice
+    assert least * link < profile.links.intra_host_gb_per_s < link
+
+
+def test_links_come_from_line_rates_and_the_numbers_of_their_kind() -> None:
+    links = fitted_links("pcie", 10.0, 100.0, "both invented")
+    assert (links.intra_host_gb_per_s, links.intra_host_latency_us) == (2.99, 13.1)
+    assert (links.intra_host_knee_bytes, links.intra_host_knee_extra) == (0.937e6, 0.407)
+    assert (links.inter_host_gb_per_s, links.inter_host_latency_us) == (63.9, 34.1)
+    assert (links.inter_host_knee_bytes, links.inter_host_knee_extra) == (0.938e6, 0.612)
+    assert links.sources["inter_host_gb_per_s"].endswith("; both invented")
+    assert "invented" not in links.sources["inter_host_latency_us"]
+    assert hardware_profile("cpu").links.intra_host_knee_extra == 0
 
 
 def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> None:

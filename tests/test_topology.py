@@ -16,13 +16,19 @@ BAD_NUMBERS = [0, -1, -0.5, float("nan"), float("inf"), None, "80", True, np.arr
 
 
 def numbers_of(spec: Any) -> list[str]:
+    """The numbers; those of knees may be 0."""
     return [field.name for field in fields(spec) if field.name not in ("name", "sources")]
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
 @pytest.mark.parametrize(("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS) for name in numbers_of(spec)])
 def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
-    with pytest.raises(InvalidTopologyError, match=f"{name} of {type(spec).__name__} must be a positive number"):
+    if "knee" in name and bad == 0 and bad is not False:
+        assert getattr(replace(spec, **{name: bad}), name) == 0
+        return
+    with pytest.raises(
+        InvalidTopologyError, match=f"{name} of {type(spec).__name__} must be a positive number( or 0)?, not"
+    ):
         replace(spec, **{name: bad})
 
 
@@ -74,6 +80,8 @@ def test_a_cluster_says_who_shares_a_host() -> None:
     assert cluster.crosses_hosts
     assert cluster.intra_bytes_per_ms == LINKS.intra_host_gb_per_s * 1e9 / 1e3
     assert cluster.inter_bytes_per_ms == LINKS.inter_host_gb_per_s * 1e9 / 1e3
+    assert (cluster.intra_knee_bytes, cluster.intra_knee_extra) == (3.70e6, 3.38)
+    assert (cluster.inter_knee_bytes, cluster.inter_knee_extra) == (0.938e6, 0.612)
 
 
 @pytest.mark.parametrize(

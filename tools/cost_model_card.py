@@ -1,6 +1,7 @@
-"""Writes the card of the analytical cost model into docs/cost-model.md: its predictions beside published measurements.
+"""Writes the card of the analytical cost model into docs/cost-model.md: `python tools/cost_model_card.py`, a minute.
 
-The measurements are those of docs/published_measurements.json. `compare` takes any other additive cost model, too.
+The card has the errors of the fit (fit_analytical.py), fitted and held out side by side, its constants, and every
+measurement of docs/published_measurements.json beside its prediction. `compare` takes any other additive cost model.
 """
 
 from __future__ import annotations
@@ -12,30 +13,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fit_analytical import (
+    PARAMETERS,
+    SEEDS,
+    START,
+    Array,
+    Error,
+    Problem,
+    current_parameters,
+    errors_by_kind,
+    held_out,
+    read_rows,
+)
+from published import MEASUREMENTS, measured_value, settings_of, tables_of, topology_of
 
 from shard_gym.agents import GreedyAgent
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import BACKWARD, FORWARD, AdditiveCostModel
-from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import read_json, write_atomically
 from shard_gym.io.markdown import table, with_block
-from shard_gym.pools import RowPopularity, load_pool
-from shard_gym.pools.reuse import expected_tables
-from shard_gym.tables import Tables, Workload, split_columns
 from shard_gym.tasks import Task
-from shard_gym.topology import Topology
 
-DOCS = Path(__file__).parent.parent / "docs"
-MEASUREMENTS = DOCS / "published_measurements.json"
-PAGE = DOCS / "cost-model.md"
-BLOCK = "card"
-
-CRITEO_ROWS = (
-    *(45833188, 36746, 17245, 7413, 20243, 3, 7114, 1441, 62, 29275261, 1572176, 345138, 10),
-    *(2209, 11267, 128, 4, 974, 14, 48937457, 11316796, 40094537, 452104, 12606, 104, 35),
-)
-"""Rows of DLRM's 26 tables (pytorch/torchrec, benchmarks/README.md, and mlcommons/training, torchrec_dlrm)."""
+PAGE = Path(__file__).parent.parent / "docs" / "cost-model.md"
+FIT_BLOCK = "fit"
+ROWS_BLOCK = "rows"
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Comparison:
     measured: float | str  # the published value in ms, or a ratio of times; a text if it is not comparable
     predicted: float | None  # in the same unit; None if it is not comparable
     unit: str = "ms"  # "" for a ratio of times
-    sets: str = ""  # the constant that was set from this row
-    not_comparable: str = ""  # the reason for no prediction
+    held_out: float | None = None  # the prediction of a fit to the other half of the rows; None if it was not fitted
+    note: str = ""  # why it is not comparable, or not fitted
 
     @property
     def ratio(self) -> float:
@@ -63,45 +65,63 @@ class Group(NamedTuple):
     setting: str
     is_share: bool  # whole iterations were measured, and the embedding part is a share of them
     rows: list[Comparison]
+    provenance: str = ""  # the GPU, what the source does not state, and what was checked
 
 
 def compare(model: AdditiveCostModel) -> list[Group]:
-    """Every measurement with the prediction of `model`, in the order of the file."""
+    """Every measurement with the prediction of `model`, in the order of the file.
+
+    A row is predicted as an operator of its tables. What only the fit knows of it, such as a kernel without its launch,
+    an older thread group or repeated indices, is left out; `with_fit` replaces these predictions.
+    """
     return [
         Group(
             group["title"],
             group["source"],
             group["setting"],
             group.get("quantity") == "iteration",
-            [_compare(group, row, model) for row in group["rows"]],
+            [_compare(settings_of(group, row), model) for row in group["rows"]],
+            _provenance(group),
         )
         for group in read_json(MEASUREMENTS)["groups"]
     ]
 
 
-def _compare(group: Mapping[str, Any], own: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
-    """The comparison of one row; a row overrides the settings of its group."""
-    row = {**group, **own, "tables": {**group.get("tables", {}), **own.get("tables", {})}}
+def with_fit(groups: Sequence[Group], problem: Problem) -> list[Group]:
+    """`groups` with what the fit predicts for its rows, fitted to all rows, and held out (the split of seed 0)."""
+    predicted = problem.predict(current_parameters())
+    outside = problem.measured * np.exp(held_out(problem, SEEDS[0])[1])
+    known = {
+        (row.settings["title"], row.settings["label"]): (both, float(outside[at]) if problem.fitted[at] else None, row)
+        for at, (row, both) in enumerate(zip(problem.rows, predicted.tolist(), strict=True))
+    }
+
+    def changed(title: str, row: Comparison) -> Comparison:
+        if (title, row.label) not in known:
+            return row
+        ms, other_half, fitted = known[title, row.label]
+        return replace(row, predicted=ms, held_out=other_half, note=fitted.not_fitted)
+
+    return [group._replace(rows=[changed(group.title, row) for row in group.rows]) for group in groups]
+
+
+def _provenance(group: Mapping[str, Any]) -> str:
+    inferred = f" Inferred: {'; '.join(group['inferred'])}." if group["inferred"] else ""
+    return f"GPU: {group['gpu']}.{inferred} Checked: {group['checked']}."
+
+
+def _compare(row: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
     if "not_comparable" in row:
-        return Comparison(row["label"], row["measured"], None, not_comparable=row["not_comparable"])
+        return Comparison(row["label"], row["measured"], None, note=f"not comparable: {row['not_comparable']}")
     unit = "" if row["quantity"] == "unfused/fused" else "ms"
-    return Comparison(row["label"], _measured(row), _predicted(row, model), unit, row.get("sets", ""))
-
-
-def _measured(row: Mapping[str, Any]) -> float:
-    """Ms, or a ratio; bandwidths are converted to ms with the number of bytes that their source counts."""
-    if "gb_per_s" not in row:
-        return float(row["measured"])
-    own_share = 1.0 / row["num_devices"] if row["quantity"] == "all-to-all" else 0.0  # not in the bus bandwidth
-    return float(row["num_bytes"] * (1.0 - own_share) / (row["gb_per_s"] * 1e6))
+    return Comparison(row["label"], measured_value(row), _predicted(row, model), unit)
 
 
 def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
-    topology = topology_of(row)
-    quantity = row["quantity"]
+    topology, quantity = topology_of(row), row["quantity"]
     if quantity == "dram":
         device = topology.device
-        return float((row["num_bytes"] + device.ramp_bytes) / (device.dram_gb_per_s * 1e6))
+        return float(row["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3)
     if quantity == "all-to-all":
         sent = np.full(topology.num_devices, float(row["num_bytes"]))
         return float(all_to_all_ms(sent, topology.cluster()).max())
@@ -118,40 +138,80 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
     return float({"forward": forward, "backward": backward, "forward+backward": forward + backward}[quantity])
 
 
-def topology_of(row: Mapping[str, Any]) -> Topology:
-    """The topology of a measurement: a named profile, with the row's own numbers for the device and the links."""
-    profile = hardware_profile(row["hardware"])
-    profile = replace(
-        profile,
-        device=replace(profile.device, **row.get("device", {})),
-        links=replace(profile.links, **row.get("links", {})),
+# The errors and constants
+
+
+def render_fit(problem: Problem) -> str:
+    """Errors, splits and constants as Markdown."""
+    current = np.log(problem.predict(current_parameters()) / problem.measured)
+    parts = [
+        f"{len(problem.rows)} rows; {int(problem.fitted.sum())} are fitted.",
+        "### Errors\n\n" + _error_table(problem, current),
+        "### The splits\n\n" + _split_list(problem),
+        "### Constants\n\n" + _constants_table(problem),
+        "### Other start values\n\n" + _sensitivity_table(problem),
+    ]
+    return "\n\n".join(parts)
+
+
+def _error_table(problem: Problem, current: Array) -> str:
+    splits = [held_out(problem, seed) for seed in SEEDS]
+    columns = [errors_by_kind(problem, current, problem.fitted)]
+    columns += [errors_by_kind(problem, errors, problem.fitted) for pair in splits for errors in pair]
+    header = ["kind", "rows", "the constants"]
+    for seed in SEEDS:
+        header += [f"seed {seed}: fitted half", "held-out half"]
+    return table(
+        header,
+        (
+            [name, str(count), *(_error(column[name][1]) for column in columns)]
+            for name, (count, _) in columns[0].items()
+        ),
     )
-    return profile.topology(row.get("num_devices", 1))
 
 
-def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
-    """The tables of a measurement: a shipped pool, or tables with a Zipf-Mandelbrot row popularity (default uniform).
-
-    As in the suites, a table of a pool that exceeds a device's memory is split into column shards.
-    """
-    if "pool" in spec:
-        return split_columns(load_pool(spec["pool"]).tables, int(topology.memory_cap_bytes.min()))[0]
-    if "criteo_divided_by" in spec:
-        divided = set(sorted(CRITEO_ROWS)[-5:])
-        rows = np.array([n // spec["criteo_divided_by"] if n in divided else n for n in CRITEO_ROWS])
-    else:
-        rows = np.full(spec["num_tables"], spec["num_embeddings"])
-    return expected_tables(
-        num_embeddings=rows,
-        embedding_dim=np.full(len(rows), spec["embedding_dim"]),
-        pooling_factor=np.full(len(rows), float(spec["pooling_factor"])),
-        popularity=RowPopularity(np.full(len(rows), spec.get("q", 0.0)), np.full(len(rows), spec.get("s", 0.0))),
-        workload=Workload(spec["batch_size"], spec["weight_dtype"], spec["optimizer"]),
-    )
+def _error(error: Error) -> str:
+    return f"{error.mean - 1:.0%}, {error.worst:.2f}"
 
 
-def render(groups: Sequence[Group], model: AdditiveCostModel) -> str:
-    """The card as Markdown: a summary, then a table for each group."""
+def _split_list(problem: Problem) -> str:
+    lines = []
+    for seed in SEEDS:
+        half = problem.halves(seed)
+        parts = []
+        for name in ("compute", "NVLink", "network"):
+            first = problem.fitted & (problem.classes == name) & (half == 0)
+            parts.append(f"{name}: {', '.join(sorted(set(problem.origins[first])))}")
+        lines.append(f"- Seed {seed}, first half: {'; '.join(parts)}.")
+    return "\n".join([*lines, "- PCIe has one origin; its rows are split alternately."])
+
+
+def _constants_table(problem: Problem) -> str:
+    current, fit = np.exp(current_parameters()), problem.fit(problem.fitted)
+    rows = [
+        (f"`{name}`", f"{now:.3g}", f"{math.exp(best):.3g}", f"{spread:.2f}", f"{known.start:.3g}", known.reason)
+        for (name, known), now, best, spread in zip(PARAMETERS.items(), current, fit, problem.spreads(fit), strict=True)
+    ]
+    header = ("constant", "in the package", "fitted", "spread of its logarithm", "start", "why this start")
+    return table(header, rows, notes=1)
+
+
+def _sensitivity_table(problem: Problem) -> str:
+    """Held-out errors of seed 0 when every start value is moved by a random factor of up to 2."""
+    rows = []
+    for draw in range(3):
+        moved = START + np.random.default_rng([9, draw]).uniform(-math.log(2), math.log(2), len(START))
+        _, outside = held_out(problem, SEEDS[0], moved)
+        by_kind = errors_by_kind(problem, outside, problem.fitted)
+        rows.append([f"draw {draw}", *(_error(error) for _, error in by_kind.values())])
+    return table(["all starts moved by up to a factor of 2", *by_kind], rows)
+
+
+# Every measurement
+
+
+def render_rows(groups: Sequence[Group], model: AdditiveCostModel) -> str:
+    """A summary as Markdown, then a table for each group."""
     rows = [row for group in groups for row in group.rows]
     not_comparable = sum(row.predicted is None for row in rows)
     return "\n\n".join(
@@ -165,14 +225,13 @@ def render(groups: Sequence[Group], model: AdditiveCostModel) -> str:
 
 
 def _summary(groups: Sequence[Group]) -> str:
-    """A row for each group with predictions, one for the rows that set a constant, and one for the others."""
+    """A row for each group with predictions, one for the rows that were fitted, and one for the others."""
     header = ("group", "rows", "within 10 %", "within a factor of 2", "predicted / measured: geometric mean", "range")
     kernels = [row for group in groups if not group.is_share for row in group.rows]
-    others = [row for row in kernels if not row.sets]
     rows = [
         *(_summary_row(group.title, group.rows, is_share=group.is_share) for group in groups),
-        _summary_row("**all but whole iterations, rows that set no constant**", others),
-        _summary_row("**rows that set a constant**", [row for row in kernels if row.sets]),
+        _summary_row("**all fitted rows**", [row for row in kernels if row.held_out is not None]),
+        _summary_row("**all others but whole iterations**", [row for row in kernels if row.held_out is None]),
     ]
     return table(header, filter(None, rows))
 
@@ -191,18 +250,26 @@ def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = Fal
 def _group_texts(group: Group) -> tuple[str, str, str]:
     """Heading, setting and table of a group."""
     ratio = "share of the iteration" if group.is_share else "predicted / measured"
-    header = ("setting", "measured", "predicted", ratio, "note")
-    setting = f"{group.setting} Source: {group.source}."
+    header = ("setting", "measured", "predicted", ratio, "held out", "note")
+    setting = f"{group.setting.rstrip('.')}. Source: {group.source}. {group.provenance}"
     return f"### {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:
     if row.predicted is None:
-        return row.label, str(row.measured), "-", "-", f"not comparable: {row.not_comparable}"
+        return row.label, str(row.measured), "-", "-", "-", row.note
     measured, predicted = (f"{value:.3g} {row.unit}".strip() for value in (row.measured, row.predicted))
-    return row.label, measured, predicted, f"{row.ratio:.2f}", f"sets `{row.sets}`" if row.sets else ""
+    held = "-" if row.held_out is None else f"{row.held_out / float(row.measured):.2f}"
+    return row.label, measured, predicted, f"{row.ratio:.2f}", held, row.note
+
+
+def with_card(problem: Problem, model: AdditiveCostModel) -> str:
+    """The page with a new card."""
+    fit = with_block(PAGE, FIT_BLOCK, render_fit(problem))
+    rows = with_block(PAGE, ROWS_BLOCK, render_rows(with_fit(compare(model), problem), model))
+    begins = rows.index(f"<!-- generated: {ROWS_BLOCK} -->")
+    return fit[: fit.index(f"<!-- generated: {ROWS_BLOCK} -->")] + rows[begins:]
 
 
 if __name__ == "__main__":
-    MODEL = AnalyticalCostModel()
-    write_atomically(PAGE, with_block(PAGE, BLOCK, render(compare(MODEL), MODEL)).encode())
+    write_atomically(PAGE, with_card(Problem(read_rows()), AnalyticalCostModel()).encode())

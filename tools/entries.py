@@ -23,9 +23,8 @@ import tyro
 
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.experiments.methods import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
-from shard_gym.experiments.processes import perform_all
-from shard_gym.experiments.runs import Run, training_path
+from shard_gym.experiments.runs import Run, perform_all, training_path
+from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
@@ -39,8 +38,8 @@ LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
 
-LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "a100-dgx": "generalize"}
-SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "a100-dgx": "mixdim-4"}
+LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "generalize"}
+SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "mixdim-4"}
 """Suites by hardware: for entries on suites without training tasks, and for agents that train slowly."""
 
 
@@ -78,6 +77,7 @@ ENTRANTS = (
     Entrant("dim-greedy", "Greedy by dim"),
     Entrant("lookup-greedy", "Greedy by lookups"),
     Entrant("size-lookup-greedy", "Greedy by size and lookups"),
+    Entrant("lane-greedy", "Greedy by lanes"),
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
     Entrant("dreamshard", "DreamShard, as it ships"),
@@ -87,6 +87,12 @@ ENTRANTS = (
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], slow=True)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
+    ),
+    Entrant(
+        "maskable-ppo-features",
+        "MaskablePPO (Stable-Baselines3, set policy), sees no costs",
+        Method("maskable-ppo-features", "maskable-ppo", options={"observation": "features"}),
+        slow=True,
     ),
 )
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.policy import PolicyAgent
-from shard_gym.agents.sb3.network import DeviceScorer, device_set
+from shard_gym.agents.sb3.network import INPUTS, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.episodes import ObservationDict
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
@@ -29,9 +29,9 @@ MAX_WIDTH = 2**12
 class SetPolicyAgent(CostGuidedAgent):
     """Places every table on the legal device with the highest score, in tasks of any size.
 
-    The observations hold the estimated costs of the tables placed so far; each counts as a cost-model evaluation. If a
-    table fits nowhere in the end, the task is tried again with a share of the devices drawn at random, which grows to
-    1 in the last try.
+    The observations of a scorer for "compact" hold the estimated costs of the tables placed so far; each counts as a
+    cost-model evaluation. A scorer for "features" sees no costs, and nothing is evaluated. If a table fits nowhere in
+    the end, the task is tried again with a share of the devices drawn at random, which grows to 1 in the last try.
 
     Args:
         name: how result files call it.
@@ -80,7 +80,7 @@ class SetPolicyAgent(CostGuidedAgent):
             choose,
             max_tables=task.num_tables,
             max_devices=task.num_devices,
-            observation="compact",
+            observation=self.scorer.observation,
             cost_model=self.cost_model,
         )
         with torch.no_grad(), one_thread():
@@ -95,6 +95,11 @@ def load_policy(
     Raises:
         InvalidCheckpointError: these are not the weights of such a network.
     """
-    scorer = DeviceScorer(network_size(about, "width", MAX_WIDTH))
+    observation = about.get("observation", "compact")  # the only one there was before it was recorded
+    if not isinstance(observation, str) or observation not in INPUTS:
+        raise InvalidCheckpointError(
+            f"The policy was trained with the observation {short_repr(observation)}; known are {', '.join(INPUTS)}."
+        )
+    scorer = DeviceScorer(network_size(about, "width", MAX_WIDTH), observation)
     load_module_arrays(scorer, arrays, "The policy")
     return SetPolicyAgent(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)

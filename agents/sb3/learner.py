@@ -23,7 +23,7 @@ from stable_baselines3.common.policies import BasePolicy
 
 from shard_gym.agents.sb3.agent import SetPolicyAgent
 from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_arrays
-from shard_gym.agents.sb3.network import DeviceScorer
+from shard_gym.agents.sb3.network import INPUTS, DeviceScorer
 from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, SetDQNPolicy, SetPolicy
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
 from shard_gym.agents.training.learner import Learner, Report, TrueCost
@@ -32,6 +32,7 @@ from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
+from shard_gym.errors import unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
@@ -108,10 +109,12 @@ class Sb3Learner(Learner):
         num_envs: environments stepped together, at least 2; None for the default.
         learning_rate: Adam's at the start; it falls to zero, linearly. None for the default.
         width: of the network's hidden layers.
+        observation: "compact", with costs in it, or "features", without; see `EmbeddingPlacementEnv`.
         replay: steps in DQN's replay buffer, of all environments together; unused by the others.
 
     Raises:
         InvalidOptionError: an option is out of range.
+        UnknownNameError: there is no such observation for these agents.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Sb3Learner(Learner):
         num_envs: int | None = None,
         learning_rate: float | None = None,
         width: int = 64,
+        observation: str = "compact",
         replay: int = 40_000,
     ) -> None:
         super().__init__(suite, cost_model, seed)
@@ -132,6 +136,9 @@ class Sb3Learner(Learner):
         self.name = name
         self.iterations = checked_count("iterations", defaults.iterations if iterations is None else iterations)
         self.width = checked_count("width", width)
+        if observation not in INPUTS:
+            raise unknown_name(f"observation of agent {name!r}", observation, INPUTS)
+        self.observation = observation
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
         rate = checked_positive("learning_rate", defaults.learning_rate if learning_rate is None else learning_rate)
         self._env = PlacementVecEnv(
@@ -139,7 +146,7 @@ class Sb3Learner(Learner):
             suite=suite,
             cost_model=additive_estimate(self.cost_model),
             reward=relative_reward,
-            observation="compact",
+            observation=observation,
         )
         if not isinstance(self.cost_model, AdditiveCostModel):
             self._env.envs.episodes.final_cost = TrueCost(self)  # observations have estimates
@@ -243,7 +250,7 @@ class Sb3Learner(Learner):
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
-        return {"width": self.width}
+        return {"width": self.width, "observation": self.observation}
 
     def agent(self) -> SetPolicyAgent:
         """See `Learner`."""

@@ -6,19 +6,30 @@ Needs torch; import it where it is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES
 
 PHASE_SUMS = 5
 """The four phases and their sum."""
 
-DEVICE_FEATURES = 3 * PHASE_SUMS + 4
-SHARED_FEATURES = 2 * PHASE_SUMS + len(FEATURE_NAMES) + 1
+
+class Inputs(NamedTuple):
+    """The numbers of features that a network reads: of each device, and of the state."""
+
+    rows: int
+    shared: int
+
+
+INPUTS: dict[str, Inputs] = {
+    "compact": Inputs(3 * PHASE_SUMS + 4, 2 * PHASE_SUMS + len(FEATURE_NAMES) + 1),
+    "features": Inputs(3 * len(AMOUNT_NAMES) + 5, 3 * len(AMOUNT_NAMES) + len(FEATURE_NAMES) + 1),
+}
+"""By the observation that the network reads."""
 
 ILLEGAL = -1e8
 """Score of an illegal device: its probability is exactly 0 in float32, and nothing becomes infinite or NaN."""
@@ -31,11 +42,13 @@ class DeviceSet(NamedTuple):
     """N observations as sets of D devices.
 
     Attributes:
-        rows: (N, D, DEVICE_FEATURES) float32, features of each device: its costs as shares of the slowest device's, its
-            distances to the slowest and to the mean device in units of the current table's own costs, the shares of
-            its memory in use, needed and left, and whether the table fits.
-        shared: (N, SHARED_FEATURES) float32, features of the state: the costs of the current table and the mean costs
-            of the devices, as shares of the slowest's, the features of the table, and the progress.
+        rows: (N, D, R) float32, features of each device: its costs as shares of the slowest device's, its distances to
+            the slowest and to the mean device in units of the current table's own costs, the shares of its memory in
+            use, needed and left, and whether the table fits. Under "features" amounts are in the place of costs, and
+            the width of the widest table is added.
+        shared: (N, S) float32, features of the state: the costs of the current table and the mean costs of the devices,
+            as shares of the slowest's, the features of the table, and the progress. Under "features" also the amounts
+            of the current table beside those of a device that holds its part of the task.
         real: (N, D) bool, False for padding.
         legal: (N, D) bool, whether the current table fits.
     """
@@ -46,12 +59,21 @@ class DeviceSet(NamedTuple):
     legal: torch.Tensor
 
 
+def observation_of(keys: Collection[str]) -> str:
+    """Which of `INPUTS` an observation with these keys is read as; "full" is read as "compact"."""
+    return "compact" if "device_costs" in keys else "features"
+
+
 def device_set(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
-    """The devices of N "compact" observations (see `EmbeddingPlacementEnv`).
+    """The devices of N observations of `INPUTS` (see `EmbeddingPlacementEnv`).
 
     Only ratios of costs are used, so the features do not depend on the speed of the hardware. Late in an episode a
     table is small compared with what is placed; in units of its own cost the differences that matter stay visible.
     """
+    return (_by_costs if observation_of(observation.keys()) == "compact" else _by_amounts)(observation)
+
+
+def _by_costs(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
     count, devices = real.shape
     costs = _with_sum(observation["device_costs"].reshape(count, devices, 4))
@@ -84,6 +106,42 @@ def device_set(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     return DeviceSet(rows, shared, real, legal)
 
 
+def _by_amounts(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
+    real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    count, devices = real.shape
+    number = real.sum(1)[:, None, None]
+    held = observation["device_shares"].reshape(count, devices, len(AMOUNT_NAMES))
+    table = observation["current_table_shares"].unsqueeze(1)
+    most = held.amax(1, keepdim=True)
+    mean = held.sum(1, keepdim=True) / number  # padding holds nothing
+    scale = most + table + 1e-12
+    unit = table + _RESOLUTION * scale
+    memory = observation["device_memory"].reshape(count, devices, 2)
+    rows = torch.cat(
+        [
+            held / scale,
+            _squashed((most - held) / unit),
+            _squashed((held - mean) / unit),
+            observation["device_width"].unsqueeze(-1),
+            memory,
+            1.0 - memory.sum(-1, keepdim=True),
+            legal.unsqueeze(-1),
+        ],
+        dim=-1,
+    )
+    shared = torch.cat(
+        [
+            (table / scale).squeeze(1),
+            (mean / scale).squeeze(1),
+            _squashed(table * number).squeeze(1),
+            observation["current_table"],
+            observation["progress"],
+        ],
+        dim=-1,
+    )
+    return DeviceSet(rows, shared, real, legal)
+
+
 def _with_sum(phases: torch.Tensor) -> torch.Tensor:
     return torch.cat([phases, phases.sum(-1, keepdim=True)], dim=-1)
 
@@ -96,10 +154,10 @@ def _squashed(ratio: torch.Tensor) -> torch.Tensor:
 class DeviceEncoder(nn.Module):
     """Embeds every device from its own and the shared features, and pools the embeddings."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()
-        self.own = _linear(DEVICE_FEATURES, width)
-        self.shared = _linear(SHARED_FEATURES, width)
+        self.own = _linear(INPUTS[observation].rows, width)
+        self.shared = _linear(INPUTS[observation].shared, width)
         self.second = _linear(width, width)
 
     def forward(self, devices: DeviceSet) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,11 +169,17 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """One score for each device, `ILLEGAL` where the current table does not fit."""
+    """One score for each device, `ILLEGAL` where the current table does not fit.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: of the hidden layers.
+        observation: the one that it reads, a name in `INPUTS`.
+    """
+
+    def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()
-        self.encoder = DeviceEncoder(width)
+        self.observation = observation
+        self.encoder = DeviceEncoder(width, observation)
         self.own = _linear(width, width)
         self.context = _linear(2 * width, width)
         self.score = _linear(width, 1, gain=0.01)
@@ -129,11 +193,11 @@ class DeviceScorer(nn.Module):
 
 
 class SetCritic(nn.Module):
-    """One value for each observation."""
+    """One value for each observation; the arguments are those of `DeviceScorer`."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()
-        self.encoder = DeviceEncoder(width)
+        self.encoder = DeviceEncoder(width, observation)
         self.context = _linear(2 * width, width)
         self.value = _linear(width, 1, gain=1.0)
 

@@ -1,6 +1,7 @@
 """Policies for Stable-Baselines3 that see the devices as a set.
 
-Their observation is "compact". `net_arch=[width]` is the width of all hidden layers; no weight depends on the padding.
+Their observation is "compact" or "features". `net_arch=[width]` is the width of all hidden layers; no weight depends on
+the padding.
 Needs the extra `sb3`; import it where it is used.
 """
 
@@ -17,7 +18,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
-from shard_gym.agents.sb3.network import DeviceScorer, DeviceSet, SetCritic, device_set
+from shard_gym.agents.sb3.network import DeviceScorer, DeviceSet, SetCritic, device_set, observation_of
 
 
 class DeviceFeatures(BaseFeaturesExtractor):
@@ -32,12 +33,13 @@ class DeviceFeatures(BaseFeaturesExtractor):
 
 
 class ActorAndCritic(nn.Module):
-    """A scorer and a critic without shared weights."""
+    """A scorer and a critic without shared weights, of a policy's width and for its observations."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, policy: Any) -> None:
         super().__init__()
-        self.scorer = DeviceScorer(width)
-        self.critic = SetCritic(width)
+        width, observation = policy.net_arch[0], observation_of(policy.observation_space.keys())
+        self.scorer = DeviceScorer(width, observation)
+        self.critic = SetCritic(width, observation)
 
     def forward(self, devices: DeviceSet) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, D) logits and (N, 1) values."""
@@ -56,7 +58,7 @@ class ActorAndCritic(nn.Module):
 
 def _build(policy: Any, lr_schedule: Schedule) -> None:
     """Set the network and the optimizer of an actor-critic policy."""
-    policy.mlp_extractor = ActorAndCritic(policy.net_arch[0])
+    policy.mlp_extractor = ActorAndCritic(policy)
     policy.action_net = nn.Identity()  # the extractor returns logits and values
     policy.value_net = nn.Identity()
     policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
@@ -88,5 +90,5 @@ class SetDQNPolicy(DQNPolicy):
     def make_q_net(self) -> QNetwork:
         """A new network with an extractor of its own."""
         network = super().make_q_net()
-        network.q_net = _Dueling(self.net_arch[0])  # type: ignore[assignment]
+        network.q_net = _Dueling(self)  # type: ignore[assignment]
         return network

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shard_gym.agents.policy import Policy, PolicyAgent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.core.reward import Reward
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.tasks import TaskSource
@@ -26,6 +26,7 @@ def train_maskable_ppo(
     total_timesteps: int = 300_000,
     split: str = "train",
     reward: str | Reward = "dense",
+    observation: str | Observation = "full",
     cost_model: str | AdditiveCostModel = "analytical",
     num_envs: int = 256,
     seed: int = 0,
@@ -41,6 +42,7 @@ def train_maskable_ppo(
         total_timesteps: steps of training, of all environments together.
         split: split of a named suite to train on.
         reward: reward to train with.
+        observation: observation to train and to place with.
         cost_model: model that estimates the costs.
         num_envs: environments stepped together.
         seed: of everything random. Equal seeds give equal agents on one machine.
@@ -62,7 +64,9 @@ def train_maskable_ppo(
         from shard_gym.system import one_thread
     except ImportError as error:
         raise missing_extra("sb3-contrib", "sb3", "Training with MaskablePPO") from error
-    env = PlacementVecEnv(num_envs, suite=suite, split=split, reward=reward, cost_model=cost_model)
+    env = PlacementVecEnv(
+        num_envs, suite=suite, split=split, reward=reward, observation=observation, cost_model=cost_model
+    )
     max_tables, max_devices = env.envs.episodes.max_tables, env.envs.episodes.max_devices
     model = MaskablePPO(
         "MultiInputPolicy",
@@ -84,7 +88,12 @@ def train_maskable_ppo(
     with one_thread():
         model.learn(total_timesteps, callback=report)
     agent = PolicyAgent(
-        "maskable-ppo", masked_policy(model), max_tables=max_tables, max_devices=max_devices, cost_model=cost_model
+        "maskable-ppo",
+        masked_policy(model),
+        max_tables=max_tables,
+        max_devices=max_devices,
+        observation=observation,
+        cost_model=cost_model,
     )
     agent.steps_trained = int(model.num_timesteps)
     return agent

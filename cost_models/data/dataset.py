@@ -258,9 +258,10 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`."""
+    """The inverse of `topology_to_json`. A device's `ramp_bytes`, which older records have, is left out."""
+    device = {key: value for key, value in record["device"].items() if key != "ramp_bytes"}
     return Topology(
-        device=DeviceSpec(**record["device"]),
+        device=DeviceSpec(**device),
         links=LinkSpec(**record["links"]),
         num_devices=record["num_devices"],
         devices_per_host=record["devices_per_host"],

@@ -215,7 +215,10 @@ class MeasuredCostModel(CostModel):
 
     @property
     def fingerprint(self) -> str:
-        """Model, layout as it was asked for, and a hash of the hardware, the versions and the settings."""
+        """Model, layout as it was asked for, and a hash of the hardware, the versions and the settings.
+
+        If all-to-alls may be modelled, the hash covers the version of the analytical model, too.
+        """
         return self._fingerprint(self.settings)
 
     def fingerprint_for(self, num_devices: Collection[int]) -> str:
@@ -229,7 +232,8 @@ class MeasuredCostModel(CostModel):
 
     def _fingerprint(self, settings: Mapping[str, Any]) -> str:
         layouts = settings["layout"] if isinstance(settings["layout"], str) else "+".join(settings["layout"])
-        return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings])}"
+        modelled = [] if settings["layout"] == PARALLEL else [AnalyticalCostModel().fingerprint]  # its all-to-alls
+        return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings, *modelled])}"
 
     @classmethod
     def can_have_fingerprint(cls, fingerprint: str, layouts: str | Sequence[str]) -> bool:

@@ -57,6 +57,8 @@ class Submit:
             for further data. Folders of training runs record it.
         training_queries: cost-model evaluations in training; folders of training runs record them.
         search_budget: placements the agent may try for one task, under any cost model; 0 if it does not search.
+        planning_queries: evaluations of the scoring cost model for one task, mean, of an agent that does not count
+            them itself; 0 for those that were counted.
         machine: the machine it planned on; this machine's CPU if left out.
         commit: of ShardGym, 40 hexadecimal digits; found by itself in a checkout.
         root: folder of the leaderboards.
@@ -74,6 +76,7 @@ class Submit:
     training_data: Many = field(default_factory=list)
     training_queries: int = 0
     search_budget: int = 0
+    planning_queries: float = 0.0
     machine: str = ""
     commit: str = ""
     root: Path = ROOT
@@ -97,6 +100,8 @@ class Submit:
         if findings:
             return _print_findings(findings, "The entry was not written")
         _print(f"Written and verified: {folder.path}.")
+        if verified := verify_entry(folder)[0]:
+            _print(_league_line(verified))
         if folder.track == MEASURED:
             _print("A race of a maintainer measures the placements of seed 0; until then it is listed as not raced.")
         _print("\nNext: shard-gym leaderboard render", "dim")
@@ -118,7 +123,8 @@ class Submit:
                 )
         if not agent.training_data:
             agent = replace(agent, training_data=self.training_data, training_queries=self.training_queries)
-        return replace(agent, search_budget=self.search_budget or agent.search_budget)
+        budget = self.search_budget or agent.search_budget
+        return replace(agent, search_budget=budget, planning_queries=self.planning_queries or None)
 
 
 @dataclass(frozen=True)
@@ -249,6 +255,13 @@ def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, 
             _print(f"{tasks_replayed}, {here} per task here, {declared} declared.")
             replays[each.folder.id] = row
     return replays, findings
+
+
+def _league_line(verified: VerifiedEntry) -> str:
+    """What the entry declares of its league."""
+    planning = verified.entry.planning
+    asked = f"{planning.queries:,.0f} evaluations of the scoring cost model for a task while it places"
+    return f"It declares {asked}{f': league {verified.league}' if verified.league else ''}."
 
 
 def _print_findings(findings: Sequence[Finding], headline: str) -> int:

@@ -91,6 +91,12 @@ def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int
     return agent
 
 
+def proven_bound(agent: Agent, model: CostModel) -> float | None:
+    """`Agent.last_bound_ms`, if it bounds costs of `model`; see `placing_agent` for why it may not."""
+    planned_under_it = isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint
+    return agent.last_bound_ms if planned_under_it else None
+
+
 def command_line(*words: object, **options: object) -> str:
     """`shard-gym` with words and options, to copy. A list repeats its option; no value, () and False leave it out."""
     parts: list[object] = [PROG, *words]

@@ -16,6 +16,7 @@ from shard_gym.cli.options import (
     OptionalPath,
     OptionalStr,
     placing_agent,
+    proven_bound,
 )
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
@@ -73,8 +74,9 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placement = placing_agent(agent, cost, model, seed).place(task)
-    explanation = explain(task, placement, model)
+    placer = placing_agent(agent, cost, model, seed)
+    placement = placer.place(task)
+    explanation = explain(task, placement, model, lower_bound_ms=proven_bound(placer, model))
     plan = plan_to_json(explanation, agent, model)
     console = output()
     if out is None:

@@ -7,13 +7,14 @@ from rich.text import Text
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.text import counted, format_change, format_ms
 
 CRITICAL = "bold yellow"
@@ -60,7 +61,10 @@ def show(
     chosen = chosen_suite.task(task)
     placer = placing_agent(agent, cost, model, seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
-    explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
+    placement = placer.place(chosen)
+    stored = lower_bounds(chosen_suite, model).get(chosen.name)
+    bound = max(filter(None, (stored, proven_bound(placer, model))), default=None)
+    explanation = explain(chosen, placement, model, best_known_ms=best, lower_bound_ms=bound)
     console = output()
     heading(
         console,

@@ -28,6 +28,8 @@ class EvaluatedAgent:
         training_data: what it learnt from (see `training_data.py`); empty if it does not learn.
         training_queries: cost-model evaluations in training, in total; those of the seed with the most.
         search_budget: placements it may try for one task, under any cost model; 0 if it does not search.
+        planning_queries: evaluations of the scoring cost model for one task, mean; None for those that the evaluations
+            counted. An agent counts by a method `true_cost_queries(fingerprint)`.
     """
 
     name: str
@@ -37,6 +39,7 @@ class EvaluatedAgent:
     training_data: Sequence[str] = ()
     training_queries: int = 0
     search_budget: int = 0
+    planning_queries: float | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
+from shard_gym.leaderboard.leagues import TITLES
 from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
+from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
@@ -20,6 +23,7 @@ TABLES, TOP = "leaderboards", "leaderboards top"
 """Names of the generated blocks: all tables in the README of the leaderboards, the top rows in that of the project."""
 
 TOP_ROWS = 5
+"""Of each league."""
 
 _ABOUT_RATIOS = (
     "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
@@ -93,23 +97,35 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     if len(suites) > 1 and ranked:
         about = (
             f"Entries on all {counted(len(suites), 'suite')} of the simulated track that have entries, "
-            f"{counted(ranked[0].tasks, 'task')}: {_ABOUT_RATIOS}."
+            f"{counted(ranked[0].tasks, 'task')}, by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### All suites\n\n{about}\n\n{_competitors_table(ranked)}")
+        parts.insert(0, f"### All suites\n\n{about}\n\n{_by_league(ranked, _competitors_table)}")
     return "\n\n".join(parts)
 
 
 def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The table of the first competitors across suites."""
+    """The tables of the first competitors across suites, one for each league."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
         return "No entries yet."
-    first = ranked[:TOP_ROWS]
     about = (
-        f"The first {len(first)} of the {counted(len(ranked), 'competitor')} with an entry on all "
+        f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
         f"{counted(len(suites), 'suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
     )
-    return f"{about}\n\n{_competitors_table(first)}"
+    return f"{about}\n\n{_by_league(ranked, lambda own: _competitors_table(own[:TOP_ROWS]))}"
+
+
+Ranked = TypeVar("Ranked", Competitor, RankedEntry)
+
+
+def _by_league(ranked: Sequence[Ranked], format_table: Callable[[list[Ranked]], str]) -> str:
+    """A table under a line for each league that has entries."""
+    parts = []
+    for league in LEAGUES:
+        own = [each for each in ranked if each.league == league]
+        if own:
+            parts += [f"**{league}**: {TITLES[league]}", format_table(own)]
+    return "\n\n".join(parts)
 
 
 def _competitors_table(ranked: Sequence[Competitor]) -> str:
@@ -132,7 +148,8 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
     if leaderboard.track != MEASURED:
-        return f"### {suite}\n\n{about}\n\n{_entries_table(COLUMNS, leaderboard.entries)}"
+        tables = _by_league(leaderboard.entries, lambda own: _entries_table(COLUMNS, own))
+        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{tables}"
     parts = [f"### {suite}, measured", about]
     if race:
         parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]

@@ -142,8 +142,8 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
             raise DamagedFileError(
                 f"{path} names other placements, hardware or settings than the rounds were measured with."
             )
-        _check_facts(race)
         _check_measurements(race, path)
+        _check_facts(race)
         expected = _record(race, sha256_of(rounds))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         if isinstance(error, DamagedFileError):
@@ -288,10 +288,13 @@ def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
 def _check_facts(race: Race) -> None:
     """Refuse what no `MeasuredCostModel` of this version can have told of itself and of the tasks: ValueError."""
     check_names(race.placements)
-    penalties = [penalty_ms(task.tables, task.topology) for task in race.suite]
-    given = race.penalties_ms
-    if given.shape != (len(penalties),) or not np.allclose(given, penalties, rtol=TOLERANCE, atol=0.0):
-        raise ValueError(f"penalties_ms must be those of the tasks, {short_repr(penalties)}")
+    penalties = np.array([penalty_ms(task.tables, task.topology) for task in race.suite])
+    given, counted = race.penalties_ms, race.failed.any(axis=0)
+    if given.shape != penalties.shape or not (np.isfinite(given) & (given > 0)).all():
+        raise ValueError("penalties_ms must be a number above 0 for each task")
+    # The others decide nothing, so a race without failures outlives a version of the analytical model.
+    if not np.allclose(given[counted], penalties[counted], rtol=TOLERANCE, atol=0.0):
+        raise ValueError(f"penalties_ms of failed tasks must be those of the tasks, {short_repr(penalties.tolist())}")
     if not MeasuredCostModel.can_have_fingerprint(race.cost_model, race.settings["layout"]):
         raise ValueError(f"no cost model of this version in this layout is {short_repr(race.cost_model)}")
 

@@ -17,12 +17,14 @@ from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
+from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
+from shard_gym.suites.gaps import solved_sentence
 from shard_gym.text import counted
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
@@ -38,7 +40,8 @@ class RankedEntry:
         mean_cost_ms: mean over seeds and tasks, failures charged with the penalty.
         interval_ms: 95% interval of that mean.
         gap: mean of cost / best known cost, less 1; None without best known costs.
-        improvement_over_next: probability that it costs less than the entry of the next rank; None for the last.
+        improvement_over_next: probability that it costs less than the entry of the next rank of its league; None for
+            the last one.
         replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
         ratio: in a race the mean cost divided by that of the cheapest entry.
         ratio_interval: 95% interval of that.
@@ -52,6 +55,11 @@ class RankedEntry:
     replayed_seconds: float | None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
+
+    @property
+    def league(self) -> str | None:
+        """That of the entry; None in the measured track."""
+        return self.verified.league
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +86,7 @@ class Leaderboard:
         hardware: the machine of the race; without a race the hardware that the tasks are placed on.
         scorer: of the suite; of its tasks as they were measured if there is a race.
         best: the best placements known; None if a task has none, and in the measured track.
-        entries: by rank, the best first.
+        entries: the leagues one after the other, in each by rank, the best first; of a race, all by rank.
         race: in the measured track, if there is one.
         not_raced: entries of the measured track that are not in the race.
     """
@@ -95,6 +103,13 @@ class Leaderboard:
     def suite(self) -> str:
         """Name of the suite."""
         return self.scorer.suite.name
+
+    @property
+    def how_solved(self) -> str:
+        """A sentence on how far the best placements known, entries included, are from proven bounds."""
+        suite, best = self.scorer.suite, self.best
+        costs = {} if best is None else dict(zip((task.name for task in suite), best.costs_ms.tolist(), strict=True))
+        return solved_sentence(suite, self.scorer.model, costs)
 
 
 def load_leaderboards(root: Path) -> list[Leaderboard]:
@@ -159,10 +174,12 @@ def _without_race(suite: str, entries: Sequence[VerifiedEntry]) -> Leaderboard:
 def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
     """The leaderboard of the simulated entries of one suite, at least one."""
     best = _best_placements(scorer, entries)
-    ordered = sorted(entries, key=lambda each: (float(each.costs_ms.mean()), each.folder.slug))
+    ordered = sorted(entries, key=lambda each: (_place(each.league), float(each.costs_ms.mean()), each.folder.slug))
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
-        over = None if after is None else statistics.probability_of_improvement(each.costs_ms, after.costs_ms)
+        over = None
+        if after is not None and after.league == each.league:
+            over = statistics.probability_of_improvement(each.costs_ms, after.costs_ms)
         ranked.append(
             RankedEntry(
                 each,
@@ -174,6 +191,11 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
             )
         )
     return Leaderboard(SIMULATED, suite_info(scorer.suite.name).hardware, scorer, best, tuple(ranked))
+
+
+def _place(league: str | None) -> int:
+    """The place of a league among all; that of entries without a league is the first."""
+    return LEAGUES.index(league) if league else 0
 
 
 def _best_placements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestPlacements | None:
@@ -263,6 +285,7 @@ class Competitor:
         ratios: (M,) cost / best known cost of every task and seed.
         training_queries: cost-model evaluations in training, on the suite with the most.
         planning_queries: cost-model evaluations while planning a task, mean over the tasks.
+        league: that of its entries; if they differ, the one that allows most.
     """
 
     slug: str
@@ -273,6 +296,7 @@ class Competitor:
     ratios: FloatArray
     training_queries: int
     planning_queries: float
+    league: str
 
     def share_within(self, ratio: float) -> float:
         """Share of its placements that cost at most `ratio` times the best known."""
@@ -280,7 +304,9 @@ class Competitor:
 
 
 def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], list[Competitor]]:
-    """All suites with simulated entries, and the competitors with an entry on every one, the best IQM first.
+    """All suites with simulated entries, and the competitors with an entry on every one.
+
+    They come by league, in each the best IQM first.
 
     Ranking requires all suites, to prevent cherry-picking.
     """
@@ -296,7 +322,7 @@ def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], l
             found.setdefault(key, []).append((leaderboard, ranked))
     complete = [_competitor(key[0], rows) for key, rows in found.items() if len(rows) == len(compared)]
     suites = tuple(leaderboard.suite for leaderboard in compared)
-    return suites, sorted(complete, key=lambda each: (each.iqm, each.slug))
+    return suites, sorted(complete, key=lambda each: (_place(each.league), each.iqm, each.slug))
 
 
 def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> Competitor:
@@ -321,4 +347,5 @@ def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> C
                 weights=[len(leaderboard.scorer.suite) for leaderboard, _ in rows],
             )
         ),
+        league=LEAGUES[max(_place(ranked.verified.league) for _, ranked in rows)],
     )

@@ -6,7 +6,7 @@ Only agents that ship with ShardGym can be replayed. The times are kept in `repl
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
+from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_limited
@@ -23,6 +24,8 @@ from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
 from shard_gym.placement import check_placement
 from shard_gym.system import cpu_model
+from shard_gym.tasks import Task
+from shard_gym.text import counted
 
 MACHINE_DEPENDENT = "max_seconds"
 """An option of local search with which a seed gives other placements on another machine."""
@@ -53,6 +56,7 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     scorer = load_scorer(folder.suite)
     numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
     seconds: list[float] = []
+    asked: list[int] = []
     findings = []
     for count, number in enumerate(numbers):
         position = count % len(entry.seeds)
@@ -70,10 +74,12 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
                 findings.append(Finding(folder.file(ENTRY), reason))
             with suppress(NoPlacementFoundError):
                 agent.place(task)  # the first call is slower: it imports modules and loads weights
+        before = agent.true_cost_queries(scorer.model.fingerprint)
         started, placement = time.perf_counter(), None
         with suppress(NoPlacementFoundError):
             placement = agent.place(task)
         seconds.append(time.perf_counter() - started)
+        asked.append(agent.true_cost_queries(scorer.model.fingerprint) - before)
         cost = float(scorer.penalties[number])
         if placement is not None:
             cost = float(scorer.costs(number, [check_placement(placement, task.tables, task.topology)])[0])
@@ -81,8 +87,27 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
         if abs(cost - claimed) > TOLERANCE * claimed:
             reason = f"Replayed, the agent's placement costs {cost} ms; the entry's costs {claimed} ms."
             findings.append(Finding(folder.file(PLACEMENTS), reason, task.name, seed))
+    findings += _check_queries(verified, asked, [scorer.suite[number] for number in numbers])
     median = float(np.median(seconds))
     return ReplayRow(placements=verified.sha256, tasks=len(numbers), seconds=median, machine=cpu_model()), findings
+
+
+def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequence[Task]) -> list[Finding]:
+    """Findings if the agent asked more than the entry declares for all its tasks, or belongs to another league."""
+    planning, file = verified.entry.planning, verified.folder.file(ENTRY)
+    findings = []
+    declared = planning.queries * verified.costs_ms.size
+    if sum(asked) > declared * (1 + TOLERANCE):
+        reason = (
+            f"planning.queries is {planning.queries}, {declared:,.0f} in all, but replayed, the agent evaluated the "
+            f"cost model {sum(asked):,} times for {counted(len(tasks), 'task')} alone."
+        )
+        findings.append(Finding(file, reason))
+    league = league_of(float(np.mean(asked)), planning.search_budget, tasks)
+    if league != verified.league:
+        reason = f"Replayed, the agent belongs to the league {league!r}; the entry belongs to {verified.league!r}."
+        findings.append(Finding(file, reason))
+    return findings
 
 
 def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays, list[Finding]]:

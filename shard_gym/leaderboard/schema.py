@@ -34,6 +34,9 @@ SEEDS = (0, 1, 2, 3, 4)
 ONE_SEED = (0,)
 """The seed of an agent that uses no chance."""
 
+LEAGUES = ("zero-query", "guided", "search")
+"""See `shard_gym.leaderboard.leagues`."""
+
 MAX_INT = 2**53
 """Larger integers are not represented exactly by every JSON reader."""
 
@@ -117,8 +120,12 @@ class TrainingPart(_Strict):
 
 
 class PlanningPart(_Strict):
-    """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median)."""
+    """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median).
 
+    `league` follows from the first two, and is only written down; entries without it are as valid.
+    """
+
+    league: Literal["zero-query", "guided", "search"] | None = None
     queries: Amount
     search_budget: Count
     seconds: Amount

@@ -12,6 +12,7 @@ from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Cluster
 
@@ -39,8 +40,16 @@ class Scorer:
         return self.model.costs(device_loads, cluster)[1]
 
     def lower_bound(self, number: int) -> float:
-        """A lower bound in ms of the cost of every placement of the task at index `number`."""
-        return float(self.model.cost_bounds(self.loads(number)[0], self.suite[number].topology)[0])
+        """A lower bound in ms of the cost of every placement of the task at index `number`.
+
+        It is the one that ships with the suite, or that of the cost model where none does.
+        """
+        simple = float(self.model.cost_bounds(self.loads(number)[0], self.suite[number].topology)[0])
+        return max(simple, self._shipped_bounds.get(self.suite[number].name, 0.0))
+
+    @cached_property
+    def _shipped_bounds(self) -> dict[str, float]:
+        return lower_bounds(self.suite, self.model)
 
     def loads(self, number: int) -> tuple[FloatArray, Cluster]:
         """(T, K) loads of the tables of the task at index `number`, and its topology as arrays; computed once."""

@@ -111,6 +111,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "devices": [min(devices), max(devices)],
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
+        "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track == SIMULATED else None,
         "race": race and {"name": race.name, "about": race.about},
         "not_raced": [each.entry.name for each in leaderboard.not_raced],
     }
@@ -129,6 +130,7 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
         {
             "id": each.slug,
             "name": each.name,
+            "league": each.league,
             "tasks": each.tasks,
             "shares": rounded(performance_profile(each.ratios)),
             "iqm": _number(each.iqm),
@@ -146,6 +148,7 @@ def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
     return {
         "id": verified.folder.slug,
         "name": entry.name,
+        "league": ranked.league,
         "authors": list(entry.authors),
         "link": entry.link,
         "licence": entry.licence,

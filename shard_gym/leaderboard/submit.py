@@ -16,6 +16,7 @@ import shard_gym
 from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, EntryFolder, Finding, read_files, require_root
@@ -101,6 +102,8 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
         "failures": sum(result.placement is None for result in results),
     }
     scored = folder.track != MEASURED
+    counted_queries = float(np.mean([result.true_cost_queries for result in results]))
+    queries = counted_queries if agent.planning_queries is None else agent.planning_queries
     return {
         "schema": SCHEMA,
         "name": info.name,
@@ -120,7 +123,8 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
         **({"cost_model": cost_model} if scored else {}),
         "training": {"data": list(agent.training_data), "queries": agent.training_queries},
         "planning": {
-            "queries": float(np.mean([result.true_cost_queries for result in results])),
+            **({"league": league_of(queries, agent.search_budget, scorer.suite)} if scored else {}),
+            "queries": queries,
             "search_budget": agent.search_budget,
             "seconds": float(np.median([result.seconds for result in results])),
         },

@@ -15,11 +15,13 @@ from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
+from shard_gym.leaderboard.leagues import check_league, league_of
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, PlacementRow, PlacementTable, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import (
     ENTRY,
     PLACEMENTS,
+    SIMULATED,
     EntryFolder,
     Finding,
     find_entries,
@@ -36,7 +38,7 @@ TOLERANCE = 1e-9
 MANY_TASKS = 10
 """On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
 
-DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "cost-greedy")
+DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
 """The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
 
 PlacementGrid = list[list[Placement | None]]
@@ -66,6 +68,14 @@ class VerifiedEntry:
     def failures(self) -> int:
         """Number of seeds and tasks without a placement."""
         return _failures(self.placements)
+
+    @property
+    def league(self) -> str | None:
+        """See `leagues`; None in the measured track."""
+        if self.folder.track != SIMULATED:
+            return None
+        planning = self.entry.planning
+        return league_of(planning.queries, planning.search_budget, load_scorer(self.folder.suite).suite)
 
 
 def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
@@ -127,6 +137,10 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
             if declared != true:
                 must = f"must be {str(true).lower()} for ShardGym's agent {agent.name!r}"
                 wrong.append(f"agent.{key} is {str(declared).lower()}, but {must}.")
+    if folder.track == SIMULATED:
+        wrong += check_league(agent, entry.planning, scorer.suite)
+    elif entry.planning.league is not None:
+        wrong.append(f"planning.league is {entry.planning.league!r}, but the measured track has no leagues; remove it.")
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 

@@ -11,17 +11,14 @@ from numpy.typing import ArrayLike
 
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import DamagedFileError, InvalidPlacementError, InvalidTaskError
-from shard_gym.io.files import read_json, write_json
+from shard_gym.errors import DamagedFileError, InvalidPlacementError
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.suites.load import DATA
+from shard_gym.suites.records import check_names, read_entries, read_record, write_entries
 from shard_gym.tasks import Task, TaskSuite
 
 BEST_KNOWN = DATA / "best_known"
 """Folder with one JSON file per suite."""
-
-SCHEMA = 1
-_KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,36 +47,10 @@ def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
     Raises:
         DamagedFileError: the file is for another version of the suite, or is damaged.
     """
-    record = _read(suite.name) if suite.sha256 else {}
-    if not record:
-        return {}
     path = best_known_path(suite.name)
-    if (record["suite"], record["suite_sha256"]) != (suite.name, suite.sha256):
-        raise DamagedFileError(
-            f"{path} is for suite {record['suite']!r} with SHA-256 {record['suite_sha256']}, but suite {suite.name!r} "
-            f"has {suite.sha256}. Reinstall shard-gym, or search the suite again."
-        )
-    if record["cost_model"] != cost_model.fingerprint:
-        return {}
-    splits = record["splits"]
-    if not isinstance(splits, dict) or not isinstance(splits.get(suite.split, {}), dict):
-        raise DamagedFileError(f"The splits in {path} must map names of tasks to placements.")
     tasks = {task.name: task for task in suite}
-    entries = splits.get(suite.split, {})
-    if not set(entries) <= set(tasks):
-        raise DamagedFileError(f"{path} has tasks that suite {suite.name!r} ({suite.split}) does not have.")
+    entries = read_entries(path, suite, cost_model)
     return {name: _entry(entry, tasks[name], path) for name, entry in entries.items()}
-
-
-def _read(suite: str) -> dict[str, Any]:
-    """The JSON record of a suite's file, with checked keys; empty without a file."""
-    path = best_known_path(suite)
-    if not path.exists():
-        return {}
-    record = read_json(path)
-    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
-        raise DamagedFileError(f"{path} must be an object of schema {SCHEMA} with the keys {sorted(_KEYS)}.")
-    return record
 
 
 def _entry(entry: Any, task: Task, path: Path) -> BestKnown:
@@ -102,7 +73,7 @@ def best_known_effort(suite: str) -> str:
     Raises:
         DamagedFileError: the file is damaged.
     """
-    return str(_read(suite).get("how", ""))
+    return str(read_record(best_known_path(suite)).get("how", ""))
 
 
 def write_best_known(
@@ -123,26 +94,15 @@ def write_best_known(
         InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
         InvalidPlacementError: a placement is not valid.
     """
-    if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not splits[0].sha256:
-        raise InvalidTaskError("Only named suites have best known placements; pass splits of one, from load_suite.")
-    unknown = set(placements) - {task.name for suite in splits for task in suite}
-    if unknown:
-        raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")
-    record = {
-        "schema": SCHEMA,
-        "suite": splits[0].name,
-        "suite_sha256": splits[0].sha256,
-        "cost_model": cost_model.fingerprint,
-        "how": how,
-        "splits": {
-            suite.split: {
-                task.name: _record(task, placements[task.name], cost_model) for task in suite if task.name in placements
-            }
-            for suite in splits
-        },
+    check_names(splits, placements)
+    entries = {
+        task.name: _record(task, placements[task.name], cost_model)
+        for suite in splits
+        for task in suite
+        if task.name in placements
     }
     path = best_known_path(splits[0].name)
-    write_json(path, record, indent=None)
+    write_entries(path, splits, entries, cost_model, how)
     return path
 
 

@@ -162,6 +162,23 @@ def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
     )
 
 
+MIXED_ON_V100 = replace(
+    _mixdim((10, 60), 4),
+    name="mixdim-v100-4",
+    description="The setting of mixdim-4 on V100 with NVLink: 10-60 tables of dlrm-2021, dims 4-128, 4 V100.",
+    hardware="v100-nvlink",
+)
+
+DLRM_MIXED = replace(
+    _dlrm(100, 4),
+    name="dlrm-mixdim-4",
+    description="DreamShard's tables with mixed dims: 20-100 tables of dlrm-2021, dims 4-128, on 4 A100 (NVLink).",
+    hardware="a100-dgx",
+    num_tables=(20, 100),
+    embedding_dims=NEUROSHARD_DIMS,
+)
+
+
 def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
     return Recipe(
         name=name,
@@ -213,6 +230,8 @@ RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 8) for tables in (40, 80, 120, 160, 200)),
     _mixdim((10, 60), 4),
     _mixdim((20, 120), 8),
+    MIXED_ON_V100,
+    DLRM_MIXED,
     Recipe(
         name="generalize",
         description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",

@@ -28,7 +28,7 @@ from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)
-NAMES = ("random", *PAPER_HEURISTICS, "cost-greedy")
+NAMES = ("random", *PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
 
 
 def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
@@ -155,6 +155,56 @@ def test_greedy_balances_as_it_is_defined(random_task: Any, score: Any, seed: in
         assert agent.place(task).tolist() == expected
 
 
+# Lane-greedy
+
+
+def lane_time(tables: Tables) -> float:
+    """Written out: rows of 128 columns at the lanes of the widest table."""
+    vectors = [
+        pooling * features * -(-dim // 128)
+        for pooling, features, dim in zip(
+            tables.pooling_factor.tolist(), tables.num_features.tolist(), tables.embedding_dim.tolist(), strict=True
+        )
+    ]
+    widest = max(tables.embedding_dim)
+    return sum(vectors) * (0.25 if widest <= 32 else 0.5 if widest <= 64 else 1.0)
+
+
+@given(seed=SEEDS, slack=st.sampled_from([None, 2.0]))
+def test_lane_greedy_takes_the_device_with_the_least_lane_time(
+    random_task: Any, seed: int, slack: float | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 4)), slack=slack)
+    try:
+        placement = make_agent("lane-greedy").place(task)
+    except NoPlacementFoundError:
+        return
+    alone = [lane_time(task.tables.select([table])) for table in range(task.num_tables)]
+    order = sorted(range(task.num_tables), key=lambda table: (-alone[table], table))
+    for step, table in enumerate(order):
+        with_it = {}
+        for device in range(task.num_devices):
+            held = [t for t in order[:step] if placement[t] == device] + [table]
+            if task.tables.memory_bytes[held].sum() <= task.topology.memory_cap_bytes[device]:
+                with_it[device] = lane_time(task.tables.select(held))
+        assert with_it[placement[table]] <= min(with_it.values()) * (1 + 1e-9)
+
+
+def test_lane_greedy_keeps_narrow_tables_from_a_wide_one() -> None:
+    """With 20 lookups beside 7 x 8, a balance of lookups would give the wide table two companions."""
+    tables = plain([1000] * 8, [128, *[16] * 7], [20.0, *[8.0] * 7])
+    task = Task("mixed", tables, hardware_profile("a100-dgx").topology(2))
+    assert make_agent("lane-greedy").place(task).tolist() == [0, *[1] * 7]
+    assert np.bincount(GreedyAgent("lookups", pooling_score).place(task)).tolist() == [3, 5]
+
+
+def test_lane_greedy_balances_lookups_within_one_class() -> None:
+    tables = plain([1000] * 8, [4, 8, 16, 32] * 2, [20.0, 1.0, 8.0, 7.0, 3.0, 9.0, 2.0, 5.0])
+    task = Task("narrow", tables, hardware_profile("a100-dgx").topology(3))
+    assert np.array_equal(make_agent("lane-greedy").place(task), GreedyAgent("lookups", pooling_score).place(task))
+
+
 # Cost-greedy
 
 
@@ -195,5 +245,5 @@ def test_cost_greedy_counts_what_it_asks(random_task: Any) -> None:
     """Every table alone, for the order; then every table on every device."""
     agent = CostGreedyAgent("analytical")
     agent.place(random_task(np.random.default_rng(0), 10, 4))
-    assert agent.true_cost_queries("analytical-v1") == 10 + 10 * 4
+    assert agent.true_cost_queries(MODEL.fingerprint) == 10 + 10 * 4
     assert agent.true_cost_queries("other-v1") == 0

@@ -12,6 +12,8 @@ from shard_gym.agents import PolicyAgent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import check_placement
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
 
 
 def first_legal(observation: dict[str, Any], mask: np.ndarray) -> int:
@@ -34,6 +36,28 @@ def test_every_look_at_the_estimate_counts_as_a_question() -> None:
     assert all(each.true_cost_queries >= 20 for each in result.tasks)
     assert agent.true_cost_queries("another-model") == 0
     assert agent.true_cost_queries(AnalyticalCostModel().fingerprint) == sum(t.true_cost_queries for t in result.tasks)
+
+
+class Refusing(AnalyticalCostModel):
+    """A true cost that nobody may ask for."""
+
+    def table_loads(self, tables: Tables, topology: Topology) -> Any:
+        raise AssertionError("the true cost was asked for")
+
+    device_phases = fill_communication = iteration_cost = estimate = cost_bounds = penalty_ms = table_loads
+
+
+def test_a_policy_that_sees_features_never_asks_for_the_true_cost() -> None:
+    suite = load_suite("dlrm-20x4")
+    agent = PolicyAgent("first", first_legal, max_tables=20, max_devices=4, observation="features")
+    assert [each.true_cost_queries for each in evaluate(agent, suite).tasks] == [0] * len(suite)
+    blind, sighted = (
+        PolicyAgent("first", first_legal, max_tables=20, max_devices=4, observation=observation, cost_model=Refusing())
+        for observation in ("features", "compact")
+    )
+    assert np.array_equal(blind.place(suite[0]), agent.place(suite[0]))
+    with pytest.raises(AssertionError, match="asked for"):
+        sighted.place(suite[0])
 
 
 def test_an_illegal_choice_is_a_failure_with_its_reason() -> None:

@@ -13,12 +13,12 @@ from shard_gym.errors import InvalidOptionError, UnknownNameError
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
-    assert set(AGENTS) == {"random", *PAPER_HEURISTICS, "cost-greedy", "local-search", "dreamshard"}
+    assert set(AGENTS) == {"random", *PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "local-search", "dreamshard"}
     for name in AGENTS:
         agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3)
         assert isinstance(agent, Agent)
         assert agent.name == name
-        assert agent.true_cost_queries("analytical-v1") == 0
+        assert agent.true_cost_queries(make_cost_model("analytical").fingerprint) == 0
 
 
 def test_options_reach_the_agent(random_task: Any) -> None:

@@ -7,8 +7,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from shard_gym.evaluation import evaluate
+from shard_gym.tasks import Task
 
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 SUITE = "merlin-tiny-x8"
@@ -23,6 +27,11 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
     (tmp_path / "leaderboards" / "README.md").write_text(README.read_text())
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def known_placement(task: Task) -> Any:
+    """The known placement; it counts no evaluations."""
+    return task.known_placement
 
 
 def submitted(run, agent: str = "size-greedy", entry: str = ENTRY) -> None:
@@ -54,6 +63,20 @@ def test_submit_verify_render_and_site(run, folder: Path) -> None:
     assert built.code == 0
     assert "Open build/leaderboard-site/index.html." in built.out
     assert (folder / "build" / "leaderboard-site" / "data" / f"{ENTRY.replace(SUITE, SUITE + '/entries')}.js").is_file()
+
+
+def test_a_submission_says_its_league_and_queries_are_declared(run, folder: Path) -> None:
+    submit = ("leaderboard", "submit", ENTRY, *FACTS)
+    refused = run(*submit, "--agent", "size-greedy", "--planning-queries", 5)
+    assert refused.code == 1
+    assert "agent 'size-greedy' never evaluates the cost model when it places" in refused.out
+    (folder / "mine.json").write_text(json.dumps(evaluate(known_placement, SUITE).to_json()))
+    mine = run(*submit, "--evaluation", "mine.json", "--deterministic", "--planning-queries", 5)
+    assert mine.code == 0, mine.out
+    assert "5 evaluations of the scoring cost model for a task while it places: league guided." in mine.out
+    assert (
+        "league zero-query." in run(*submit[:2], f"{ENTRY}-2", *FACTS[2:], "--name", "Two", "--agent", "dim-greedy").out
+    )
 
 
 def test_verify_lists_every_finding_and_fails(run, folder: Path) -> None:

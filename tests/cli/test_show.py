@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.agents import make_agent
+from shard_gym.agents import SOLVERS, make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.explain import explain
-from shard_gym.suites import best_known, load_suite
+from shard_gym.suites import best_known, bounds, load_suite
 from shard_gym.text import format_ms
 
 MODEL = AnalyticalCostModel()
@@ -34,6 +34,28 @@ def test_critical_devices_carry_a_star_and_numbers_are_whole_in_any_window(run, 
         assert columns < 80 or shown[8] == TASK.tables.names[EXPLANATION.tables_on(device)[0]]
     assert f"{format_ms(EXPLANATION.total_ms)} ms" in rows(out)["cost"][1] + " ms"
     assert rows(out)["lower"][2] == format_ms(EXPLANATION.lower_bound_ms)
+
+
+def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ortools")
+    from shard_gym.agents.exact import ExactAgent
+
+    monkeypatch.setattr(bounds, "BOUNDS", tmp_path)
+    monkeypatch.setitem(SOLVERS, "exact", lambda model, seed: ExactAgent(model, max_work=0.01, max_queries=9))
+    assert EXPLANATION.lower_bound_ms is not None
+    stored = EXPLANATION.lower_bound_ms * 1.001
+    bounds.write_lower_bounds([load_suite("dlrm-40x8")], {TASK.name: stored}, MODEL, "Made up.")
+    assert rows(run(*ARGS).out)["lower"][2] == format_ms(stored)
+    agent = ExactAgent(max_work=0.01, max_queries=9)
+    task = load_suite("mixdim-4")[0]
+    simple = explain(task, agent.place(task), MODEL).lower_bound_ms
+    assert simple is not None
+    assert agent.last_bound_ms is not None
+    assert agent.last_bound_ms > 1.01 * simple
+    out = run("show", "--suite", "mixdim-4", "--task", "0", "--agent", "exact").out
+    assert rows(out)["lower"][2] == format_ms(agent.last_bound_ms)
 
 
 def test_the_moves_are_listed_largest_gain_first(run) -> None:

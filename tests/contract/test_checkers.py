@@ -44,7 +44,7 @@ def test_the_checkers_would_complain(make: Make, broken: str, monkeypatch: pytes
 
     def reset(**arguments: Any) -> Any:
         obs, info = honest(**arguments)
-        key = "device_costs" if broken == "dtype" else "action_mask"
+        key = "device_memory" if broken == "dtype" else "action_mask"
         obs[key] = obs[key].astype(np.float64) if broken == "dtype" else obs[key] + 2
         return obs, info
 

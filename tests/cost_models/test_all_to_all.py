@@ -1,4 +1,4 @@
-"""The all-to-all, held against a sum over every single message."""
+"""The all-to-all, held against a sum over every single message, and the knees of links."""
 
 from __future__ import annotations
 
@@ -8,59 +8,119 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms, plain_all_to_all_ms
-from shard_gym.hardware import hardware_profile
-from shard_gym.topology import Cluster, Topology
+from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms, link_ms, plain_all_to_all_ms
+from shard_gym.hardware import LINK_KINDS, LinkKind, hardware_profile
+from shard_gym.topology import Cluster, LinkSpec, Topology
+
+PROFILES = ["rtx2080ti-pcie", "v100-nvlink", "h100-dgx", "cpu"]
+
+
+def through(num_bytes: float, gb_per_s: float, knee_bytes: float, extra: float) -> float:
+    """Ms of one link, written out: the first bytes at the lower bandwidth, the others at the higher one."""
+    slow = min(num_bytes, knee_bytes)
+    return slow * (1 + extra) / (gb_per_s * 1e6) + (num_bytes - slow) / (gb_per_s * 1e6)
 
 
 def message_by_message(output_bytes: NDArray[np.float64], topology: Topology) -> list[float]:
     """Ms of each device: every device sends a D-th of its outputs to every other one; both directions work at once."""
     size, links = topology.num_devices, topology.links
-    sent: dict[tuple[int, bool], float] = defaultdict(float)
-    received: dict[tuple[int, bool], float] = defaultdict(float)
+    moved: dict[tuple[str, int, bool], float] = defaultdict(float)
     for source in range(size):
         for target in range(size):
             if source != target:
                 crosses = source // topology.devices_per_host != target // topology.devices_per_host
-                sent[source, crosses] += output_bytes[source] / size
-                received[target, crosses] += output_bytes[source] / size
+                moved["sent", source, crosses] += output_bytes[source] / size
+                moved["received", target, crosses] += output_bytes[source] / size
     if size == 1 or output_bytes.sum() == 0:
         return [0.0] * size
-    latency_us = links.inter_host_latency_us if size > topology.devices_per_host else links.intra_host_latency_us
-    bandwidth = {False: links.intra_host_gb_per_s * 1e6, True: links.inter_host_gb_per_s * 1e6}
+    crosses_hosts = size > topology.devices_per_host
+    latency_us = links.inter_host_latency_us if crosses_hosts else links.intra_host_latency_us
+    kinds = {
+        False: (links.intra_host_gb_per_s, links.intra_host_knee_bytes, links.intra_host_knee_extra),
+        True: (links.inter_host_gb_per_s, links.inter_host_knee_bytes, links.inter_host_knee_extra),
+    }
     return [
-        max(max(sent[device, link], received[device, link]) / bandwidth[link] for link in (False, True))
+        max(
+            through(max(moved["sent", device, crosses], moved["received", device, crosses]), *kinds[crosses])
+            for crosses in (False, True)
+        )
         + latency_us / 1000
         for device in range(size)
     ]
 
 
-@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("num_devices", [1, 2, 3, 5, 6, 7])
-def test_it_equals_the_sum_over_all_messages(num_devices: int, devices_per_host: int) -> None:
-    topology = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host)
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 7])
+def test_it_equals_the_sum_over_all_messages(name: str, num_devices: int, devices_per_host: int) -> None:
+    topology = hardware_profile(name).topology(num_devices, devices_per_host=devices_per_host)
     rng = np.random.default_rng([num_devices, devices_per_host])
-    outputs = rng.integers(0, 10**9, (20, num_devices)) * rng.integers(0, 2, (20, num_devices)).astype(float)
+    outputs = np.floor(10 ** rng.uniform(3, 9, (20, num_devices))) * rng.integers(0, 2, (20, num_devices))
     outputs[0] = 0.0
     expected = [message_by_message(one, topology) for one in outputs]
     np.testing.assert_allclose(all_to_all_ms(outputs, topology.cluster()), expected, rtol=1e-12)
+    for one, took in zip(outputs, expected, strict=True):
+        assert least_all_to_all_ms(one.sum(), topology.cluster()) <= max(took) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 8])
+def test_plain_numbers_have_the_bits_of_the_arrays(name: str, num_devices: int, devices_per_host: int) -> None:
+    topology = hardware_profile(name).topology(num_devices, devices_per_host=devices_per_host)
+    cluster = Cluster.stack([topology.cluster(9)])
+    rng = np.random.default_rng([3, num_devices, devices_per_host])
+    for _ in range(20):
+        outputs = np.zeros((1, 9))
+        outputs[0, :num_devices] = np.floor(10 ** rng.uniform(3, 9, num_devices)) * rng.integers(0, 2, num_devices)
+        assert plain_all_to_all_ms(outputs[0].tolist(), cluster) == all_to_all_ms(outputs, cluster)[0].tolist()
+
+
+def test_a_stack_of_topologies_equals_each_alone() -> None:
+    topologies = [
+        hardware_profile("rtx2080ti-pcie").topology(4),
+        hardware_profile("a100-dgx").topology(6, devices_per_host=4),
+    ]
+    outputs = np.zeros((2, 6))
+    outputs[0, :4], outputs[1] = [1e6, 3e8, 0, 5e4], np.arange(6) * 1e7
+    stacked = all_to_all_ms(outputs, Cluster.stack([topology.cluster(6) for topology in topologies]))
+    for row, topology in enumerate(topologies):
+        np.testing.assert_allclose(stacked[row], all_to_all_ms(outputs[row], topology.cluster(6)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", LINK_KINDS.values(), ids=LINK_KINDS)
+def test_a_link_never_gets_faster_with_more_bytes_and_reaches_its_bandwidth(kind: LinkKind) -> None:
+    num_bytes = np.geomspace(1, 1e12, 4000)
+    ms = link_ms(num_bytes, 1e8, kind.knee_bytes, kind.knee_extra)
+    assert (np.diff(ms) > 0).all()
+    assert np.abs(np.diff(ms) / np.diff(num_bytes)).max() <= (1 + kind.knee_extra) / 1e8 * (1 + 1e-9)
+    assert ms[-1] == pytest.approx(1e12 / 1e8, rel=1e-4)
+    assert ms[0] == pytest.approx((1 + kind.knee_extra) / 1e8)
+
+
+def test_links_of_ones_own_have_no_knee() -> None:
+    links = LinkSpec(10.0, 1.0, 20.0, 50.0)
+    topology = Topology(hardware_profile("a100-dgx").device, links, 2)
+    assert all_to_all_ms(np.full(2, 2e6), topology.cluster()) == pytest.approx([0.1 + 0.02] * 2)
 
 
 def test_across_hosts_the_card_is_the_limit() -> None:
     """With N hosts, (N - 1) / N of the outputs pass the network card (NVIDIA/nccl-tests, issue 130)."""
-    topology = hardware_profile("a100-dgx").topology(16)
-    took = all_to_all_ms(np.full(16, 1e9), topology.cluster())
-    assert took == pytest.approx(np.full(16, 0.5e9 / (topology.links.inter_host_gb_per_s * 1e6) + 0.050))
+    links = hardware_profile("a100-dgx").links
+    took = all_to_all_ms(np.full(16, 1e9), hardware_profile("a100-dgx").topology(16).cluster())
+    knee = links.inter_host_knee_bytes * links.inter_host_knee_extra
+    assert took == pytest.approx(np.full(16, (0.5e9 + knee) / (links.inter_host_gb_per_s * 1e6) + 0.0341))
 
 
-@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 8])
-@pytest.mark.parametrize("num_devices", [1, 2, 5, 7, 8])
-def test_plain_numbers_have_the_bits_of_the_arrays(num_devices: int, devices_per_host: int) -> None:
-    topology = hardware_profile("v100-nvlink").topology(num_devices, devices_per_host=devices_per_host)
-    cluster = Cluster.stack([topology.cluster(9)])
-    rng = np.random.default_rng([num_devices, devices_per_host])
-    outputs = np.zeros((40, 9))
-    outputs[1:, :num_devices] = rng.integers(0, 10**11, (39, num_devices)) * rng.integers(0, 2, (39, num_devices))
-    for each in outputs:
-        plain = plain_all_to_all_ms(each.tolist(), cluster)
-        assert np.array(plain).tobytes() == all_to_all_ms(each[None], cluster).tobytes()
+@pytest.mark.parametrize(
+    ("name", "devices", "num_bytes", "measured"),
+    [
+        ("rtx2080ti-pcie", 2, 67108864, 7.3652),  # a report with two RTX 2080 Ti, 2025-06-05
+        ("rtx2080ti-pcie", 2, 65536, 0.02415),
+        ("h100-dgx", 4, 524288000, 1.17414),  # NVIDIA/nccl, issue 2169
+        ("h100-dgx", 8, 1024, 0.0108),  # deepseek-ai/DeepEP, issue 303: H20, whose links are those of an H100
+    ],
+)
+def test_single_measurements_are_met_within_a_fifth(name: str, devices: int, num_bytes: int, measured: float) -> None:
+    took = all_to_all_ms(np.full(devices, float(num_bytes)), hardware_profile(name).topology(devices).cluster())
+    assert took.max() == pytest.approx(measured, rel=0.2)

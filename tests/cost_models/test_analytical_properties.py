@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
 from shard_gym.hardware import PROFILES
 from shard_gym.placement import Placement
@@ -125,6 +125,76 @@ def test_one_more_table_never_makes_anything_faster(zipf_tables: Any, problem: P
     joined = problem.placement[-1]
     assert (more.phases_ms[joined, COMPUTE] > 0).all()
     assert more.total_ms >= fewer.total_ms * (1 - 1e-12)
+
+
+LARGER = {
+    "rows": lambda value: value * 10,
+    "dims": lambda value: min(value * 2, 1024),
+    "pooling": lambda value: value * 1.7 + 0.1,
+    "features": lambda value: value + 1,
+    "batch_size": lambda value: value * 4,
+}
+"""Every input of a table, and a larger value of it."""
+
+
+@pytest.mark.parametrize("what", LARGER)
+@few
+@given(problem=problems(), data=st.data())
+def test_nothing_gets_faster_when_an_input_of_one_table_grows(
+    zipf_tables: Any, what: str, problem: Problem, data: Any
+) -> None:
+    """Or, for the batch size, of all tables. Rows are drawn uniformly: with a skew, more rows change the popularity."""
+    given_ = {**problem.tables, "s": 0.0}
+    values = given_[what]
+    if isinstance(values, list):
+        at = data.draw(st.integers(0, len(values) - 1))
+        values = [LARGER[what](value) if index == at else value for index, value in enumerate(values)]
+    else:
+        values = LARGER[what](values)
+    before = MODEL.estimate(problem.placement, zipf_tables(**given_), problem.topology)
+    after = MODEL.estimate(problem.placement, zipf_tables(**{**given_, what: values}), problem.topology)
+    assert (after.phases_ms >= before.phases_ms * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize("number", ["dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "num_sms", "clock_ghz"])
+@few
+@given(problem=problems())
+def test_nothing_gets_slower_on_a_better_device(zipf_tables: Any, number: str, problem: Problem) -> None:
+    tables, device = zipf_tables(**problem.tables), problem.topology.device
+    better = replace(problem.topology, device=replace(device, **{number: getattr(device, number) * 2}))
+    if number == "num_sms":  # more of them share the L2, as Lin et al. have it; here only their rate is of interest
+        better = replace(better, device=replace(better.device, l2_bytes=device.l2_bytes * 4))
+    now = MODEL.estimate(problem.placement, tables, problem.topology).phases_ms
+    then = MODEL.estimate(problem.placement, tables, better).phases_ms
+    assert (then <= now * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", [name for name in Constants._fields if not name.endswith("efficiency")])
+@few
+@given(problem=problems())
+def test_nothing_gets_faster_with_a_larger_constant(zipf_tables: Any, name: str, problem: Problem) -> None:
+    tables = zipf_tables(**problem.tables)
+    slower = AnalyticalCostModel(FITTED._replace(**{name: getattr(FITTED, name) * 1.5}))
+    now = MODEL.estimate(problem.placement, tables, problem.topology).phases_ms
+    then = slower.estimate(problem.placement, tables, problem.topology).phases_ms
+    assert (then >= now * (1 - 1e-12)).all()
+    assert then.sum() > now.sum() or name.startswith("cycles")
+
+
+@few
+@given(problems())
+def test_plain_numbers_have_the_bits_of_the_arrays(zipf_tables: Any, problem: Problem) -> None:
+    size, cluster = problem.topology.num_devices, Cluster.stack([problem.topology.cluster()])
+    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    devices = np.zeros((1, size, MODEL.num_loads))
+    phases = [[0.0] * size for _ in range(4)]
+    for row, device in enumerate(problem.placement):
+        devices[0, device] = MODEL.add(devices[0, device], loads[row])
+        shared = [devices[0, :, OUTPUT_BYTES_SENT].tolist()]
+        cost = MODEL.plain_costs(int(device), devices[0, device].tolist(), phases, shared, cluster)
+        expected, total = MODEL.costs(devices, cluster)
+        assert np.array_equal(np.array(phases).T, expected[0])
+        assert cost == total[0]
 
 
 @few

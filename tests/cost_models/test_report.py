@@ -196,7 +196,4 @@ def test_the_profile_of_a_cpu_is_calibrated_on_the_shipped_measurements(shipped:
         for name in names:
             calibrated = getattr(getattr(found, part), name)
             assert getattr(getattr(profile, part), name) == pytest.approx(calibrated, rel=0.05), name
-    initial = train.topologies[0].device
-    assert (found.device.l2_gb_per_s, found.device.l2_bytes) == pytest.approx(
-        (initial.l2_gb_per_s, initial.l2_bytes), rel=0.01
-    )
+    assert found.device.l2_bytes == pytest.approx(train.topologies[0].device.l2_bytes, rel=0.01)

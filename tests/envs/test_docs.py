@@ -17,6 +17,9 @@ from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
 
+ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
+"""The marks of the arrays that an observation lacks."""
+
 EACH = pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingPlacementRealEnv])
 
 
@@ -26,11 +29,11 @@ def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
     return re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def documented_arrays() -> dict[str, tuple[bool, str, str]]:
-    """Starred or not, shape and dtype of each array, by key."""
-    rows = re.findall(r"^\| `(\w+)`( \*)? \| \(([^)]*)\) \| (\w+) \|", section("Observation Space"), re.MULTILINE)
+def documented_arrays() -> dict[str, tuple[str, str, str]]:
+    """Mark, shape and dtype of each array, by key."""
+    rows = re.findall(r"^\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", section("Observation Space"), re.MULTILINE)
     assert rows
-    return {key: (bool(star), shape, dtype) for key, star, shape, dtype in rows}
+    return {key: (mark.strip(), shape, dtype) for key, mark, shape, dtype in rows}
 
 
 @EACH
@@ -97,8 +100,8 @@ def test_the_spaces_are_those_documented(observation: str) -> None:
     assert repr(env.action_space) == "Discrete(7)"
     documented = {
         key: ((int(eval(shape.rstrip(","), {"T": 31, "D": 7})),), dtype)
-        for key, (starred, shape, dtype) in documented_arrays().items()
-        if observation == "full" or not starred
+        for key, (mark, shape, dtype) in documented_arrays().items()
+        if mark not in ABSENT[observation]
     }
     assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
     obs, _ = env.reset(seed=0)

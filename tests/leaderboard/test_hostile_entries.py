@@ -119,7 +119,11 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     "an own cost model": ('"analytical"', '"mine"', "cost_model.name is 'mine', but .* it must be 'analytical'"),
     "no scores": (r"\[scores](?s:.*)", "", r"\[cost_model] and \[scores] are required in the simulated track"),
     "negative budgets": ("search_budget = 0", "search_budget = -1", "planning.search_budget is refused"),
-    "planning queries not declared": (r"(\[planning])\nqueries = .*", r"\1", "The key 'planning.queries' is missing"),
+    "planning queries not declared": (
+        r"(\[planning]\nleague = .*)\nqueries = .*",
+        r"\1",
+        "The key 'planning.queries' is missing",
+    ),
     # Training
     "training queries without learning": ("(data.*\n)queries = 0", r"\1queries = 5", "training.queries must be 0"),
     "training data not declared": ("learns = false", "learns = true", "agent.learns and training.data differ"),

@@ -66,11 +66,36 @@ def test_the_first_competitors_are_in_the_readme_of_the_project_if_it_has_a_bloc
     project.write_text(f"# The project\n{begin(TOP)}\nold\n{END}\nafter\n")
     assert project in write_pages(root)
     text = project.read_text()
-    assert "The first 1 of the 1 competitor with an entry on all 2 suites (51 tasks)" in text
+    assert "The first 5 of each league, of 1 competitor with an entry on all 2 suites (51 tasks)" in text
     assert "| The size-greedy agent |" in text
     assert text.endswith(f"{END}\nafter\n")
     project.write_text(text.replace("size", "best"))
     assert findings_of(root) == ["../README.md"]
+
+
+def test_every_league_has_a_table_of_its_own_and_zero_query_is_first(root: Path, page: Path, add_entry) -> None:
+    for suite in ("dlrm-20x4", "mlperf-x8"):
+        add_entry(root, "cost-greedy", suite)
+    add_entry(root, "size-greedy", "mlperf-x8")
+    project = root.parent / "README.md"
+    project.write_text(f"{begin(TOP)}\n{END}\n")
+    write_pages(root)
+    suite = page.read_text().split("### dlrm-20x4\n", 1)[1].split("###", 1)[0]
+    assert re.findall(r"^\*\*([a-z-]+)\*\*|\[The (\S+) agent\]", suite, re.MULTILINE) == [
+        ("zero-query", ""),
+        ("", "random"),
+        ("", "size-greedy"),
+        ("guided", ""),
+        ("", "cost-greedy"),
+    ]
+    top = project.read_text()
+    assert re.findall(r"^\*\*([a-z-]+)\*\*|\| The (\S+) agent", top, re.MULTILINE) == [
+        ("zero-query", ""),
+        ("", "size-greedy"),
+        ("guided", ""),
+        ("", "cost-greedy"),
+    ]
+    assert "**Solved.** No proven bounds of all its tasks are stored yet." in suite
 
 
 @pytest.mark.parametrize("text", ["", "no lines", f"{begin(TABLES)}\nno end\n"])

@@ -396,10 +396,34 @@ def _renamed(name: str) -> Callable[[Race], Race]:
     return rename
 
 
+def _with_a_failure(race: Race) -> Race:
+    """Without the placement of "random" for the first task."""
+    placements = {**race.placements, "random": [None, *race.placements["random"][1:]]}
+    rows = tuple(row for row in race.measurements if (row.entry, row.task) != ("random", 0))
+    return replace(race, placements=placements, measurements=rows)
+
+
+def _with_penalties(race: Race, penalties_ms: Any) -> Race:
+    return replace(race, penalties_ms=penalties_ms)
+
+
+def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_failed(
+    raced: Path, suite: TaskSuite
+) -> None:
+    race = load_race(raced, suite)
+    write_race(raced, _with_penalties(race, race.penalties_ms / 2))
+    assert load_race(raced, suite).results() == race.results()
+    failed = _with_a_failure(race)
+    write_race(raced, failed)
+    assert load_race(raced, suite).results() == failed.results()
+
+
 @pytest.mark.parametrize(
     ("forge", "says"),
     [
-        (lambda race: replace(race, penalties_ms=race.penalties_ms / 2), "must be those of the tasks"),
+        (lambda race: _with_penalties(_with_a_failure(race), race.penalties_ms / 2), "must be those of the tasks"),
+        (lambda race: _with_penalties(race, -race.penalties_ms), "a number above 0"),
+        (lambda race: _with_penalties(race, race.penalties_ms[:1]), "a number above 0"),
         (lambda race: replace(race, cost_model="analytical-v1"), "no cost model of this version"),
         (lambda race: replace(race, cost_model=race.cost_model.replace("v2", "v1")), "no cost model of this version"),
         (lambda race: replace(race, cost_model=race.cost_model[:-1]), "no cost model of this version"),

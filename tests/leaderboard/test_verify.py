@@ -66,7 +66,9 @@ def test_a_changed_suite_file_is_found(random_entry, tmp_path: Path, monkeypatch
 def test_a_cost_model_that_changed_without_a_new_version_is_found(random_entry, monkeypatch) -> None:
     assert random_entry.findings() == []
     load_scorer.cache_clear()
-    monkeypatch.setattr(analytical, "CYCLES_PER_WARP_ROW", analytical.CYCLES_PER_WARP_ROW * 1.01)
+    slower = analytical.FITTED._replace(cycles_per_row=analytical.FITTED.cycles_per_row * 1.01)
+    monkeypatch.setattr(analytical, "FITTED", slower)
+    monkeypatch.setattr(analytical.AnalyticalCostModel, "constants", slower)
     (finding,) = random_entry.findings()
     load_scorer.cache_clear()
     assert "entry.toml: cost_model.sha256 is" in finding

@@ -21,7 +21,7 @@ DLRM = {
     for name in NAMES
     if (match := re.fullmatch(r"dlrm-(\d+)x(\d+)", name))
 }
-SAMPLED = [*DLRM, *(name for name in NAMES if name.startswith("mixdim-") or name == "generalize")]
+SAMPLED = [*DLRM, *(name for name in NAMES if "mixdim-" in name or name == "generalize")]
 MEASURED = suite_names("measured")
 WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED]]
 
@@ -103,8 +103,19 @@ def test_dlrm_suites_are_dreamshards_setting(name: str) -> None:
         assert len(set(task.topology.memory_cap_bytes.tolist())) == 1
 
 
-@pytest.mark.parametrize(("name", "low", "high", "devices"), [("mixdim-4", 10, 60, 4), ("mixdim-8", 20, 120, 8)])
-def test_mixdim_suites_are_neuroshards_setting(name: str, low: int, high: int, devices: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "low", "high", "devices", "hardware", "dtype"),
+    [
+        ("mixdim-4", 10, 60, 4, "a100-dgx", "fp32"),
+        ("mixdim-8", 20, 120, 8, "a100-dgx", "fp32"),
+        ("mixdim-v100-4", 10, 60, 4, "v100-nvlink", "fp32"),
+        ("dlrm-mixdim-4", 20, 100, 4, "a100-dgx", "fp16"),
+    ],
+)
+def test_mixdim_suites_are_neuroshards_setting(
+    name: str, low: int, high: int, devices: int, hardware: str, dtype: str
+) -> None:
+    assert suite_info(name).hardware == hardware
     tasks = tasks_of(name)
     assert {task.num_devices for task in tasks} == {devices}
     sizes = [task.num_tables for task in tasks]
@@ -113,7 +124,11 @@ def test_mixdim_suites_are_neuroshards_setting(name: str, low: int, high: int, d
     dims = np.concatenate([task.tables.embedding_dim for task in tasks])
     assert set(dims.tolist()) == {4, 8, 16, 32, 64, 128}
     assert np.unique(dims, return_counts=True)[1] == pytest.approx(np.full(6, len(dims) / 6), rel=0.15)
-    assert {task.tables.workload.weight_dtype for task in tasks} == {"fp32"}
+    assert {task.tables.workload for task in tasks} == {Workload(65_536, dtype, "sgd")}
+
+
+def test_the_replica_of_the_paper_is_marked_as_solved() -> None:
+    assert {name for name in NAMES if suite_info(name).is_solved} == set(DLRM)
 
 
 def test_generalize_has_all_sizes() -> None:

@@ -31,6 +31,7 @@ from shard_gym.envs.core.state import (
 )
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.text import format_bytes
 
@@ -50,6 +51,14 @@ class Observation(Protocol):
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """The other keys, leading shape (N,); new arrays."""
+
+
+@runtime_checkable
+class CostFreeObservation(Observation, Protocol):
+    """An observation without costs. Tables come in an order of its own, because their order by cost tells costs."""
+
+    def order(self, tables: Tables) -> IntArray:
+        """(T,) int64, the order in which the tables are placed."""
 
 
 class Episodes:
@@ -83,7 +92,9 @@ class Episodes:
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
         self._reward = make_reward(reward)
-        self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
+        order_of = observation.order if isinstance(observation, CostFreeObservation) else None
+        padding = self.max_tables, self.max_devices
+        self._prepared = PreparedTasks(self.source, self.cost_model, *padding, num_envs, order_of)
         self.final_cost: CostModel | None = None
         self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs

@@ -8,24 +8,38 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.envs.core.problem import IntArray, empty_problem, empty_tables, prepare
+from shard_gym.envs.core.problem import IntArray, TableOrder, empty_problem, empty_tables, prepare
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
 class PreparedTasks:
     """The tasks of a suite, each prepared once, when it is first used; and one task from elsewhere per environment.
 
+    Args:
+        source: where tasks come from.
+        model: the cost model they are prepared with.
+        max_tables: padding of the tables.
+        max_devices: padding of the devices.
+        num_envs: N.
+        order_of: see `prepare`.
+
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
     """
 
     def __init__(
-        self, source: TaskSource, model: AdditiveCostModel, max_tables: int, max_devices: int, num_envs: int
+        self,
+        source: TaskSource,
+        model: AdditiveCostModel,
+        max_tables: int,
+        max_devices: int,
+        num_envs: int,
+        order_of: TableOrder | None = None,
     ) -> None:
         self._suite = source.tasks if isinstance(source, TaskSuite) else ()
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
-        self._model = model
+        self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
         self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
         self.problem = empty_problem(num_envs, max_devices, self._all.tables)
@@ -52,7 +66,8 @@ class PreparedTasks:
             row = len(self._suite) + env
         elif self._prepared[row]:
             return row
-        self._all.put(row, prepare(task, self._model, self.problem.max_tables, self.problem.max_devices))
+        padding = self.problem.max_tables, self.problem.max_devices
+        self._all.put(row, prepare(task, self._model, *padding, self._order_of))
         if row < len(self._suite):
             self._prepared[row] = True
         return row

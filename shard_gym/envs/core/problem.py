@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -10,11 +11,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, placement_order
 from shard_gym.errors import InvalidTaskError
-from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
 
 IntArray = NDArray[np.int64]
+
+TableOrder = Callable[[Tables], IntArray]
+"""Gives the order in which tables are placed, (T,) int64, from the tables alone."""
+
+WIDE = 128
+"""Columns that a warp reads at once (32 threads, four columns each); the unit of the widths."""
 
 
 def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -35,7 +42,9 @@ class TableRows:
         loads: (S, T, K) float64, loads of the cost model.
         memory: (S, T) int64, bytes.
         features: (S, T, 21) float32, see `Tables.features`.
-        costs: (S, T, 4) float32, ms of each phase with the table alone on a device.
+        costs: (S, T, 4) float32, ms of each phase with the table alone on a device; zeros if the order is not by cost.
+        shares: (S, T, 5) float64, the table's shares of the `Tables.amounts` of all tables of the task.
+        widths: (S, T) float32, embedding_dim / `WIDE`, at most 1.
     """
 
     order: IntArray
@@ -43,6 +52,8 @@ class TableRows:
     memory: IntArray
     features: NDArray[np.float32]
     costs: NDArray[np.float32]
+    shares: FloatArray
+    widths: NDArray[np.float32]
 
 
 @dataclass
@@ -138,6 +149,8 @@ def empty_tables(size: int, max_tables: int, num_loads: int) -> TableRows:
         memory=np.zeros((size, max_tables), np.int64),
         features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
         costs=np.zeros((size, max_tables, len(PHASES)), np.float32),
+        shares=np.zeros((size, max_tables, len(AMOUNT_NAMES))),
+        widths=np.zeros((size, max_tables), np.float32),
     )
 
 
@@ -155,6 +168,10 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem
             num_devices=np.ones(num_envs),
             intra_bytes_per_ms=np.ones(num_envs),
             inter_bytes_per_ms=np.ones(num_envs),
+            intra_knee_bytes=np.zeros(num_envs),
+            intra_knee_extra=np.zeros(num_envs),
+            inter_knee_bytes=np.zeros(num_envs),
+            inter_knee_extra=np.zeros(num_envs),
             latency_ms=np.zeros(num_envs),
             crosses_hosts=np.zeros(num_envs, np.bool_),
         ),
@@ -176,16 +193,33 @@ def require_room(task: Task, max_tables: int, max_devices: int) -> None:
         )
 
 
-def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int) -> Problem:
+def prepare(
+    task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int, order_of: TableOrder | None = None
+) -> Problem:
     """`task` as a problem with N = 1.
+
+    Args:
+        task: the task.
+        model: the cost model.
+        max_tables: padding of the tables.
+        max_devices: padding of the devices.
+        order_of: the order of the tables; None for that by their cost alone on a device. With an order of its own, the
+            model evaluates nothing.
 
     Raises:
         InvalidTaskError: the task has more tables or devices than the padding.
     """
     require_room(task, max_tables, max_devices)
     loads = model.table_loads(task.tables, task.topology)
-    order = placement_order(loads, task.topology, model)
-    alone = model.single_table_phases(loads, task.topology)
+    if order_of is None:
+        order = placement_order(loads, task.topology, model)
+        alone = model.single_table_phases(loads, task.topology)
+    else:
+        order, alone = order_of(task.tables), np.zeros((task.num_tables, len(PHASES)))
+    amounts = task.tables.amounts()
+    total = amounts.sum(axis=0)
+    shares = amounts / np.where(total > 0, total, 1.0)
+    widths = np.minimum(task.tables.embedding_dim / WIDE, 1.0).astype(np.float32)
     return Problem(
         tables=TableRows(
             order=_padded(order, max_tables),
@@ -193,6 +227,8 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
             memory=_padded(task.tables.memory_bytes[order], max_tables),
             features=_padded(task.tables.features()[order], max_tables),
             costs=_padded(alone[order].astype(np.float32), max_tables),
+            shares=_padded(shares[order], max_tables),
+            widths=_padded(widths[order], max_tables),
         ),
         row=np.zeros(1, np.int64),
         num_tables=np.array([task.num_tables]),

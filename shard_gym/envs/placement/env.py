@@ -66,13 +66,21 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     A `Dict` of 1-D arrays, padded to `max_tables` (T) and `max_devices` (D). Padding is 0, in `assignment` -1. Tables
     are in the order in which they are placed. Several numbers of one device or table are adjacent:
-    `obs["device_costs"].reshape(D, 4)` has a row for each device. `observation="compact"` has no keys marked *.
+    `obs["device_costs"].reshape(D, 4)` has a row for each device.
+
+    `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and
+    `observation="features"` none marked * or -. The last one holds no cost: a policy that sees it needs the cost model
+    for its reward in training only. Tables then come in descending order of embedding_dim * pooling_factor, because the
+    order by cost tells costs.
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
     | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.tables.FEATURE_NAMES` |
-    | `current_table_costs` | (4,) | float32 | ms of the four phases with that table alone on a device |
-    | `device_costs` | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
+    | `current_table_costs` - | (4,) | float32 | ms of the four phases with that table alone on a device |
+    | `device_costs` - | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
+    | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.AMOUNT_NAMES` |
+    | `device_shares` + | (D * 5,) | float32 | the same of each device: the sums over its tables |
+    | `device_width` + | (D,) | float32 | embedding_dim / 128 of the widest table on each device, at most 1 |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current table's share of it |
     | `device_mask` | (D,) | int8 | 1 for a device of the task, 0 for padding |
     | `action_mask` | (D,) | int8 | 1 for a device where the current table fits |

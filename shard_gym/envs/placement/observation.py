@@ -19,7 +19,7 @@ from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask
 from shard_gym.errors import unknown_name, wrong_kind
-from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 
 MAX_FEATURE = 100.0
 """Bound of the features in the space; standardised logarithms and shares are far below it."""
@@ -133,11 +133,72 @@ class FullObservation(CompactObservation):
         return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
 
 
+class FeaturesObservation(CompactObservation):
+    """`CompactObservation` without costs: in their place the sums of the tables' amounts on each device.
+
+    Tables come by descending values read (`Tables.amounts`), the order of the heuristic `lookup-greedy`.
+    """
+
+    def order(self, tables: Tables) -> IntArray:
+        """See `CostFreeObservation`."""
+        return np.argsort(-tables.embedding_dim * tables.pooling_factor, kind="stable")
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        keys = dict(super().space(max_tables, max_devices).spaces)
+        del keys["current_table_costs"], keys["device_costs"]
+        return spaces.Dict(
+            {
+                **keys,
+                "current_table_shares": _box(0.0, 1.0, len(AMOUNT_NAMES)),
+                "device_shares": _box(0.0, 1.0, max_devices * len(AMOUNT_NAMES)),
+                "device_width": _box(0.0, 1.0, max_devices),
+            }
+        )
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        observation = super().__call__(problem, state)
+        del observation["current_table_costs"], observation["device_costs"]
+        shares, widths = self._held(problem, state)
+        current = problem.tables.shares.reshape(-1, len(AMOUNT_NAMES)).take(problem.current(state.step), axis=0)
+        current[state.step == problem.num_tables] = 0.0
+        return {
+            **observation,
+            "current_table_shares": current.astype(np.float32),
+            "device_shares": shares,
+            "device_width": widths,
+        }
+
+    @staticmethod
+    def _held(problem: Problem, state: PlacementState) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(N, D * 5) shares of the amounts that the devices hold, and (N, D) widths of their widest tables.
+
+        A bin of `bincount` is summed in the order of the steps, whatever N is, so that one environment and N give the
+        same bits.
+        """
+        size = problem.num_envs * problem.max_devices
+        env, step = np.nonzero(state.assignment >= 0)
+        bins, rows = env * problem.max_devices + state.assignment[env, step], problem.row[env]
+        held = problem.tables.shares[rows, step]
+        shares = np.empty((size, len(AMOUNT_NAMES)), np.float32)
+        for number in range(len(AMOUNT_NAMES)):
+            shares[:, number] = np.bincount(bins, held[:, number], minlength=size)
+        widths = np.zeros(size, np.float32)
+        np.maximum.at(widths, bins, problem.tables.widths[rows, step])
+        np.minimum(shares, 1.0, out=shares)  # a sum of all shares may exceed 1 by a rounding error
+        return shares.reshape(problem.num_envs, -1), widths.reshape(problem.num_envs, -1)
+
+
 def _box(low: float, high: float, size: int) -> spaces.Box:
     return spaces.Box(low, high, (size,), np.float32)
 
 
-OBSERVATIONS: dict[str, Callable[[], Observation]] = {"full": FullObservation, "compact": CompactObservation}
+OBSERVATIONS: dict[str, Callable[[], Observation]] = {
+    "full": FullObservation,
+    "compact": CompactObservation,
+    "features": FeaturesObservation,
+}
 
 
 def make_observation(observation: str | Observation) -> Observation:

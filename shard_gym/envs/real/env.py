@@ -36,7 +36,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
     That of `EmbeddingPlacementEnv`, so an agent trained in one variant can act in the other. Until the last step the
     costs in it are estimates of `cost_model` for the hardware profile of this machine; in the last observation
-    `device_costs` is measured.
+    `device_costs` is measured. `observation="features"` holds no cost, neither estimated nor measured.
 
     ## Starting State
 

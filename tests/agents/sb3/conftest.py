@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from shard_gym.agents.sb3.network import INPUTS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.tasks import Task, TaskSuite
 
 Observations = dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="session")
-def observed(random_task: Callable[..., Task]) -> Observations:
+@pytest.fixture(scope="session", params=INPUTS)
+def observed(random_task: Callable[..., Task], request: pytest.FixtureRequest) -> Observations:
     """Observations from the middle of 16 episodes on two to five devices, where some tables do not fit any more."""
     rng = np.random.default_rng(1)
     tasks = [random_task(rng, 14, 2 + number % 4, slack=1.1, name=f"task/{number}") for number in range(16)]
-    envs = EmbeddingPlacementVectorEnv(16, TaskSuite("some", tuple(tasks)), observation="compact")
+    envs = EmbeddingPlacementVectorEnv(16, TaskSuite("some", tuple(tasks)), observation=request.param)
     observation, _ = envs.reset(seed=0, options={"tasks": list(range(16))})
     for _ in range(9):
         legal = envs.action_masks()

@@ -55,6 +55,8 @@ def test_what_is_no_such_network_is_refused() -> None:
     for wrong, about, message in (
         ({}, ABOUT, "The policy lacks the array"),
         (arrays, {**ABOUT, "width": 0}, "width of the network must be an integer"),
+        (arrays, {**ABOUT, "observation": "full"}, "trained with the observation 'full'; known are compact, features"),
+        (arrays, {**ABOUT, "observation": "features"}, "shape"),
     ):
         with pytest.raises(InvalidCheckpointError, match=message):
             load_policy(wrong, about, AnalyticalCostModel(), 0)

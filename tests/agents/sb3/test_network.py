@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_gym.agents.sb3.network import DEVICE_FEATURES, ILLEGAL, SHARED_FEATURES, DeviceScorer, SetCritic, device_set
+from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, SetCritic, device_set, observation_of
 
 Observations = dict[str, torch.Tensor]
-PER_DEVICE = {"device_costs": 4, "device_memory": 2, "device_mask": 1, "action_mask": 1}
+PER_DEVICE = {
+    **{"device_costs": 4, "device_shares": 5, "device_width": 1},
+    **{"device_memory": 2, "device_mask": 1, "action_mask": 1},
+}
 
 
-def scorer() -> DeviceScorer:
+def scorer(observed: Observations) -> DeviceScorer:
     """One whose scores differ; the last layer begins close to zero."""
-    made = DeviceScorer(24)
+    made = DeviceScorer(24, observation_of(observed))
     torch.nn.init.normal_(made.score.weight)
     return made
 
@@ -23,21 +26,22 @@ def scorer() -> DeviceScorer:
 def by_device(observed: Observations, change: Any) -> Observations:
     """The observations with every (N, D, k) array changed."""
     count, devices = observed["device_mask"].shape
-    changed = {key: change(observed[key].reshape(count, devices, size)) for key, size in PER_DEVICE.items()}
+    sizes = {key: size for key, size in PER_DEVICE.items() if key in observed}
+    changed = {key: change(observed[key].reshape(count, devices, size)) for key, size in sizes.items()}
     return {**observed, **{key: array.reshape(count, -1) for key, array in changed.items()}}
 
 
 def test_features_have_the_sizes_they_say_and_stay_small(observed: Observations) -> None:
-    devices = device_set(observed)
-    assert devices.rows.shape == (16, 5, DEVICE_FEATURES)
-    assert devices.shared.shape == (16, SHARED_FEATURES)
+    devices, inputs = device_set(observed), INPUTS[observation_of(observed)]
+    assert devices.rows.shape == (16, 5, inputs.rows)
+    assert devices.shared.shape == (16, inputs.shared)
     assert devices.rows.dtype == devices.shared.dtype == torch.float32
     assert devices.rows[devices.real].abs().max() <= 1.0
     assert torch.isfinite(devices.shared).all()
 
 
 def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed: Observations) -> None:
-    score, critic = scorer(), SetCritic(24)
+    score, critic = scorer(observed), SetCritic(24, observation_of(observed))
     order = torch.from_numpy(np.random.default_rng(0).permutation(5))
     permuted = device_set(by_device(observed, lambda array: array[:, order]))
     one, other = score(device_set(observed)), score(permuted)
@@ -47,7 +51,7 @@ def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed
 
 
 def test_padding_the_devices_changes_nothing(observed: Observations) -> None:
-    score, critic = scorer(), SetCritic(24)
+    score, critic = scorer(observed), SetCritic(24, observation_of(observed))
     padded = by_device(observed, lambda array: torch.nn.functional.pad(array, (0, 0, 0, 7)))
     wide = score(device_set(padded))
     assert torch.allclose(score(device_set(observed)), wide[:, :5], atol=1e-5)
@@ -57,12 +61,12 @@ def test_padding_the_devices_changes_nothing(observed: Observations) -> None:
 
 def test_hardware_that_takes_a_hundred_times_as_long_gets_the_same_scores(observed: Observations) -> None:
     slow = {key: array * 100 if key.endswith("_costs") else array for key, array in observed.items()}
-    score = scorer()
+    score = scorer(observed)
     assert torch.allclose(score(device_set(observed)), score(device_set(slow)), atol=1e-4)
 
 
 def test_illegal_devices_have_probability_zero_and_nothing_is_nan(observed: Observations) -> None:
-    score = scorer()
+    score = scorer(observed)
     illegal = observed["action_mask"] == 0
     logits = score(device_set(observed))
     policy = torch.distributions.Categorical(logits=logits)
@@ -74,5 +78,8 @@ def test_illegal_devices_have_probability_zero_and_nothing_is_nan(observed: Obse
 
 def test_an_empty_system_has_features_too(observed: Observations) -> None:
     """After the last table of an episode without costs there is neither a table nor a cost."""
-    nothing = {key: array * 0 if key.endswith(("_costs", "_table")) else array for key, array in observed.items()}
-    assert torch.isfinite(scorer()(device_set(nothing))).all()
+    nothing = {
+        key: array * 0 if key.endswith(("_costs", "_table", "_shares", "_width")) else array
+        for key, array in observed.items()
+    }
+    assert torch.isfinite(scorer(observed)(device_set(nothing))).all()

@@ -10,6 +10,7 @@ import torch
 
 from shard_gym.agents.sb3.dqn import MaskedDQN
 from shard_gym.agents.sb3.learner import Sb3Learner
+from shard_gym.agents.sb3.network import observation_of
 from shard_gym.agents.sb3.policies import DeviceFeatures, SetDQNPolicy
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.tasks import TaskSuite
@@ -17,15 +18,17 @@ from shard_gym.tasks import TaskSuite
 Observations = dict[str, torch.Tensor]
 
 
-def model(name: str, suite: TaskSuite) -> Any:
-    return Sb3Learner(suite, AnalyticalCostModel(), 0, name=name, num_envs=2, width=8)._model
+def learner(name: str, suite: TaskSuite, seen: Any) -> Sb3Learner:
+    """One for observations like those."""
+    observation = observation_of(seen)
+    return Sb3Learner(suite, AnalyticalCostModel(), 0, name=name, num_envs=2, width=8, observation=observation)
 
 
 def cropped(observed: Observations, devices: int) -> Observations:
     """The observations of the episodes on at most so many devices, with that padding."""
     few = observed["device_mask"].sum(1) <= devices
     kept = {key: array[few] for key, array in observed.items()}
-    for key in ("device_costs", "device_memory", "device_mask", "action_mask"):
+    for key in [key for key in kept if key.startswith("device_") or key == "action_mask"]:
         kept[key] = kept[key].reshape(int(few.sum()), 5, -1)[:, :devices].reshape(int(few.sum()), -1)
     return kept
 
@@ -33,7 +36,7 @@ def cropped(observed: Observations, devices: int) -> Observations:
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_the_policy_masks_itself(name: str, small_suite: TaskSuite, observed: Observations) -> None:
     seen = cropped(observed, 3)
-    policy = model(name, small_suite).policy
+    policy = learner(name, small_suite, seen)._model.policy
     probabilities = policy.get_distribution(seen).distribution.probs
     assert (probabilities[seen["action_mask"] == 0] == 0).all()
     assert torch.allclose(probabilities.sum(1), torch.ones(len(probabilities)))
@@ -44,7 +47,7 @@ def test_the_policy_masks_itself(name: str, small_suite: TaskSuite, observed: Ob
 
 def test_the_maskable_policy_takes_the_masks_it_is_given(small_suite: TaskSuite, observed: Observations) -> None:
     seen = cropped(observed, 3)
-    policy = model("maskable-ppo", small_suite).policy
+    policy = learner("maskable-ppo", small_suite, seen)._model.policy
     legal = seen["action_mask"].numpy() > 0
     first = np.arange(legal.shape[1]) == legal.argmax(axis=1, keepdims=True)
     probabilities = policy.get_distribution(seen, first).distribution.probs.detach().numpy()
@@ -57,12 +60,12 @@ def test_dqn_neither_chooses_nor_draws_nor_expects_illegal_devices(
     seen = {key: array.numpy() for key, array in cropped(observed, 3).items()}
     legal = seen["action_mask"] > 0
     rows = np.arange(len(legal))
-    learner = Sb3Learner(small_suite, AnalyticalCostModel(), 0, name="dqn", num_envs=2, width=8)
-    dqn = learner._model
+    dqn_learner = learner("dqn", small_suite, seen)
+    dqn = dqn_learner._model
     drawn = np.stack([dqn.predict(seen)[0] for _ in range(50)])  # the first iteration draws all of them
     assert all(legal[rows, actions].all() for actions in drawn)
     assert all(len(set(drawn[:, row])) == legal[row].sum() for row in rows)
-    learner.iteration = learner.iterations
+    dqn_learner.iteration = dqn_learner.iterations
     best, _ = dqn.predict(seen, deterministic=True)
     assert legal[rows, best].all()
     assert np.mean([dqn.predict(seen)[0] == best for _ in range(50)]) > 0.9

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models.all_to_all import all_to_all_ms
+from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import BACKWARD, COMMUNICATION, COMPUTE
 from shard_gym.cost_models.measured import memory, model
 from shard_gym.cost_models.measured.job import Job, Repeats
@@ -253,6 +254,15 @@ def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytes
     assert auto.fingerprint_for([4]) == MeasuredCostModel("cpu", layout="sequential").fingerprint
     assert auto.fingerprint_for([4, 2]).startswith("measured-v2-parallel+sequential-")
     assert auto.settings["layout"] == "auto"  # caches have it in their keys, beside the layout
+
+
+def test_modelled_all_to_alls_put_the_analytical_version_into_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prints() -> list[str]:
+        return [MeasuredCostModel("cpu", layout=layout).fingerprint for layout in ("parallel", "sequential", "auto")]
+
+    before = prints()
+    monkeypatch.setattr(AnalyticalCostModel, "version", AnalyticalCostModel.version + 1)
+    assert [one == other for one, other in zip(before, prints(), strict=True)] == [True, False, False]
 
 
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(

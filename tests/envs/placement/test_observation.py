@@ -10,10 +10,14 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
+from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.placement.observation import CompactObservation, make_observation
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.placement import memory_used
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
 
 MODEL = make_cost_model("analytical")
 
@@ -61,9 +65,81 @@ def test_every_array_says_what_the_documentation_says(random_task: Any, env_of: 
             return
 
 
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_features_of_devices_are_sums_over_their_tables(random_task: Any, env_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, 6, 3, slack=1.6)
+    env = env_of(task, max_tables=8, max_devices=5, observation="features")
+    obs, _ = env.reset(seed=0)
+    tables, order = task.tables, env.problem.order[0, :6]
+    assert order.tolist() == np.argsort(-tables.embedding_dim * tables.pooling_factor, kind="stable").tolist()
+    batch = tables.workload.batch_size
+    amounts = np.stack(
+        [
+            np.ones(6),
+            tables.pooling_factor * batch,
+            tables.pooling_factor * batch * tables.embedding_dim,
+            tables.distinct_rows * tables.embedding_dim,
+            batch * tables.num_features * tables.embedding_dim,
+        ],
+        axis=1,
+    )
+    shares = amounts / np.maximum(amounts.sum(axis=0), 1e-300)
+    for placed in range(7):
+        assert env.observation_space.contains(obs)
+        assignment = env.state.assignment[0, :placed]
+        for device in range(5):
+            own = order[:placed][assignment == device]
+            held = obs["device_shares"].reshape(5, 5)[device]
+            assert held == pytest.approx(shares[own].sum(axis=0), rel=1e-6)
+            assert obs["device_width"][device] == max([*tables.embedding_dim[own] / 128, 0])
+        if placed == 6:
+            assert not obs["current_table"].any()
+            assert not obs["current_table_shares"].any()
+            assert obs["device_shares"].reshape(5, 5).sum(axis=0) == pytest.approx(shares.sum(axis=0), abs=1e-6)
+            return
+        assert np.array_equal(obs["current_table"], tables.features()[order[placed]])
+        assert obs["current_table_shares"] == pytest.approx(shares[order[placed]], rel=1e-6)
+        obs, _, terminated, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        if terminated and env.state.step[0] < 6:
+            return
+
+
+class Reversed(AnalyticalCostModel):
+    """The costliest table of the analytical model is the cheapest one here."""
+
+    fingerprint = "reversed-v1"
+
+    def table_loads(self, tables: Tables, topology: Topology) -> Any:
+        loads = super().table_loads(tables, topology)
+        return loads.max(axis=0) + loads.min(axis=0) - loads
+
+
+@pytest.mark.parametrize("suite", ["dlrm-20x4", "mixdim-4"])
+def test_the_features_do_not_depend_on_the_cost_model(suite: str, same: Any) -> None:
+    """Neither do the order of the tables and the masks."""
+
+    def seen(cost_model: AdditiveCostModel, observation: str) -> Any:
+        env = EmbeddingPlacementVectorEnv(3, suite, "test", cost_model, observation=observation)
+        rng = np.random.default_rng(4)
+        results = [env.reset(seed=5)[0]]
+        for _ in range(30):
+            legal = env.action_masks()
+            actions = np.where(legal, rng.random(legal.shape), -1).argmax(axis=1)
+            results.append(env.step(actions)[0])
+        return results
+
+    expected = seen(AnalyticalCostModel(), "features")
+    for other in (Reversed(), NoCosts()):
+        assert same(seen(other, "features"), expected)
+    assert not same(seen(Reversed(), "compact"), seen(AnalyticalCostModel(), "compact"))
+
+
 def test_the_compact_observation_does_not_grow_with_the_tables() -> None:
-    small, large = (make_observation("compact").space(tables, 4) for tables in (5, 5000))
-    assert small == large
+    for name in ("compact", "features"):
+        small, large = (make_observation(name).space(tables, 4) for tables in (5, 5000))
+        assert small == large
+    small = make_observation("compact").space(5, 4)
     assert set(make_observation("full").space(5, 4)) - set(small) == {"table_features", "table_mask", "assignment"}
 
 

@@ -18,6 +18,7 @@ from shard_gym.explain import explain
 from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.site import STATIC, rounded, site_files, write_site
 from shard_gym.leaderboard.store import MIB
+from shard_gym.suites.bounds import lower_bounds
 
 
 def close(rounded: Any, exact: Any, digits: int = 5) -> bool:
@@ -34,6 +35,7 @@ def test_every_suite_has_its_files_and_is_in_the_index(example: Any) -> None:
         assert line["tables"] == [min(t.num_tables for t in tasks), max(t.num_tables for t in tasks)]
         assert line["devices"] == [min(t.num_devices for t in tasks), max(t.num_devices for t in tasks)]
         assert line["best_effort"] == "best of three agents"
+        assert line["how_solved"] == leaderboard.how_solved.replace("*", "")
     assert set(example.values) == expected
 
 
@@ -41,8 +43,10 @@ def test_the_ranking_holds_the_scores(example: Any) -> None:
     for suite, evaluations in example.evaluations.items():
         by_agent = {evaluation.agent: evaluation for evaluation in evaluations}
         rows = example.ranking(suite)
-        assert [row["mean_cost_ms"] for row in rows] == sorted(row["mean_cost_ms"] for row in rows)
-        assert [(row["planning_ms"], row["planning_replayed"]) for row in rows] == [
+        assert [row["league"] for row in rows] == ["zero-query", "guided", "guided"]  # with 0, 1 and 2 queries
+        assert rows[1]["mean_cost_ms"] <= rows[2]["mean_cost_ms"]
+        by_cost = sorted(rows, key=lambda row: row["mean_cost_ms"])
+        assert [(row["planning_ms"], row["planning_replayed"]) for row in by_cost] == [
             (0.25, True),
             (2.5, False),
             (25, True),
@@ -61,7 +65,7 @@ def test_the_profile_is_that_of_the_competitors(example: Any) -> None:
     (profile,) = example.values["index"]["profiles"]
     suites, ranked = competitors(example.leaderboards)
     assert profile["about"].startswith(f"5 test tasks of {len(suites)} suites;")
-    assert [line["id"] for line in profile["lines"]] == [each.slug for each in ranked]
+    assert [(line["id"], line["league"]) for line in profile["lines"]] == [(each.slug, each.league) for each in ranked]
     for line, competitor in zip(profile["lines"], ranked, strict=True):
         assert close(line["shares"], [competitor.share_within(tau) for tau in profile["taus"]])
         assert close([line["iqm"], *line["iqm_interval"]], [competitor.iqm, *competitor.interval])
@@ -97,7 +101,8 @@ def test_task_sheets_describe_the_tasks(example: Any) -> None:
         assert leaderboard.best is not None
         sheets = example.values[f"simulated/{leaderboard.suite}/tasks"]
         for task, best, sheet in zip(leaderboard.scorer.suite, leaderboard.best.costs_ms, sheets, strict=True):
-            exact = explain(task, task.known_placement, model)
+            shipped = lower_bounds(leaderboard.scorer.suite, model).get(task.name)
+            exact = explain(task, task.known_placement, model, lower_bound_ms=shipped)
             assert (sheet["name"], sheet["tables"]) == (task.name, list(task.tables.names))
             assert close(sheet["costs_ms"], exact.single_table_ms, 4)
             assert close(sheet["memory_mib"], task.tables.memory_bytes / MIB, 4)

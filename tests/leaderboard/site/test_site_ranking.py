@@ -38,6 +38,21 @@ def test_the_ranking_shows_what_was_evaluated(browser: Browser, site: Path, digi
     assert [text.endswith("*") for text in browser.column("planning")] == [False, True, False]
 
 
+def test_ranks_are_those_of_a_league(browser: Browser, site: Path, example: Any) -> None:
+    browser.open(site)
+    assert browser.column("league") == [entry["league"] for entry in example.ranking("dlrm-20x4")]
+    assert browser.column("rank") == ["1", "1", "2"]
+    assert browser.texts("#left option")[:3] == [
+        "1. cost-greedy (zero-query)",
+        "1. lookup-greedy (guided)",
+        "2. random (guided)",
+    ]
+    assert "How solvedSolved. " in browser.texts("#about dl")[0]
+    browser.one("#table [data-key='league'] button").click()
+    browser.one("#table [data-key='league'] button").click()
+    assert browser.column("league")[0] == "guided"
+
+
 def test_a_click_sorts_and_a_second_one_turns_the_order(browser: Browser, site: Path) -> None:
     browser.open(site)
     assert sorts(browser) == {"rank": "ascending"}
@@ -60,10 +75,10 @@ def test_the_keyboard_sorts_and_keeps_its_place(browser: Browser, site: Path, ke
     heads[0].send_keys("\ue004")  # Tab
     active = browser.driver.switch_to.active_element
     assert active == heads[1]
-    heads[2].send_keys(key)
-    heads[2].send_keys(key)
+    heads[3].send_keys(key)
+    heads[3].send_keys(key)
     assert (sorts(browser), browser.order()) == ({"cost": "descending"}, ranked[::-1])
-    assert browser.driver.switch_to.active_element == heads[2]
+    assert browser.driver.switch_to.active_element == heads[3]
     outline = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 

@@ -31,6 +31,9 @@
     if (address !== location.hash) history.replaceState(null, "", address);
   }
 
+  /** Rank and name, with the league that the rank is in. */
+  const rankAndName = (entry) => `${entry.rank}. ${entry.name}${entry.league ? ` (${entry.league})` : ""}`;
+
   // Suites
 
   const machine = (suite) => (suite.race ? ` on ${suite.race.name}` : "");
@@ -54,6 +57,7 @@
       ["Not raced yet", suite.not_raced.join(", ")],
       [suite.track === "measured" ? "Estimates by" : "Cost model", suite.cost_model],
       ["Entries", format.count(suite.entries)],
+      ["How solved", suite.how_solved],
     ];
     named("about").replaceChildren(
       el("p", {}, quoted(suite.description)),
@@ -93,7 +97,7 @@
       Array.from({ length: suite.tasks }, (_, task) => [String(task), String(task)]),
       wanted.task ?? "0",
     );
-    const names = ranking.ranked(entries).map((entry) => [entry.id, `${entry.rank}. ${entry.name}`]);
+    const names = ranking.ranked(entries).map((entry) => [entry.id, rankAndName(entry)]);
     if (suite.best_effort !== null) names.push([BEST, "Best known"]);
     const known = (id, place) =>
       names.some(([name]) => name === id) ? id : names[Math.min(place, names.length - 1)][0];

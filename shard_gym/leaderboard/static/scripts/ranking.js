@@ -69,7 +69,8 @@
   // `value` is the key to sort by (null is last), if any; `first` the direction of the first click; `track` the only
   // track that has the column, if it is not in both.
   const COLUMNS = [
-    { key: "rank", words: "Rank", value: (e) => e.rank, cell: (e) => e.rank, number: true },
+    { key: "rank", words: "Rank", value: (e) => e.place, cell: (e) => e.rank, number: true },
+    { key: "league", words: "League", track: "simulated", value: (e) => e.leaguePlace, cell: (e) => e.league },
     {
       key: "name",
       words: "Entry",
@@ -166,19 +167,26 @@
     const sign = direction === "ascending" ? 1 : -1;
     return [...entries].sort((one, other) => {
       const [a, b] = [column.value(one), column.value(other)];
-      if (a === b) return one.rank - other.rank;
+      if (a === b) return one.place - other.place;
       if (a === null || b === null) return a === null ? 1 : -1;
       return a < b ? -sign : sign;
     });
   }
 
-  /** The entries, the best first, with their ranks; entries that cost the same share one. */
+  /** The entries, league by league and the best first, with their ranks in the league; equal costs share one. */
   function ranked(entries) {
     const same = (one, other) => Math.abs(one.mean_cost_ms - other.mean_cost_ms) <= 1e-8 * one.mean_cost_ms;
     let rank = 1;
+    let first = 0;
+    let leaguePlace = 0;
     return entries.map((entry, place) => {
-      if (place && !same(entry, entries[place - 1])) rank = place + 1;
-      return { ...entry, rank };
+      const before = entries[place - 1];
+      if (place && before.league !== entry.league) {
+        rank = 1;
+        first = place;
+        leaguePlace += 1;
+      } else if (place && !same(entry, before)) rank = place - first + 1;
+      return { ...entry, rank, place, leaguePlace };
     });
   }
 
@@ -252,7 +260,12 @@
         ? " * Declared by the entry, not replayed."
         : " Planning times are declared by the entries.";
     const scores = options.suite.track === "measured" ? "a cost model" : "the cost model that scores";
-    const notes = `Queries are evaluations of ${scores}.${declared}`;
+    const leagues =
+      options.suite.track === "measured"
+        ? ""
+        : " Ranks are within a league: zero-query asks the cost model nothing while it places, guided at most one look at" +
+          " each table on each device, search anything.";
+    const notes = `Queries are evaluations of ${scores}.${leagues}${declared}`;
     place.replaceChildren(scroller("Ranking; scrolls sideways", "wide", table), el("p", { class: "quiet" }, notes));
   }
 

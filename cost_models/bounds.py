@@ -1,0 +1,250 @@
+"""Lower bounds on the cost of every placement of a task, by linear programs: `lower_bound_ms`.
+
+Three things make them tighter than the `cost_bounds` of a cost model, which need no solver:
+
+- **Lane levels.** With n_l devices of lane level l, a table is spread over the levels that its width allows, and the
+  devices of a level share its load evenly. The smallest of these linear programs over all (n_l) is a bound. They are
+  searched best first: a box of counts is bounded by its largest counts, so most boxes are never split.
+- **Whole tables.** Of the j largest loads, some device has ceil(j / D) or more.
+- **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory.
+
+No number of the solver is trusted: it proposes multipliers of the rows, and the bound is the Lagrangian of these, which
+is valid for any that are not negative. Wrong multipliers would give a low bound, never an invalid one. (Only where the
+solver says that no spread fits into the memory, it is believed.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, count, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.linear import Line, LinearCosts
+from shard_gym.errors import missing_extra
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+ROUNDING = 1e-12
+"""Share by which a bound is lowered: more than the rounding errors of the sums behind it, and of the cost's."""
+
+MAX_PROGRAMS = 300
+"""Linear programs solved for one task; then the bound of the best box is taken as it is."""
+
+
+def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
+    """Ms that no placement of the tables costs less than; never below that of `cost_bounds`, which it is for a model
+    without `linear_costs`.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    simple = model.cost_bounds(model.table_loads(tables, topology), topology)[0]
+    costs = model.linear_costs(tables, topology)
+    if costs is None:
+        return simple
+    return max(simple, next(regions(costs, tables.memory_bytes, topology.memory_cap_bytes)).bound_ms)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the placements of a task, and a lower bound on the cost of all in it.
+
+    Attributes:
+        bound_ms: the bound; infinity if there are none.
+        counts: the number of devices of each lane level, or of a higher one that no table of theirs needs; None if the
+            region holds the placements with any counts.
+        lines: the line of each link that is the lower one for its largest message.
+    """
+
+    bound_ms: float
+    counts: tuple[int, ...] | None
+    lines: tuple[Line, ...]
+
+
+def regions(costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> Iterator[Region]:
+    """Regions that together hold all placements, the lowest bound first; solved as they are asked for.
+
+    Args:
+        costs: the costs of the placements of T tables on D devices.
+        memory: (T,) bytes of the tables.
+        caps: (D,) bytes that tables may use on each device.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    relaxation = _Relaxation(costs, memory, caps)
+    order = count()  # equal bounds: the older box first
+    heap: list[tuple[float, int, _Box, tuple[Line, ...]]] = []
+    for lines in relaxation.cases():
+        box = relaxation.all_counts()
+        heapq.heappush(heap, (relaxation.bound_ms(box, lines), next(order), box, lines))
+    while heap:
+        bound, _, box, lines = heapq.heappop(heap)
+        if box.is_point or relaxation.solved >= MAX_PROGRAMS:
+            yield Region(bound, box.low if box.is_point else None, lines)
+            continue
+        for half in box.halves():
+            heapq.heappush(heap, (max(bound, relaxation.bound_ms(half, lines)), next(order), half, lines))
+
+
+def whole_tables(loads: FloatArray, devices: int) -> float:
+    """A lower bound on the largest sum of `loads` on a device, for (T,) loads of tables that are not split.
+
+    It is the mean, or more: for any j, some device has at least k = ceil(j / D) of the j largest loads, so at least as
+    much as the k smallest of these.
+    """
+    largest_first = np.sort(loads)[::-1]
+    sums = np.concatenate([[0.0], np.cumsum(largest_first)])
+    j = np.arange(1, len(loads) + 1)
+    return float(max(sums[-1] / devices, (sums[j] - sums[j - -(-j // devices)]).max()))
+
+
+def whole_outputs(outputs: FloatArray, devices: int) -> float:
+    """`whole_tables` of (T,) integers, rounded up to a multiple of their greatest common divisor."""
+    divisor = int(np.gcd.reduce(outputs.astype(np.int64)))
+    units = np.round(outputs / divisor).astype(np.int64)
+    return float(divisor * np.ceil(whole_tables(units.astype(np.float64), devices)))
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Numbers of devices of each lane level, between `low` and `high`, with the sum `total`."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    total: int
+
+    @property
+    def is_point(self) -> bool:
+        return self.low == self.high
+
+    def halves(self) -> Iterator[_Box]:
+        """The two halves at the middle of the widest range, as far as they hold a point."""
+        level = int(np.argmax(np.subtract(self.high, self.low)))
+        middle = (self.low[level] + self.high[level]) // 2
+        for low, high in ((self.low[level], middle), (middle + 1, self.high[level])):
+            lows, highs = list(self.low), list(self.high)
+            lows[level], highs[level] = low, high
+            if sum(lows) <= self.total <= sum(highs):
+                yield _Box(tuple(lows), tuple(highs), self.total).tightened()
+
+    def tightened(self) -> _Box:
+        """The smallest box with the same points."""
+        low = [max(a, self.total - sum(self.high) + b) for a, b in zip(self.low, self.high, strict=True)]
+        high = [min(b, self.total - sum(self.low) + a) for a, b in zip(self.low, self.high, strict=True)]
+        tight = _Box(tuple(low), tuple(high), self.total)
+        return tight if tight == self else tight.tightened()
+
+    def most(self, levels: Sequence[int]) -> int:
+        """The largest number of devices of these levels together."""
+        others = sum(low for level, low in enumerate(self.low) if level not in levels)
+        return min(sum(self.high[level] for level in levels), self.total - others)
+
+
+class _Relaxation:
+    """The linear programs of a task. Variables: the share of table t on level l, (L, T); then the pieces of forward and
+    backward compute without fixed costs, the largest output of a device in units of the mean, and the all-to-all.
+
+    Attributes:
+        solved: the number of linear programs so far.
+    """
+
+    def __init__(self, costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> None:
+        self._costs, self._memory = costs, memory / caps.max()
+        self.solved = 0
+        tables, self._devices = len(memory), min(len(memory), len(caps))
+        own = costs.ms[:, costs.levels, :, np.arange(tables)]  # (T, 2, P), at the levels that the tables need
+        compute = [max(whole_tables(loads, self._devices) for loads in own[:, phase].T) for phase in (0, 1)]
+        self._unit = float(costs.outputs.sum() / self._devices)
+        self._low = np.array([*compute, whole_outputs(costs.outputs, self._devices) / self._unit, 0.0])
+        most = costs.ms[:, -1].sum(axis=-1).max(axis=-1)
+        exchange = sum(link.ms(link.shares.max() * costs.outputs.sum()) for link in costs.links)
+        self._high = np.array([*most, float(self._devices), exchange]) * (1.0 + ROUNDING)
+        self._constant = float(costs.fixed_ms.sum() + 2.0 * costs.latency_ms)
+        self._allowed = np.arange(len(costs.lane_shares))[:, None] >= costs.levels  # (L, T)
+
+    def cases(self) -> Iterator[tuple[Line, ...]]:
+        """The choices of a line for each link, without those that no message needs."""
+        needed = []
+        for link in self._costs.links:
+            least = link.sent.min() * self._low[2] * self._unit
+            most = link.shares.sum(axis=1).max() * self._costs.outputs.sum()
+            lines = link.lines if most > link.knee_bytes else link.lines[1:] or link.lines
+            needed.append(lines if least < link.knee_bytes else lines[:1])
+        yield from product(*needed)
+
+    def all_counts(self) -> _Box:
+        """All numbers of devices of the levels. A device of level l > 0 needs a table of it; empty devices have 0."""
+        tables = np.bincount(self._costs.levels, minlength=len(self._allowed)).tolist()
+        high = [self._devices, *(min(number, self._devices) for number in tables[1:])]
+        low = [0] * len(high)
+        low[-1] = 1
+        return _Box(tuple(low), tuple(high), self._devices).tightened()
+
+    def bound_ms(self, box: _Box, lines: tuple[Line, ...]) -> float:
+        """A lower bound in ms for the placements whose numbers of devices are in `box` and whose links use `lines`."""
+        self.solved += 1
+        rows, limits = self._rows(box, lines)
+        tables = self._allowed.shape[1]
+        usable = self._allowed & (np.array(box.high) > 0)[:, None]
+        low = np.concatenate([np.zeros(usable.size), self._low])
+        high = np.concatenate([usable.ravel().astype(float), self._high])
+        objective = np.zeros(len(low))
+        objective[-4:] = 1.0, 1.0, 0.0, 2.0
+        whole = np.concatenate([np.tile(np.eye(tables), len(usable)), np.zeros((tables, 4))], axis=1)
+        result = _linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
+        if result.status == 2:
+            return float("inf")
+        multipliers = np.zeros(len(rows)) if result.ineqlin is None else np.maximum(-result.ineqlin.marginals, 0.0)
+        reduced = objective + multipliers @ rows
+        shares = np.where(usable, reduced[:-4].reshape(usable.shape), np.inf).min(axis=0).sum()
+        rest = np.where(reduced[-4:] > 0, reduced[-4:] * self._low, reduced[-4:] * self._high).sum()
+        return float(shares + rest - multipliers @ limits + self._constant) * (1.0 - ROUNDING)
+
+    def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
+        """The matrix and the right side of the inequalities."""
+        costs, shape = self._costs, self._allowed.shape
+        rows, limits = [], []
+
+        def add(per_table: Any, variable: int | None, limit: float) -> None:
+            row = np.zeros(self._allowed.size + 4)
+            row[:-4] = np.broadcast_to(per_table, shape).ravel()
+            if variable is not None:
+                row[variable - 4] = -1.0
+            rows.append(row)
+            limits.append(limit)
+
+        levels = range(shape[0])
+        for chosen in (each for size in range(1, len(levels) + 1) for each in combinations(levels, size)):
+            most = box.most(chosen)
+            if most == 0 or (len(chosen) > 1 and most == sum(box.high[level] for level in chosen)):
+                continue  # the rows of the single levels say more
+            there = np.isin(levels, chosen)[:, None] / most
+            for phase in (0, 1):
+                for piece in range(costs.ms.shape[2]):
+                    add(costs.ms[phase, :, piece] * there, phase, 0.0)
+            add(costs.outputs / self._unit * there, 2, 0.0)
+            add(self._memory * there, None, 1.0)
+        for link, line in zip(costs.links, lines, strict=True):
+            add(0.0, 3, -line.offset)
+            rows[-1][-2] = line.slope * link.sent.min() * self._unit
+        return np.array(rows), np.array(limits)
+
+
+def _linprog() -> Any:
+    """scipy's solver of linear programs; HiGHS does the work.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import linprog
+    except ImportError as error:
+        raise missing_extra("scipy", "exact", "A lower bound by linear programs") from error
+    return linprog

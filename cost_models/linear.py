@@ -1,0 +1,171 @@
+"""`LinearCosts`: the cost of the placements of one task as maxima of linear functions, for bounds and exact solvers.
+
+A phase of compute lasts, on a device whose widest table has lane level l,
+
+    fixed + max over pieces p of the sum over its tables of ms[l, p]
+
+and an all-to-all lasts as long as the busiest entry of the slowest link. So with the levels of the devices given, the
+cost of a placement is a sum of maxima of linear functions of it; only a link below its knee is concave, the minimum of
+two lines. This is the cost model restated, not an approximation: `linear_costs` and `links_of` say why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.placement import Placement
+from shard_gym.topology import Cluster
+
+FloatArray = NDArray[np.float64]
+
+
+class Line(NamedTuple):
+    """Ms of n bytes: slope * n + offset."""
+
+    slope: float
+    offset: float
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A kind of link in an all-to-all.
+
+    Attributes:
+        sent: (D,) float64, bytes that a device sends through it for each byte of its outputs.
+        received: (R, D) float64, bytes that devices receive through it for each byte of the outputs of each device;
+            only rows that can exceed all of `sent`.
+        bytes_per_ms: bandwidth.
+        knee_bytes: bytes up to which a message takes `1 + extra` times as long as at the full bandwidth.
+        extra: see `knee_bytes`.
+    """
+
+    sent: FloatArray
+    received: FloatArray
+    bytes_per_ms: float
+    knee_bytes: float = 0.0
+    extra: float = 0.0
+
+    @property
+    def shares(self) -> FloatArray:
+        """(D + R, D) float64: times the (D,) outputs, the bytes of which the largest number counts."""
+        return np.concatenate([np.diag(self.sent), self.received])
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines whose minimum is the time of the link; it never decreases, so they cross at the knee."""
+        full = Line(1.0 / self.bytes_per_ms, self.extra * self.knee_bytes / self.bytes_per_ms)
+        return (full, Line((1.0 + self.extra) / self.bytes_per_ms, 0.0)) if full.offset else (full,)
+
+    def ms(self, num_bytes: float) -> float:
+        """Ms of the largest message."""
+        return min(line.slope * num_bytes + line.offset for line in self.lines)
+
+
+def links_of(cluster: Cluster) -> tuple[Link, ...]:
+    """The links of one topology without padding, in the all-to-all of `all_to_all.py`.
+
+    Device d sends each of the D - 1 others a D-th of its outputs; all send and receive at once. A link's time never
+    decreases with its bytes, so the largest message on it decides, and messages that cannot be larger than all others
+    need no entry. Those are what a device receives:
+    - Inside a host with p + 1 devices, the outputs of p others, at most p times the largest of them. Its owner sends
+      as much.
+    - Between hosts, by a device of a host that is as large as any, the outputs of n devices elsewhere, at most n times
+      the largest of them. Its owner sends to n devices or more, because its host is not larger.
+    The last host may be smaller than the others; what its devices receive, the outputs of all others, has an entry.
+
+    Args:
+        cluster: the topology, of D devices.
+    """
+    devices = float(cluster.num_devices)
+    if devices == 1:
+        return ()
+    none = np.empty((0, int(devices)))
+    inside = (cluster.intra_bytes_per_ms, cluster.intra_knee_bytes, cluster.intra_knee_extra)
+    links = [Link(cluster.num_peers / devices, none, *map(float, inside))]
+    if cluster.crosses_hosts:
+        fewest = cluster.num_peers == cluster.num_peers.min()
+        received = none if fewest.all() else (~fewest / devices)[None]
+        sent = (devices - 1.0 - cluster.num_peers) / devices
+        across = (cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra)
+        links.append(Link(sent, received, *map(float, across)))
+    return tuple(link for link in links if link.shares.any())
+
+
+@dataclass(frozen=True, eq=False)
+class LinearCosts:
+    """The costs of the placements of T tables on D devices; L lane levels, P pieces of each compute phase.
+
+    Attributes:
+        lane_shares: (L,) float64, the lane levels of the tables, ascending.
+        levels: (T,) int64, the lane level of each table; a device has the highest of its tables.
+        ms: (2, L, P, T) float64, what a table adds to a piece of the forward and of the backward phase, on a device of
+            that level; it never decreases with the level.
+        fixed_ms: (2,) float64, fixed ms of the two phases on a device that is not empty.
+        outputs: (T,) float64, bytes of the pooled outputs of each table, above 0.
+        links: the links of the all-to-all; none for one device.
+        latency_ms: fixed ms of one all-to-all.
+    """
+
+    lane_shares: FloatArray
+    levels: NDArray[np.int64]
+    ms: FloatArray
+    fixed_ms: FloatArray
+    outputs: FloatArray
+    links: tuple[Link, ...]
+    latency_ms: float
+
+    def cost_ms(self, placement: Placement) -> float:
+        """Ms of a (T,) placement: what the cost model says, but for rounding; for tests."""
+        compute = np.zeros(2)
+        for device in np.unique(placement):
+            here = placement == device
+            pieces = self.ms[:, self.levels[here].max()][..., here].sum(axis=-1)
+            compute = np.maximum(compute, pieces.max(axis=-1))
+        busy = [link.ms((link.shares[:, placement] @ self.outputs).max()) for link in self.links]
+        return float((compute + self.fixed_ms).sum() + 2.0 * (max(busy, default=0.0) + self.latency_ms))
+
+    @property
+    def interchangeable(self) -> bool:
+        """Whether all devices have equal links, so that a placement may exchange them."""
+        return all(np.ptp(link.sent) == 0 and not len(link.received) for link in self.links)
+
+
+def linear_costs(
+    lane_share: FloatArray,
+    forward: FloatArray,
+    backward: FloatArray,
+    *,
+    sort: FloatArray,
+    overlap_loss: float,
+    fixed_ms: FloatArray,
+    outputs: FloatArray,
+    links: tuple[Link, ...],
+    latency_ms: float,
+) -> LinearCosts:
+    """The costs of a model whose phases last as long as the slowest of some limits, plus a share of the others.
+
+    A phase is max + overlap_loss (sum - max) of its limits. Limit i + overlap_loss (sum of the other limits) is
+    (1 - overlap_loss) limit i + overlap_loss sum, so with a loss of at most 1 it is largest for the largest limit, and
+    the phase is the maximum of these over i. Each is a sum over the tables of the device once its lane share is known,
+    which is the largest of its tables.
+
+    Args:
+        lane_share: (T,) the share of a warp of each table.
+        forward: (P, T) ms, the limits of the forward phase; the last is multiplied by the device's lane share.
+        backward: (P, T) ms, those of the backward phase.
+        sort: (T,) ms in the backward phase that come on top.
+        overlap_loss: from 0 to 1.
+        fixed_ms: see `LinearCosts`; so are the others.
+    """
+    shares, levels = np.unique(lane_share, return_inverse=True)
+    limits = np.array([forward, backward])  # (2, P, T)
+    by_level = np.repeat(limits[:, None], len(shares), axis=1)
+    by_level[:, :, -1] *= shares[:, None]
+    total = by_level.sum(axis=2, keepdims=True)
+    ms = by_level + overlap_loss * (total - by_level)
+    ms[1] += sort
+    return LinearCosts(shares, levels.astype(np.int64), ms, fixed_ms, outputs, links, latency_ms)

@@ -1,0 +1,76 @@
+"""Leagues: what an entry of the simulated track asks of the cost model that scores, while it places a test task.
+
+zero-query   nothing: its observation holds no costs, or costs of a learned model
+guided       at most a look at each table alone and at each table on each device: T (D + 1) evaluations of a task of T
+             tables on D devices, on average over the tasks and seeds, and no search
+search       anything; the number is printed
+
+An agent that reads the scoring model in another form than single evaluations (its loads, its linear costs, its code)
+knows the costs of all placements, so it belongs to `search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, SOLVERS
+from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.leaderboard.schema import LEAGUES, AgentPart, PlanningPart
+from shard_gym.tasks import Task
+
+ZERO_QUERY, GUIDED, SEARCH = LEAGUES
+
+TITLES = {
+    ZERO_QUERY: "no evaluation of the cost model while planning",
+    GUIDED: "at most one look at each table on each device",
+    SEARCH: "any number of evaluations",
+}
+"""What each league allows, in words."""
+
+NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn"}
+"""The agents of ShardGym that evaluate no scoring model when they place."""
+
+
+def guided_limit(tasks: Iterable[Task]) -> float:
+    """The most evaluations of the league `guided`, mean over the tasks: each table alone, and on each device."""
+    return float(np.mean([task.num_tables * (task.num_devices + 1) for task in tasks]))
+
+
+def league_of(queries: float, search_budget: int, tasks: Iterable[Task]) -> str:
+    """The league of an agent; the only function that decides it.
+
+    Args:
+        queries: evaluations of the scoring model for one task, mean over `tasks` and seeds.
+        search_budget: placements that it tries for one task, under any cost model.
+        tasks: the tasks that were placed.
+    """
+    if queries == 0:
+        return ZERO_QUERY
+    return GUIDED if search_budget == 0 and queries <= guided_limit(tasks) else SEARCH
+
+
+def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]) -> list[str]:
+    """A sentence for each declaration about planning that contradicts another one, or what is known of the agent."""
+    wrong = []
+    league = league_of(planning.queries, planning.search_budget, tasks)
+    if planning.league not in (None, league):
+        wrong.append(
+            f"planning.league is {planning.league!r}, but with {planning.queries:,.1f} evaluations of the cost model "
+            f"for a task and a search budget of {planning.search_budget:,} the entry belongs to {league!r}."
+        )
+    asks = _asks(agent)
+    if asks is not None and asks != (planning.queries > 0):
+        kind = "evaluates the cost model" if asks else "never evaluates the cost model"
+        wrong.append(
+            f"planning.queries is {planning.queries}, but ShardGym's agent {agent.name!r} {kind} when it places."
+        )
+    return wrong
+
+
+def _asks(agent: AgentPart) -> bool | None:
+    """Whether an agent of ShardGym evaluates the scoring model when it places; None of any other agent."""
+    if agent.name not in {*AGENTS, *SOLVERS, *LEARNERS}:
+        return None
+    return agent.name not in NEVER_ASK and agent.options.get("observation") != "features"

@@ -1,0 +1,59 @@
+"""Lower bounds on the costs of the tasks of the named suites, computed once: by linear programs, some by CP-SAT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shard_gym.checks import is_positive
+from shard_gym.cost_models import CostModel
+from shard_gym.errors import DamagedFileError
+from shard_gym.suites.load import DATA
+from shard_gym.suites.records import read_entries, write_entries
+from shard_gym.tasks import TaskSuite
+
+BOUNDS = DATA / "bounds"
+"""Folder with one JSON file per suite."""
+
+
+def bounds_path(suite: str) -> Path:
+    """The file of the lower bounds of the suite named `suite`, which may not exist."""
+    return BOUNDS / f"{suite}.json"
+
+
+def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
+    """Ms that no placement costs less than, by name of the task.
+
+    Empty for a suite without a file of lower bounds, or with one for another cost model.
+
+    Raises:
+        DamagedFileError: the file is for another version of the suite, or is damaged.
+    """
+    path = bounds_path(suite.name)
+    entries = read_entries(path, suite, cost_model)
+    for name, bound in entries.items():
+        if not is_positive(bound):
+            raise DamagedFileError(f"The bound of task {name!r} in {path} must be a positive number, not {bound!r}.")
+    return {name: float(bound) for name, bound in entries.items()}
+
+
+def write_lower_bounds(
+    splits: Sequence[TaskSuite], bounds_ms: Mapping[str, float], cost_model: CostModel, how: str
+) -> Path:
+    """Write the lower bounds of a suite to its file, atomically.
+
+    Args:
+        splits: the splits of one named suite.
+        bounds_ms: ms, by name of the task; tasks may be missing.
+        cost_model: the model under which they hold.
+        how: how they were found, a sentence.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
+    """
+    path = bounds_path(splits[0].name)
+    write_entries(path, splits, bounds_ms, cost_model, how)
+    return path

@@ -1,0 +1,68 @@
+"""How solved a suite is: the best placements known of its tasks, compared with bounds that are proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shard_gym.cost_models import CostModel
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.bounds import lower_bounds
+from shard_gym.suites.load import suite_info
+from shard_gym.tasks import TaskSuite
+
+PROVEN = 1e-4
+"""A placement within this share of its lower bound counts as the best one; that of the agent `exact`."""
+
+
+@dataclass(frozen=True)
+class ProvenGap:
+    """Best known costs beside lower bounds.
+
+    Attributes:
+        mean: mean over the tasks of best known cost / lower bound, less 1: no agent gains more on average.
+        largest: the largest of any task.
+        proven: tasks whose best known placement is proven to be the best one, to `PROVEN`.
+        tasks: number of tasks.
+    """
+
+    mean: float
+    largest: float
+    proven: int
+    tasks: int
+
+    def __str__(self) -> str:
+        """A sentence."""
+        return (
+            f"The best known placements cost {100 * self.mean:.2f}% more than the proven bounds on average, at most "
+            f"{100 * self.largest:.2f}%; {self.proven} of {self.tasks} are proven to be the best."
+        )
+
+
+def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, float] | None = None) -> ProvenGap | None:
+    """How far the best known placements are from the bounds that ship with the suite.
+
+    Args:
+        suite: a split of a named suite.
+        cost_model: the model of costs and bounds.
+        best_ms: best known costs in ms by name of the task; those that ship with the suite if left out.
+
+    Returns:
+        None if a task has no best known cost, or no bound: both are computed by tools, for one version of the model.
+    """
+    best = best_known_costs(suite, cost_model) if best_ms is None else best_ms
+    bounds = lower_bounds(suite, cost_model)
+    names = [task.name for task in suite]
+    if any(name not in best or name not in bounds for name in names):
+        return None
+    gaps = np.array([max(best[name] / bounds[name] - 1.0, 0.0) for name in names])
+    return ProvenGap(float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names))
+
+
+def solved_sentence(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, float] | None = None) -> str:
+    """What a page says of how solved a suite is; the arguments are those of `proven_gap`."""
+    gap = proven_gap(suite, cost_model, best_ms)
+    mark = "**Solved.** " if suite_info(suite.name).is_solved else ""
+    return f"{mark}{gap or 'No proven bounds of all its tasks are stored yet.'}"

@@ -1,0 +1,94 @@
+"""Files beside the named suites, with one entry for each task: for one version of a suite and one cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shard_gym.cost_models import CostModel
+from shard_gym.errors import DamagedFileError, InvalidTaskError
+from shard_gym.io.files import read_json, write_json
+from shard_gym.tasks import TaskSuite
+
+SCHEMA = 1
+_KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON record of a file, with checked keys; empty without a file.
+
+    Raises:
+        DamagedFileError: the file is damaged.
+    """
+    if not path.exists():
+        return {}
+    record = read_json(path)
+    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
+        raise DamagedFileError(f"{path} must be an object of schema {SCHEMA} with the keys {sorted(_KEYS)}.")
+    return record
+
+
+def read_entries(path: Path, suite: TaskSuite, cost_model: CostModel) -> dict[str, Any]:
+    """The entries of a file for one split, by name of the task.
+
+    Empty for a suite that is not a named one, without a file, or with one for another cost model.
+
+    Raises:
+        DamagedFileError: the file is for another version of the suite, or is damaged.
+    """
+    record = read_record(path) if suite.sha256 else {}
+    if not record:
+        return {}
+    if (record["suite"], record["suite_sha256"]) != (suite.name, suite.sha256):
+        raise DamagedFileError(
+            f"{path} is for suite {record['suite']!r} with SHA-256 {record['suite_sha256']}, but suite {suite.name!r} "
+            f"has {suite.sha256}. Reinstall shard-gym, or make the file again."
+        )
+    if record["cost_model"] != cost_model.fingerprint:
+        return {}
+    splits = record["splits"]
+    entries = splits.get(suite.split, {}) if isinstance(splits, dict) else None
+    if not isinstance(entries, dict):
+        raise DamagedFileError(f"The splits in {path} must map names of tasks to their entries.")
+    if not set(entries) <= {task.name for task in suite}:
+        raise DamagedFileError(f"{path} has tasks that suite {suite.name!r} ({suite.split}) does not have.")
+    return entries
+
+
+def write_entries(
+    path: Path, splits: Sequence[TaskSuite], entries: Mapping[str, Any], cost_model: CostModel, how: str
+) -> None:
+    """Write the entries of the tasks of one named suite, atomically.
+
+    Args:
+        path: the file.
+        splits: the splits of the suite.
+        entries: JSON values, by name of the task; tasks may be missing.
+        cost_model: the model that they are for.
+        how: how they were found, a sentence.
+
+    Raises:
+        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
+    """
+    check_names(splits, entries)
+    record = {
+        "schema": SCHEMA,
+        "suite": splits[0].name,
+        "suite_sha256": splits[0].sha256,
+        "cost_model": cost_model.fingerprint,
+        "how": how,
+        "splits": {
+            suite.split: {task.name: entries[task.name] for task in suite if task.name in entries} for suite in splits
+        },
+    }
+    write_json(path, record, indent=None)
+
+
+def check_names(splits: Sequence[TaskSuite], entries: Mapping[str, Any]) -> None:
+    """Raise InvalidTaskError as `write_entries` does."""
+    if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not splits[0].sha256:
+        raise InvalidTaskError("Only named suites have files of their tasks; pass splits of one, from load_suite.")
+    unknown = set(entries) - {task.name for suite in splits for task in suite}
+    if unknown:
+        raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")

@@ -1,0 +1,137 @@
+"""Lower bounds by linear programs: never above a placement's cost, never below the bound that needs no solver."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("scipy")
+
+from shard_gym.cost_models import bounds
+from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.cost_models.bounds import lower_bound_ms, regions, whole_outputs, whole_tables
+from shard_gym.errors import MissingExtraError
+from shard_gym.hardware import PROFILES
+from shard_gym.tasks import Task
+
+MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
+
+
+def cheapest(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> float:
+    loads, cluster = model.table_loads(task.tables, task.topology), task.topology.cluster()
+    placed = np.stack([model.reduce(loads, placement, task.num_devices) for placement in placements])
+    return float(model.costs(placed, cluster)[1].min())
+
+
+def tiny(random_task: Any, seed: int) -> Task:
+    """Up to six tables on up to three devices, on one or two hosts, with or without memory caps that matter."""
+    rng = np.random.default_rng(seed)
+    tables, devices = int(rng.integers(1, 7)), int(rng.integers(1, 4))
+    slack = 1.2 if seed % 3 == 0 else None
+    per_host = 2 if seed % 5 == 0 else 8
+    profile = sorted(PROFILES)[seed % len(PROFILES)]
+    task: Task = random_task(rng, tables, devices, slack=slack, profile=profile, devices_per_host=per_host)
+    return task
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_bound_is_between_the_simple_one_and_the_optimum_of_200_tasks(
+    random_task: Any, valid_placements: Any, model: AnalyticalCostModel
+) -> None:
+    gaps = []
+    for seed in range(100):
+        task = tiny(random_task, seed)
+        optimum = cheapest(task, valid_placements(task), model)
+        simple = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
+        bound = lower_bound_ms(task.tables, task.topology, model)
+        assert simple <= bound <= optimum * (1 + 1e-12)
+        gaps.append([optimum / simple - 1, optimum / bound - 1])
+    assert np.mean(gaps, axis=0)[1] < np.mean(gaps, axis=0)[0] / 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_is_tight_where_equal_groups_of_tables_fit_the_devices(
+    planted_task: Any, model: AnalyticalCostModel
+) -> None:
+    task, best = planted_task(np.random.default_rng(1), 5, 4)
+    optimum = model.estimate(best, task.tables, task.topology).total_ms
+    assert lower_bound_ms(task.tables, task.topology, model) == pytest.approx(optimum, rel=1e-9)
+
+
+def test_the_bounds_of_all_regions_are_ascending_and_hold_for_their_levels(
+    random_task: Any, valid_placements: Any
+) -> None:
+    model = AnalyticalCostModel()
+    task = random_task(np.random.default_rng(5), 6, 3, dims=(16, 64, 128))
+    costs = model.linear_costs(task.tables, task.topology)
+    assert costs is not None
+    found = list(regions(costs, task.tables.memory_bytes, task.topology.memory_cap_bytes))
+    assert [region.bound_ms for region in found] == sorted(region.bound_ms for region in found)
+    assert len({(region.counts, region.lines) for region in found}) == len(found)
+    for placement in valid_placements(task):
+        levels = [costs.levels[placement == device].max(initial=0) for device in range(3)]
+        counts = tuple(np.bincount(levels, minlength=len(costs.lane_shares)).tolist())
+        own = [region.bound_ms for region in found if region.counts == counts]
+        assert own, "a placement is in no region"
+        assert min(own) <= costs.cost_ms(placement) * (1 + 1e-12)
+
+
+def test_a_limit_on_programs_loosens_the_bound_only(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task = AnalyticalCostModel(), random_task(np.random.default_rng(4), 60, 4)
+    exact = lower_bound_ms(task.tables, task.topology, model)
+    monkeypatch.setattr(bounds, "MAX_PROGRAMS", 2)
+    costs = model.linear_costs(task.tables, task.topology)
+    assert costs is not None
+    first = next(regions(costs, task.tables.memory_bytes, task.topology.memory_cap_bytes))
+    assert first.counts is None
+    assert 0 < first.bound_ms < exact
+
+
+def test_wrong_multipliers_give_a_lower_bound(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is computed from the multipliers; whatever the solver says, it stays below the right one."""
+    model, task = AnalyticalCostModel(), random_task(np.random.default_rng(4), 8, 3)
+    costs = model.linear_costs(task.tables, task.topology)
+    assert costs is not None
+    right = [region.bound_ms for region in islice(regions(costs, *memory(task)), 1)]
+    solve, rng = bounds._linprog(), np.random.default_rng(0)
+
+    def disturbed(*arguments: Any) -> Any:
+        result = solve(*arguments)
+        result.ineqlin.marginals *= rng.uniform(0.5, 1.5, len(result.ineqlin.marginals))
+        return result
+
+    monkeypatch.setattr(bounds, "_linprog", lambda: disturbed)
+    for _ in range(5):
+        wrong = [region.bound_ms for region in islice(regions(costs, *memory(task)), 1)]
+        assert wrong[0] < right[0]
+
+
+def memory(task: Task) -> tuple[Any, Any]:
+    return task.tables.memory_bytes, task.topology.memory_cap_bytes
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3))
+def test_whole_tables_are_a_lower_bound_on_every_placement(loads: list[int], devices: int) -> None:
+    placements = np.stack(np.meshgrid(*[np.arange(devices)] * len(loads)), axis=-1).reshape(-1, len(loads))
+    sums = [np.bincount(placement, loads, devices).max() for placement in placements]
+    values = np.array(loads, np.float64)
+    assert values.sum() / devices <= whole_tables(values, devices) <= min(sums)
+    assert whole_tables(values, devices) <= whole_outputs(values, devices) <= min(sums)
+
+
+def test_equal_tables_are_rounded_up_to_whole_ones() -> None:
+    assert whole_outputs(np.full(50, 64.0), 4) == 13 * 64
+
+
+def test_without_scipy_the_error_names_the_extra(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    task = random_task(np.random.default_rng(0), 3, 2)
+    with pytest.raises(MissingExtraError, match=r"shard-gym\[exact\]"):
+        lower_bound_ms(task.tables, task.topology, AnalyticalCostModel())

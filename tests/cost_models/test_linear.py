@@ -1,0 +1,103 @@
+"""The linear form says what the cost model says, for every placement; models that it does not restate have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.cost_models.all_to_all import all_to_all_ms
+from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.counted import counted
+from shard_gym.cost_models.linear import Link, links_of
+from shard_gym.hardware import PROFILES
+from shard_gym.topology import LinkSpec, Topology
+
+MODELS = [AnalyticalCostModel(FITTED._replace(overlap_loss=loss)) for loss in (FITTED.overlap_loss, 0.0, 0.6, 1.0)]
+
+
+class Doubled(AnalyticalCostModel):
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        return 2.0 * super().device_phases(loads)
+
+
+@given(
+    st.sampled_from(MODELS),
+    st.sampled_from(sorted(PROFILES)),
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.sampled_from([8, 2_048, 65_536]),
+    st.integers(0, 2**16),
+)
+def test_it_is_the_cost_model(
+    random_tables: Any,
+    model: AnalyticalCostModel,
+    profile: str,
+    devices: int,
+    per_host: int,
+    count: int,
+    batch: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, count, batch_size=batch)
+    topology = PROFILES[profile].topology(devices, devices_per_host=per_host)
+    linear = model.linear_costs(tables, topology)
+    assert linear is not None
+    for used in (1, devices):
+        placement = rng.integers(devices - used, devices, count)
+        estimate = model.estimate(placement, tables, topology).total_ms
+        assert linear.cost_ms(placement) == pytest.approx(estimate, rel=1e-12)
+
+
+@given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 2**16))
+def test_the_links_are_the_all_to_all_for_any_knees(devices: int, per_host: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    bandwidths, latencies, extras = rng.uniform(1, 300, 2), rng.uniform(1, 50, 2), rng.uniform(0, 4, 2)
+    knees = 10 ** rng.uniform(4, 8, 2) * rng.integers(0, 2, 2)
+    slow = np.stack([knees, extras], axis=1).ravel()
+    links = LinkSpec(*bandwidths.tolist(), *latencies.tolist(), *slow.tolist())
+    cluster = Topology(PROFILES["a100-dgx"].device, links, devices, per_host).cluster()
+    for _ in range(5):
+        outputs = np.floor(10 ** rng.uniform(4, 9, devices)) * (rng.random(devices) < 0.7)
+        outputs[rng.integers(devices)] += 1e4
+        busy = max(link.ms((link.shares @ outputs).max()) for link in links_of(cluster))
+        assert busy + cluster.latency_ms == pytest.approx(all_to_all_ms(outputs, cluster).max(), rel=1e-12)
+
+
+def test_equal_devices_can_be_exchanged_and_those_of_a_smaller_host_cannot(random_tables: Any) -> None:
+    model, rng = MODELS[0], np.random.default_rng(0)
+    tables = random_tables(rng, 9, dims=(64,))
+    for devices, equal in ((4, True), (8, True), (6, False)):
+        topology = PROFILES["a100-dgx"].topology(devices, devices_per_host=4)
+        linear = model.linear_costs(tables, topology)
+        assert linear is not None
+        assert linear.interchangeable is equal
+        placement = rng.integers(devices, size=9)
+        costs = [linear.cost_ms(rng.permutation(devices)[placement]) for _ in range(20)]
+        assert np.allclose(costs, costs[0], rtol=1e-12) is equal
+
+
+def test_a_wrapped_model_has_the_form_and_one_with_another_formula_has_none(random_tables: Any) -> None:
+    tables, topology = random_tables(np.random.default_rng(0), 3), PROFILES["a100-dgx"].topology(2)
+    linear = counted(AnalyticalCostModel()).linear_costs(tables, topology)
+    assert linear is not None
+    assert linear.cost_ms(np.array([0, 1, 1])) > 0
+    assert Doubled().linear_costs(tables, topology) is None
+    assert AnalyticalCostModel(FITTED._replace(overlap_loss=1.01)).linear_costs(tables, topology) is None
+
+
+def test_a_link_below_its_knee_takes_the_lower_line() -> None:
+    link = Link(np.array([0.5, 0.5]), np.empty((0, 2)), 10.0, knee_bytes=100.0, extra=2.0)
+    assert link.ms(50.0) == pytest.approx(50 * 3 / 10)
+    assert link.ms(100.0) == pytest.approx(100 * 3 / 10)
+    assert link.ms(250.0) == pytest.approx((250 + 2 * 100) / 10)
+
+
+def test_one_device_has_no_links() -> None:
+    assert links_of(PROFILES["a100-dgx"].topology(1).cluster()) == ()

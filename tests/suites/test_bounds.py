@@ -1,0 +1,89 @@
+"""Lower bounds that ship with the suites: read back, refused when damaged, and what the solvers say again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import DamagedFileError, InvalidTaskError
+from shard_gym.suites import bounds as module
+from shard_gym.suites import load_suite, suite_names
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.bounds import bounds_path, lower_bounds, write_lower_bounds
+from shard_gym.tasks import TaskSuite
+
+MODEL = AnalyticalCostModel()
+SUITE = load_suite("dlrm-20x4")
+BOUNDS = {task.name: 1.5 + number for number, task in enumerate(SUITE)}
+
+
+class OtherModel(AnalyticalCostModel):
+    name = "other"
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "BOUNDS", tmp_path)
+    return write_lower_bounds([SUITE], BOUNDS, MODEL, "Made up.")
+
+
+@pytest.mark.parametrize("name", suite_names("simulated"))
+def test_shipped_bounds_are_between_those_without_a_solver_and_the_best_known_costs(name: str) -> None:
+    suite, best = load_suite(name), best_known_costs(load_suite(name), MODEL)
+    for task_name, bound in lower_bounds(suite, MODEL).items():
+        task = suite.task(task_name)
+        simple = MODEL.cost_bounds(MODEL.table_loads(task.tables, task.topology), task.topology)[0]
+        assert simple * (1 - 1e-9) <= bound <= best[task_name] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", suite_names("simulated"))
+def test_a_shipped_bound_is_at_least_what_linear_programs_say_now(name: str) -> None:
+    pytest.importorskip("scipy")
+    from shard_gym.cost_models.bounds import lower_bound_ms
+
+    suite = load_suite(name)
+    for task_name, bound in list(lower_bounds(suite, MODEL).items())[:1]:
+        task = suite.task(task_name)
+        assert bound >= lower_bound_ms(task.tables, task.topology, MODEL) * (1 - 1e-6)
+
+
+def test_what_was_written_is_read_back(written: Path) -> None:
+    assert written == bounds_path(SUITE.name)
+    assert lower_bounds(SUITE, MODEL) == BOUNDS
+
+
+def test_nothing_is_known_for_another_model_another_split_or_a_suite_of_ones_own(written: Path) -> None:
+    assert lower_bounds(SUITE, OtherModel()) == {}
+    assert lower_bounds(load_suite(SUITE.name, "train"), MODEL) == {}
+    assert lower_bounds(TaskSuite(SUITE.name, SUITE.tasks, SUITE.split), MODEL) == {}
+    assert lower_bounds(load_suite("dlrm-40x4"), MODEL) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"suite_sha256": "0" * 64}, "has"),
+        ({"schema": 2}, "schema 1"),
+        ({"splits": {"test": []}}, "must map"),
+        ({"splits": {"test": {"nobody": 1.0}}}, "does not have"),
+        ({"splits": {"test": {"dlrm-20x4/test/0": -1.0}}}, "positive number"),
+        ({"splits": {"test": {"dlrm-20x4/test/0": "1"}}}, "positive number"),
+    ],
+)
+def test_a_damaged_file_is_refused(written: Path, change: dict[str, Any], says: str) -> None:
+    written.write_text(json.dumps(json.loads(written.read_text()) | change))
+    with pytest.raises(DamagedFileError, match=says):
+        lower_bounds(SUITE, MODEL)
+
+
+def test_only_bounds_of_one_named_suite_are_written(written: Path) -> None:
+    before = written.read_bytes()
+    with pytest.raises(InvalidTaskError, match="named suites"):
+        write_lower_bounds([TaskSuite("mine", SUITE.tasks)], {}, MODEL, "")
+    with pytest.raises(InvalidTaskError, match="nobody"):
+        write_lower_bounds([SUITE], {"nobody": 1.0}, MODEL, "")
+    assert written.read_bytes() == before
