@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import DeviceMemoryError, MeasurementError
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -29,8 +27,6 @@ PENALTY_MARGIN = 1.1
 """The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
 FloatArray = NDArray[np.float64]
-
-Estimate = TypeVar("Estimate", bound="CostEstimate")
 
 
 @dataclass(frozen=True)
@@ -210,20 +206,6 @@ class AdditiveCostModel(CostModel):
         alone[:, 0] = loads
         phases, costs = self.costs(alone, topology.cluster())
         return phases[:, 0], costs
-
-
-def tried_twice(measure: Callable[[], Estimate]) -> Estimate:
-    """What `measure` returns; if a measurement fails in it, but not for want of memory, it is called once more.
-
-    Raises:
-        MeasurementError: it failed both times, or for want of memory.
-    """
-    try:
-        return measure()
-    except DeviceMemoryError:
-        raise
-    except MeasurementError:
-        return measure()
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:

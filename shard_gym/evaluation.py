@@ -6,13 +6,21 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
-from shard_gym.errors import InvalidCostError, InvalidPlacementError, NoPlacementFoundError, wrong_kind
+from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
+from shard_gym.errors import (
+    InvalidCostError,
+    InvalidPlacementError,
+    MeasurementError,
+    NoPlacementFoundError,
+    wrong_kind,
+)
 from shard_gym.placement import Placement, check_placement, placement_to_json
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -42,7 +50,7 @@ class TaskResult:
     Attributes:
         task: its name.
         cost_ms: cost of the placement; the task's penalty if it is not valid.
-        valid: whether there was a placement and it passed `check_placement`.
+        valid: whether there was a placement, it passed `check_placement`, and its cost could be measured.
         seconds: wall-clock time of `place`.
         true_cost_queries: evaluations of the scoring cost model by the agent while it placed the task.
         placement: T device numbers; None if there was no usable placement.
@@ -70,7 +78,7 @@ class Evaluation:
         cost_model: fingerprint of the cost model that scored.
         mean_cost_ms: mean over all tasks, failures charged with their penalty.
         interval_ms: 95% bootstrap interval of that mean, over tasks.
-        failures: tasks without a valid placement.
+        failures: tasks without a valid placement, or whose placement could not be measured.
         tasks: the outcomes in the suite's order.
     """
 
@@ -106,7 +114,7 @@ def evaluate(
 
     Memory and cost are recomputed from the task and the placement; nothing that the agent says of them is used. A task
     without a valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see
-    `penalty_ms` of the cost model.
+    `penalty_ms` of the cost model. So is a task whose placement cannot be measured, twice.
 
     Args:
         agent: an object with `place(task)`, or a function of a task; either returns a placement. Where it has them, its
@@ -121,6 +129,7 @@ def evaluate(
         InvalidOptionError: an argument is not of its kind.
         UnknownNameError: there is no suite, or no cost model, of that name.
         InvalidCostError: the cost model says NaN or infinity.
+        MeasurementError: all placements, or `MAX_FAILURES` in a row, could not be measured.
     """
     _place_of(agent)
     tasks = load_suite(suite, split) if isinstance(suite, str) else suite
@@ -132,9 +141,9 @@ def evaluate(
         from shard_gym.envs.real.tasks import as_measured
 
         tasks = as_measured(tasks, model)
-    results = []
+    results, failures = [], FailuresInARow(len(tasks))
     for done, task in enumerate(tasks, start=1):
-        results.append(_evaluate_task(agent, task, model))
+        results.append(_evaluate_task(agent, task, model, failures))
         if progress:
             progress(done, len(tasks))
     costs = np.array([result.cost_ms for result in results])
@@ -207,18 +216,22 @@ def _queries_of(agent: AnyAgent, model: CostModel) -> int:
     return int(count(model.fingerprint)) if count else 0
 
 
-def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
+def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: FailuresInARow) -> TaskResult:
     """The outcome of one task; see `evaluate`."""
     place, queries_before = _place_of(agent), _queries_of(agent, model)
+    seconds, listed, failure = None, None, ""
     started = time.perf_counter()
     try:
         returned = place(task)
         seconds = time.perf_counter() - started
         placement = check_placement(returned, task.tables, task.topology)
-        cost, listed, failure = score(task, placement, model), placement_to_json(placement), ""
-    except (NoPlacementFoundError, InvalidPlacementError) as error:
-        seconds = time.perf_counter() - started
-        cost, listed, failure = penalty_ms(task, model), None, str(error) or type(error).__name__
+        listed = placement_to_json(placement)
+        cost = tried_twice(partial(score, task, placement, model))
+        failures.end()
+    except (NoPlacementFoundError, InvalidPlacementError, MeasurementError) as error:
+        if isinstance(error, MeasurementError):
+            failures.add(error)
+        cost, failure = penalty_ms(task, model), str(error) or type(error).__name__
     if not math.isfinite(cost):
         charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"
         raise InvalidCostError(
@@ -229,7 +242,7 @@ def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel) -> TaskResult:
         task=task.name,
         cost_ms=cost,
         valid=not failure,
-        seconds=seconds,
+        seconds=time.perf_counter() - started if seconds is None else seconds,
         true_cost_queries=_queries_of(agent, model) - queries_before,
         placement=listed,
         failure=failure,

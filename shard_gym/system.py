@@ -1,4 +1,8 @@
-"""The computer this process runs on: its CPU, its memory, and the threads of torch."""
+"""The computer this process runs on, within the limits of its container: CPUs, memory, and the threads of torch.
+
+Containers and batch systems limit a process by control groups of Linux. A limit of any group that holds the process
+counts; both versions of their files are read (docs.kernel.org, admin-guide/cgroup-v2 and cgroup-v1).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+MEMINFO = Path("/proc/meminfo")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+
+_PAGE_CACHE = ("inactive_file", "active_file")
+"""Memory of a control group that Linux takes back when programs need it, as `memory.stat` calls it."""
 
 
 def cpu_model() -> str:
     """The name of the CPU: the first model name in /proc/cpuinfo, or that of the `platform` module."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in _text(CPUINFO).splitlines():
         key, _, model = line.partition(":")
         if key.strip() == "model name" and model.strip():
             return model.strip()
@@ -25,18 +31,27 @@ def cpu_model() -> str:
 
 
 def usable_cpus() -> int:
-    """Number of CPUs that this process may use; all CPUs where the system has no affinity."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of CPUs that this process may use at the same time: those of its affinity, or a container's quota.
+
+    All CPUs where the system has neither. A quota of 2.5 CPUs is 2: a third busy thread would be stopped now and then.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([cpus, *_cpu_quotas()])))
 
 
-def physical_memory() -> int:
-    """Bytes of memory of the machine; 0 where it is unknown."""
+def usable_memory() -> int:
+    """Bytes of the machine's memory that this process may use, or fewer by a container's limit; 0 where unknown."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
         return 0
+    return min([physical, *(limit for limit, _ in _memory_limits())])
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that programs can still take, within a container's limit; None where the system does not tell."""
+    found = [1024 * value for value in _named_numbers(MEMINFO, "MemAvailable:")]
+    return min([*found, *(max(limit - used, 0) for limit, used in _memory_limits())], default=None)
 
 
 def load_average() -> float:
@@ -58,3 +73,53 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _cgroups(controller: str) -> Iterator[Path]:
+    """The folders of the control groups that may limit this process by `controller`, from its own one outwards."""
+    for own in _text(OWN_CGROUPS).splitlines():  # NUMBER:CONTROLLERS:PATH; version 2 names no controllers
+        _, _, names_and_path = own.partition(":")
+        names, _, path = names_and_path.partition(":")
+        if names and controller not in names.split(","):
+            continue
+        root = CGROUPS / controller if names else CGROUPS
+        # In a container the path may begin outside of what is mounted there; then the root is the container's group.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        yield from (root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+
+
+def _cpu_quotas() -> Iterator[float]:
+    """The limits on CPU time, in CPUs."""
+    for group in _cgroups("cpu"):
+        version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
+        numbers = [int(word) for word in (_text(group / "cpu.max") or version_1).split() if word.isdecimal()]
+        if len(numbers) == 2 and min(numbers) > 0:  # without a limit there is "max" or -1
+            yield numbers[0] / numbers[1]
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """The limits on memory, each with what is used of it and cannot be taken back, in bytes."""
+    for group in _cgroups("memory"):
+        for limit_file, used_file in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            numbers = f"{_text(group / limit_file)} {_text(group / used_file)}".split()
+            if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+                stat = group / "memory.stat"  # version 1 has numbers with and without the groups inside
+                cache = [(_named_numbers(stat, f"total_{name}") or _named_numbers(stat, name)) for name in _PAGE_CACHE]
+                yield int(numbers[0]), max(int(numbers[1]) - sum(map(sum, cache)), 0)
+
+
+def _named_numbers(path: Path, name: str) -> list[int]:
+    """The number behind `name` in a file of lines that begin with a name; none if there is no such line."""
+    words = _text(path).split()
+    return [int(words[words.index(name) + 1])] if name in words else []
+
+
+def _text(path: Path) -> str:
+    """The content of a file; "" if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -12,7 +12,7 @@ import numpy as np
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import CostEstimate, CostModel, counted
-from shard_gym.cost_models.base import tried_twice
+from shard_gym.cost_models.attempts import tried_twice
 from shard_gym.errors import MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement

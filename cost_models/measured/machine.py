@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, installed
 from shard_gym.errors import InvalidOptionError, missing_extra, unknown_name
 from shard_gym.hardware import PROFILES
-from shard_gym.system import cpu_model, physical_memory, usable_cpus
+from shard_gym.system import cpu_model, usable_cpus, usable_memory
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Machine:
     Attributes:
         kind: "cpu" or "cuda".
         device_name: of a GPU, or the model of the CPU.
-        num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may run on.
-        memory_bytes: of one GPU, or the machine's physical memory; 0 where the system does not say.
+        num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`).
+        memory_bytes: of one GPU, or the machine's memory, or what its container may use; 0 where the system does not
+            say.
         torch, fbgemm, cuda, nccl: versions; "" if there is none, and the last two for a CPU.
     """
 
@@ -97,7 +98,7 @@ def this_machine(device: str) -> Machine:
         kind="cpu",
         device_name=cpu_model(),
         num_devices=usable_cpus(),
-        memory_bytes=physical_memory(),
+        memory_bytes=usable_memory(),
         torch=versions.torch,
         fbgemm=versions.fbgemm_version,
         cuda="",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from shard_gym.cost_models.measured.job import Job
 from shard_gym.errors import DeviceMemoryError
+from shard_gym.system import available_memory
 from shard_gym.text import format_bytes
 
 INDEX_BYTES = 8
@@ -39,23 +39,13 @@ def needed_bytes(job: Job) -> int:
     )
 
 
-def available_bytes() -> int | None:
-    """Bytes of memory that programs can still take; None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
-
-
 def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: int) -> None:
     """Refuse jobs on a CPU that need more memory together, with the processes to start, than there is.
 
     Raises:
         DeviceMemoryError: they do; the message names the largest job.
     """
-    available, needed = available_bytes(), [needed_bytes(job) for job in jobs]
+    available, needed = available_memory(), [needed_bytes(job) for job in jobs]
     total = sum(needed) + new_workers * WORKER_BYTES
     if available is None or total <= available:
         return
@@ -63,6 +53,7 @@ def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: in
     raise DeviceMemoryError(
         f"This placement needs {format_bytes(total)} of memory, of which {format_bytes(needed[largest])} are for "
         f"{subjects[largest]} and {format_bytes(new_workers * WORKER_BYTES)} for starting processes, but only "
-        f"{format_bytes(available)} are available on this machine. Take a task with fewer or smaller tables, measure "
-        "with a smaller batch_size, or pass layout='sequential' to let one process stand for all devices."
+        f"{format_bytes(available)} are available on this machine, or in its container. Take a task with fewer or "
+        "smaller tables, measure with a smaller batch_size, or pass layout='sequential' to let one process stand for "
+        "all devices."
     )

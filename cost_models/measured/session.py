@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -14,10 +13,13 @@ import tempfile
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from shard_gym.cost_models.measured.cpus import CpuShare
 from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Command, to_line
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
@@ -71,6 +73,7 @@ class Session:
         self._owner = os.getpid()
         self._joined: set[int] = set()
         self._finalizer: weakref.finalize[..., Session] | None = None
+        self._share: CpuShare | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -107,6 +110,7 @@ class Session:
             self._finalizer.detach()
             _terminate(self._workers, self._folder, self._owner, exit_s)
         self._workers, self._finalizer, self._joined, self._owner = [], None, set(), os.getpid()
+        self._share = None
 
     # Inside
 
@@ -119,6 +123,8 @@ class Session:
         self._finalizer = weakref.finalize(self, _terminate, self._workers, self._folder, self._owner, EXIT_S)
         for rank in range(self.size):
             self._workers.append(self._new_worker(rank))
+        if self.device == "cpu":
+            self._pin()
         common = {
             "device": self.device,
             "size": self.size,
@@ -128,6 +134,15 @@ class Session:
         }
         commands: list[Command] = [("start", {**common, "rank": rank}) for rank in range(self.size)]
         self._ask_all(commands, max(self._timeout_s, START_TIMEOUT_S))
+
+    def _pin(self) -> None:
+        """Give every worker CPUs of its own, so that its rows stay in their caches; not if there are too few CPUs."""
+        self._share = CpuShare(self.size * self._threads)
+        if self._share.cpus:
+            for rank, worker in enumerate(self._workers):
+                own = self._share.cpus[rank * self._threads : (rank + 1) * self._threads]
+                with suppress(OSError):  # it has ended already, which `ask` notices; or the system does not allow it
+                    os.sched_setaffinity(worker.process.pid, own)
 
     def _new_worker(self, rank: int) -> _Process:
         ours, theirs = socket.socketpair()
@@ -163,7 +178,7 @@ class Session:
         while len(answers) < len(asked):
             waiting = [rank for rank in range(len(asked)) if rank not in answers]
             links = [asked[rank].link for rank in waiting]
-            ready = select.select(links, [], [], max(deadline - time.monotonic(), 0))[0]
+            ready = wait(links, max(deadline - time.monotonic(), 0))
             if not ready:
                 raise failed or _timeout_error([subjects[rank] for rank in waiting], limit_s)
             for rank in waiting:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import queue
-import select
 import shutil
 import socket
 import sys
 import threading
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -68,7 +67,6 @@ class Worker:
         self._lookups = BatchCache().stream if recorded is None else RecordedLookups(recorded).stream
         if device == "cpu":
             torch.set_num_threads(threads)
-            _pin(rank, size, threads)
             self._device = torch.device("cpu")
         else:
             self._device = torch.device("cuda", rank)
@@ -130,17 +128,6 @@ class Worker:
         return self._fused[1]
 
 
-def _pin(rank: int, size: int, threads: int) -> None:
-    """Give this worker CPUs that no other worker of the session has, so that its rows stay in their caches.
-
-    Not if there are too few CPUs, or where the system does not allow it.
-    """
-    with suppress(AttributeError, OSError):
-        cpus = sorted(os.sched_getaffinity(0))
-        if size * threads <= len(cpus):
-            os.sched_setaffinity(0, cpus[rank * threads : (rank + 1) * threads])
-
-
 MEMORY_SIGNS = ("out of memory", "not enough memory", "can't allocate", "cannot allocate", "bad_alloc")
 
 
@@ -161,7 +148,7 @@ def read_commands(link: socket.socket, parent: int, folder: str, inbox: queue.Si
     """Put every command into `inbox`; end the process when the parent is gone. Runs in a thread of its own."""
     commands = link.makefile("rb")
     while os.getppid() == parent:
-        if not select.select([link], [], [], PARENT_POLL_S)[0]:
+        if not wait([link], PARENT_POLL_S):
             continue
         try:
             line = commands.readline()

@@ -26,7 +26,7 @@ from shard_gym.cli.console import (
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
 from shard_gym.io.files import require_writable, write_json
@@ -34,6 +34,9 @@ from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import counted, format_change, format_ms, format_seconds
+
+MEASUREMENTS = ".measurements.sqlite"
+"""Ending, in place of `.json`, of the file beside the results that keeps what was measured."""
 
 MAX_FAILURES_SHOWN = 5
 
@@ -58,22 +61,39 @@ def evaluate(
 ) -> None:
     """Let agents place every task of a suite and compare what their placements cost.
 
+    A task whose placement cannot be measured, twice, has failed: it is charged its penalty, and the reason is shown. If
+    that happens to five tasks in a row, the evaluation ends.
+
     Args:
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
-        cost: the cost model that scores the placements.
+        cost: the cost model that scores the placements. Measurements are kept in a file beside --out unless --cache
+            says where, so that the same command continues an evaluation that was stopped; without both they are not.
         seed: of the agents that are random.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+    cache = cost.cache
     if out is not None:
         require_writable(out)
-    model = cost.make()
+        if cost.measures and cache is None:
+            cache = out.with_suffix(MEASUREMENTS)
+            require_writable(cache)
+            out.parent.mkdir(parents=True, exist_ok=True)
+    model = cost.make(cache)
     tasks = as_measured(load_suite(suite, split), model)
     agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
-    evaluations = evaluate_all(agents, tasks, model)
+    try:
+        evaluations = evaluate_all(agents, tasks, model)
+    except (KeyboardInterrupt, MeasurementError) as error:
+        if not cost.measures:
+            raise
+        kept = "No measurement is kept; name a file with --cache or --out."
+        if cache is not None:
+            kept = f"All measurements are kept in {cache}; repeat the command to continue."
+        raise type(error)(f"{error} {kept}".strip()) from error
     shown = [evaluations[name] for name in dict.fromkeys(agent)]
     console = output()
     print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))

@@ -27,6 +27,8 @@ from shard_gym.text import counted, format_ms
 QUIET = 0.3
 """Load average for each CPU above which the machine is not idle."""
 
+MAX_FAILURES_SHOWN = 5
+
 WIDE = 0.2
 """Spread of the rounds, as a share of the cost, above which a warning is printed."""
 
@@ -49,7 +51,8 @@ def race(
 
     Every round measures each task with each entry, in random order.
 
-    The same command continues a race that was stopped. Needs FBGEMM.
+    The same command continues a race that was stopped. A placement that cannot be measured, twice, is noted, and its
+    task costs its penalty in this race; to try it again, race into another folder. Needs FBGEMM.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
@@ -194,6 +197,11 @@ def print_race(race: Race) -> None:
             str(each.failures) if each.failures else NONE,
         )
     print_table(console, table)
+    for failed in race.unmeasured[:MAX_FAILURES_SHOWN]:
+        task = race.suite[failed.task].name
+        console.print(sentence(f"\n{failed.entry} failed on {task}, charged with its penalty: {failed.reason}", "red"))
+    if len(race.unmeasured) > MAX_FAILURES_SHOWN:
+        console.print(sentence(f"and {len(race.unmeasured) - MAX_FAILURES_SHOWN} more.", "red"))
     costs = race.costs_ms()
     placed = costs[costs[:, :, 0] < race.penalties_ms]  # (n, R)
     if race.num_rounds < 2 or not len(placed):

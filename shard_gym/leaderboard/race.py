@@ -43,17 +43,34 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Unmeasured:
+    """A placement that could not be measured, twice. It is not measured again, and its task costs its penalty.
+
+    Attributes:
+        round: the round in which that was found.
+        task: the task's number in the suite.
+        entry: the entry's name.
+        reason: why.
+    """
+
+    round: int
+    task: int
+    entry: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Result:
     """An entry's result in a race.
 
     Attributes:
         entry: its name.
-        mean_ms: mean over the tasks of the median over the rounds; a task without a placement costs its penalty.
+        mean_ms: mean over the tasks of the median over the rounds; a task that failed costs its penalty.
         interval_ms: its 95% interval, over tasks.
         ratio: mean cost divided by that of the cheapest entry.
         ratio_interval: its 95% interval; paired, so it is narrower than the intervals of the means.
         beats_next: share of the tasks and rounds in which it costs less than the next entry; None for the last.
-        failures: tasks without a placement.
+        failures: tasks without a placement, or whose placement could not be measured.
     """
 
     entry: str
@@ -76,7 +93,8 @@ class Race:
         settings: how it measured, by name of the setting.
         placements: of each entry.
         measurements: in the order in which they were made.
-        penalties_ms: (N,) ms of a task without a placement.
+        penalties_ms: (N,) ms of a task that failed.
+        unmeasured: placements that could not be measured, in the order in which that was found.
     """
 
     suite: TaskSuite
@@ -86,19 +104,24 @@ class Race:
     placements: Placements
     measurements: tuple[Measured, ...]
     penalties_ms: FloatArray
+    unmeasured: tuple[Unmeasured, ...] = ()
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that are complete."""
-        placed = sum(each is not None for own in self.placements.values() for each in own)
-        return len(self.measurements) // placed if placed else 0
+        """Rounds that are complete; others are not kept."""
+        return len({each.round for each in self.measurements})
 
     def costs_ms(self) -> FloatArray:
-        """(E, N, R) ms of each entry, task and complete round: the sum over the phases of the slowest median."""
+        """(E, N, R) ms of each entry, task and complete round: the sum over the phases of the slowest median.
+
+        A task that failed costs its penalty in all rounds.
+        """
         names = list(self.placements)
         costs = np.repeat(np.tile(self.penalties_ms, (len(names), 1))[..., None], self.num_rounds, axis=2)
         for each in self.measurements:
             costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
+        for failed in self.unmeasured:
+            costs[names.index(failed.entry), failed.task] = self.penalties_ms[failed.task]
         return costs
 
     def results(self) -> list[Result]:
@@ -123,7 +146,8 @@ class Race:
                     float(means[place] / means[0]),
                     percentile_interval(sampled[place] / sampled[0]),
                     beats,
-                    sum(each is None for each in self.placements[name]),
+                    sum(each is None for each in self.placements[name])
+                    + sum(each.entry == name for each in self.unmeasured),
                 )
             )
         return results

@@ -2,14 +2,14 @@
 
 race.json        the suite, the machine, how it measures, the entries with their placements, and the results
 rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase; its
-                 metadata has a digest of what was raced
+                 metadata has a digest of what was raced, and what could not be measured
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
-from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
-from shard_gym.leaderboard.race import Measured, Placements, Race
+from shard_gym.io.files import parse_json, read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import check_placement, placement_to_json
 from shard_gym.tasks import TaskSuite
@@ -27,6 +27,9 @@ SCHEMA = 1
 
 DIGEST = "race"
 """Key of the digest in the metadata of the rounds."""
+
+UNMEASURED = "unmeasured"
+"""Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
 
 
 def write_race(folder: Path, race: Race) -> None:
@@ -49,13 +52,13 @@ def continued_race(folder: Path, race: Race) -> Race:
         InvalidOptionError: they are of a race with other placements or settings, or on another machine.
         DamagedFileError: they are damaged.
     """
-    measurements, digest = _from_parquet(read_bytes(folder / ROUNDS), folder / RACE)
+    measurements, unmeasured, digest = _from_parquet(read_bytes(folder / ROUNDS), folder / RACE)
     if digest != _digest(race):
         raise InvalidOptionError(
             f"{folder} holds a race of other placements, with other settings or on another machine. Name another "
             "folder."
         )
-    found = replace(race, measurements=measurements)
+    found = replace(race, measurements=measurements, unmeasured=unmeasured)
     _check_measurements(found, folder / RACE)
     return found
 
@@ -90,10 +93,9 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
         if penalties.shape != (len(suite),) or not (np.isfinite(penalties) & (penalties > 0)).all():
             raise ValueError(f"penalties_ms must be {len(suite)} numbers above 0")
         settings = dict(record["settings"])
-        measurements, digest = _from_parquet(rounds, path)
-        race = Race(
-            suite, str(record["hardware"]), str(record["cost_model"]), settings, placements, measurements, penalties
-        )
+        measurements, unmeasured, digest = _from_parquet(rounds, path)
+        hardware, cost_model = str(record["hardware"]), str(record["cost_model"])
+        race = Race(suite, hardware, cost_model, settings, placements, measurements, penalties, unmeasured)
         _check_measurements(race, path)
         expected = _record(race, sha256_of(rounds))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
@@ -145,7 +147,12 @@ def _record(race: Race, rounds_sha256: str) -> dict[str, Any]:
             {**asdict(each), "interval_ms": list(each.interval_ms), "ratio_interval": list(each.ratio_interval)}
             for each in race.results()
         ],
+        **_unmeasured_to_json(race),
     }
+
+
+def _unmeasured_to_json(race: Race) -> dict[str, Any]:
+    return {UNMEASURED: [asdict(each) for each in race.unmeasured]} if race.unmeasured else {}
 
 
 def _task_names(suite: TaskSuite) -> list[str]:
@@ -169,7 +176,8 @@ def _to_parquet(race: Race) -> bytes:
         "num_devices": [each.phases_ms.shape[1] for each in measurements],
         "phases_ms": [each.phases_ms.ravel() for each in measurements],
     }
-    return write_table(columns, _schema().with_metadata({DIGEST: _digest(race)}))
+    unmeasured = {key: json.dumps(value) for key, value in _unmeasured_to_json(race).items()}
+    return write_table(columns, _schema().with_metadata({DIGEST: _digest(race), **unmeasured}))
 
 
 def _schema() -> Any:
@@ -180,8 +188,8 @@ def _schema() -> Any:
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str]:
-    """The measurements, and the digest of what was raced."""
+def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], tuple[Unmeasured, ...], str]:
+    """The measurements, what could not be measured, and the digest of what was raced."""
     table = read_table(content, _schema(), str(path.parent / ROUNDS))
     measurements = tuple(
         Measured(
@@ -193,19 +201,34 @@ def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], str
         )
         for row in table.to_pylist()
     )
-    return measurements, (table.schema.metadata or {}).get(DIGEST.encode(), b"").decode()
+    metadata, rounds = table.schema.metadata or {}, f"The rounds of {path}"
+    unmeasured = parse_json(metadata.get(UNMEASURED.encode(), b"[]"), rounds)
+    return measurements, _unmeasured_from_json(unmeasured, rounds), metadata.get(DIGEST.encode(), b"").decode()
+
+
+def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
+    types = {field.name: int if field.type == "int" else str for field in fields(Unmeasured)}
+    if not isinstance(record, list) or not all(
+        isinstance(each, dict) and {key: type(value) for key, value in each.items()} == types for each in record
+    ):
+        raise DamagedFileError(f"{source} do not say what could not be measured.")
+    return tuple(Unmeasured(**each) for each in record)
 
 
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
     devices = [task.num_devices for task in race.suite]
-    wanted = {
-        (number, task, name)
-        for number in range(race.num_rounds)
+    rounds = {
+        (task, name): race.num_rounds
         for name, own in race.placements.items()
         for task, placement in enumerate(own)
         if placement is not None
     }
+    for failed in race.unmeasured:  # it was measured until then
+        if not 0 <= failed.round < rounds.get((failed.task, failed.entry), 0):
+            raise DamagedFileError(f"The rounds of {path} name a placement that was not raced: {short_repr(failed)}.")
+        rounds[failed.task, failed.entry] = failed.round
+    wanted = {(number, task, name) for (task, name), measured in rounds.items() for number in range(measured)}
     found = [(each.round, each.task, each.entry) for each in race.measurements]
     if len(found) != len(wanted) or set(found) != wanted:
         odd = sorted(wanted.symmetric_difference(found), key=str) or found

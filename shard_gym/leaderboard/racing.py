@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models.base import tried_twice
+from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
+from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.data.parquet import require_arrow
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import require_writable
-from shard_gym.leaderboard.race import Measured, Placements, Race
+from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
 from shard_gym.leaderboard.race_files import continued_race, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import check_placement
@@ -40,7 +41,8 @@ def run_race(
 ) -> Race:
     """Measure all placements in turn, and write the race to `folder` after every round.
 
-    A race that is there already is continued: its rounds are not measured again.
+    A race that is there already is continued: its rounds are not measured again. A placement that cannot be measured,
+    twice, is noted with the reason; its task costs its penalty, and it is not measured again.
 
     Args:
         folder: of the race.
@@ -51,9 +53,11 @@ def run_race(
         progress: called after every measurement.
 
     Raises:
-        InvalidOptionError: fewer than two entries; or the folder holds a race of other entries, tasks or settings.
+        InvalidOptionError: fewer than two entries; or the folder holds a race of other entries, tasks or settings,
+            or another program races into it.
         InvalidPlacementError: a placement is not valid.
-        MeasurementError: a placement could not be measured, twice; finished rounds are kept.
+        MeasurementError: all placements of a round, or `MAX_FAILURES` in a row, could not be measured; finished rounds
+            are kept, and failures in the last one are not noted.
         UnwritablePathError: the folder cannot be written to.
         MissingExtraError: pyarrow is not installed.
     """
@@ -76,23 +80,49 @@ def run_race(
     layouts = sorted({model.layout_of(task.num_devices) for task in suite})
     settings = {**model.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
     race = Race(suite, model.hardware, model.fingerprint, settings, checked, (), penalties)
-    if (folder / ROUNDS).exists():
-        race = continued_race(folder, race)
-    total = rounds * sum(each is not None for own in checked.values() for each in own)
-    measurements = list(race.measurements)
-    progress(len(measurements), total)
-    for number in range(race.num_rounds, rounds):
-        rng = np.random.default_rng([number])
-        for task_number, task in enumerate(suite):
-            for name in rng.permutation(list(checked)).tolist():
-                placement = checked[name][task_number]
-                if placement is None:
-                    continue
-                load = load_average()
-                measured = tried_twice(partial(model.measure_again, placement, task.tables, task.topology))
-                ms = measured.iterations_ms.round(DECIMALS)
-                measurements.append(Measured(number, task_number, name, load, ms))
-                progress(len(measurements), total)
-        race = replace(race, measurements=tuple(measurements))
-        write_race(folder, race)
+    with exclusive_access(folder):
+        if (folder / ROUNDS).exists():
+            race = continued_race(folder, race)
+        done, left = len(race.measurements), max(rounds - race.num_rounds, 0)
+        total = done + left * len(_to_measure(race, 0))
+        progress(done, total)
+        for number in range(race.num_rounds, rounds):
+            race = _with_round(race, number, model, lambda measured: progress(measured, total))
+            write_race(folder, race)
     return race
+
+
+def _to_measure(race: Race, number: int) -> list[tuple[int, str]]:
+    """The task and the entry of each measurement of a round: task by task, the entries in random order."""
+    rng = np.random.default_rng([number])
+    left_out = {(each.task, each.entry) for each in race.unmeasured}
+    pairs = [
+        (task, name) for task in range(len(race.suite)) for name in rng.permutation(list(race.placements)).tolist()
+    ]
+    return [
+        (task, name) for task, name in pairs if race.placements[name][task] is not None and (task, name) not in left_out
+    ]
+
+
+def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Callable[[int], None]) -> Race:
+    """`race` with one more round; `progress` is called with the number of measurements.
+
+    Raises:
+        MeasurementError: see `run_race`.
+    """
+    measurements, unmeasured = list(race.measurements), list(race.unmeasured)
+    pairs = _to_measure(race, number)
+    failures = FailuresInARow(len(pairs))
+    for task_number, name in pairs:
+        task, load = race.suite[task_number], load_average()
+        measure = partial(model.measure_again, race.placements[name][task_number], task.tables, task.topology)
+        try:
+            ms = tried_twice(measure).iterations_ms.round(DECIMALS)
+        except MeasurementError as error:
+            failures.add(error)
+            unmeasured.append(Unmeasured(number, task_number, name, " ".join(str(error).split())))
+            continue
+        failures.end()
+        measurements.append(Measured(number, task_number, name, load, ms))
+        progress(len(measurements))
+    return replace(race, measurements=tuple(measurements), unmeasured=tuple(unmeasured))

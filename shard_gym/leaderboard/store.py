@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from shard_gym.cost_models.data.folder import LOCK
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 
 ENTRY, PLACEMENTS = ENTRY_FILES = "entry.toml", "placements.json"
@@ -202,7 +203,7 @@ def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> 
     findings = [
         Finding(folder.file(path.name), f"The folder holds {', '.join(required)} and nothing else; remove it.")
         for path in sorted(folder.path.iterdir())
-        if path.name not in required
+        if path.name not in required and path.name != LOCK
     ]
     contents = {}
     for file in required:

@@ -22,6 +22,9 @@ class Machine(MeasuredCostModel):
     jobs: list[tuple[float, ...]] = []  # noqa: RUF012 - shared on purpose: the command makes the models
     stop: Any = staticmethod(lambda count: None)
 
+    def layout_of(self, num_devices: int) -> str:
+        return "parallel"  # on a machine with one CPU, too
+
     def _measure(self, jobs: Any, devices: Any) -> Any:
         error = self.stop(len(self.jobs))
         if error is not None:

@@ -17,19 +17,7 @@ from shard_gym.text import format_ms
 pytest.importorskip("torch")
 
 SUITE = "cpu-20x2"
-TRAIN = (
-    "train",
-    "--agent",
-    "dreamshard",
-    "--suite",
-    SUITE,
-    "--cost-model",
-    "measured",
-    "--layout",
-    "parallel",
-    "--iterations",
-    3,
-)
+TRAIN = ("train", "--agent", "dreamshard", "--suite", SUITE, "--cost-model", "measured", "--iterations", 3)
 OPTIONS = ("--option", "iterations=3", "--option", "measurements=4", "--option", "cost_updates=5")
 
 
@@ -51,7 +39,7 @@ def test_a_run_that_was_stopped_measures_nothing_twice(run, machine, tmp_path: P
     if isinstance(error, KeyboardInterrupt):
         outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut")
         assert outcome.code == 130
-        assert "--cost-model measured --layout parallel --iterations 3" in outcome.err.replace("\n", " ")
+        assert "--cost-model measured --iterations 3" in outcome.err.replace("\n", " ")
     else:
         with pytest.raises(OSError, match="killed"):
             run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut")
@@ -68,6 +56,61 @@ def test_measurements_that_fail_are_told(run, machine, tmp_path: Path) -> None:
     outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path)
     assert outcome.code == 0, outcome.err
     assert "13 measurements, 1 failure" in outcome.out
+
+
+EVALUATE = ("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--cost-model", "measured", "--iterations", 3)
+
+
+def test_an_evaluation_keeps_its_measurements_beside_its_results(run, machine, tmp_path: Path) -> None:
+    first = run(*EVALUATE, "--out", tmp_path / "new" / "dims.json")
+    assert first.code == 0, first.err
+    measured = len(machine.jobs)
+    assert (tmp_path / "new" / "dims.measurements.sqlite").exists()
+    assert run(*EVALUATE, "--out", tmp_path / "new" / "dims.json").code == 0
+    assert len(machine.jobs) == measured
+    assert run(*EVALUATE, "--out", tmp_path / "dims.json", "--cache", tmp_path / "mine.sqlite").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dims.json", "mine.sqlite", "new"]
+
+
+def test_a_task_that_cannot_be_measured_fails_alone(run, machine, tmp_path: Path) -> None:
+    """The third of the second agent."""
+    tasks = len(load_suite(SUITE))
+    failing = iter([None] * (tasks + 2) + [WorkerDiedError("The worker of device 1 died.")] * 2)
+    machine.stop = staticmethod(lambda count: next(failing, None))
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json", columns=100)
+    assert outcome.code == 0, outcome.err
+    assert "dim-greedy failed on 1 of 20 tasks, each charged with its penalty:" in outcome.out
+    assert f"{SUITE}/test/2: The worker of device 1 died." in " ".join(outcome.out.split())
+    results = json.loads((tmp_path / "dims.json").read_text())["tasks"]
+    assert [each["valid"] for each in results] == [number != 2 for number in range(tasks)]
+    assert results[2]["placement"] is not None  # a race may try it
+    assert results[2]["cost_ms"] > 10 * results[1]["cost_ms"]
+
+
+def test_an_evaluation_on_a_machine_that_fails_says_what_is_kept(run, machine, tmp_path: Path) -> None:
+    machine.stop = staticmethod(lambda count: WorkerDiedError("A worker died.") if count == 8 else None)
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json")
+    kept = f"All measurements are kept in {tmp_path / 'dims.measurements.sqlite'}; repeat the command"
+    assert outcome.code == 2
+    assert f"A worker died. {kept}" in " ".join(outcome.err.split())
+    machine.stop = staticmethod(lambda count: KeyboardInterrupt() if count == 12 else None)
+    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json")
+    assert outcome.code == 130
+    assert kept in " ".join(outcome.err.split())
+    machine.stop = staticmethod(lambda count: None)
+    assert run(*EVALUATE, "--out", tmp_path / "dims.json").code == 0
+    assert len(machine.jobs) == 40
+    machine.stop = staticmethod(lambda count: WorkerDiedError("A worker died."))
+    assert "No measurement is kept" in run(*EVALUATE).err
+
+
+def test_a_placement_that_cannot_be_measured_fails_in_the_race(run, machine, tmp_path: Path) -> None:
+    failing = iter([None] + [WorkerDiedError("The worker of device 1 died.")] * 2)
+    machine.stop = staticmethod(lambda count: next(failing, None))
+    entries = ("--entry", "random", "--entry", "lookup-greedy")
+    outcome = run("race", "--suite", SUITE, "--tasks", 2, "--rounds", 2, *entries, "--out", tmp_path, columns=100)
+    assert outcome.code == 0, outcome.err
+    assert f"failed on {SUITE}/test/0, charged with its penalty: The worker of device 1 died." in outcome.out
 
 
 def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> None:

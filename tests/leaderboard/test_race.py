@@ -13,6 +13,8 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.attempts import MAX_FAILURES
+from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import (
     DamagedFileError,
@@ -51,6 +53,9 @@ class Machine(MeasuredCostModel):
         phases = ANALYTICAL.estimate(placement, tables, topology).phases_ms * self.slow(self.count)
         ms = phases * rng.lognormal(0, self.noise, (ITERATIONS, *phases.shape))
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
+
+    def layout_of(self, num_devices: int) -> str:
+        return "parallel"
 
 
 class OneCpu(Machine):
@@ -160,6 +165,110 @@ def test_a_race_that_was_stopped_measures_finished_rounds_once(
     assert race.num_rounds == 3
     assert run_race(tmp_path, suite, placements, machine, rounds=2).num_rounds == 3
     assert machine.count == per_round  # it was over
+
+
+class Fails(Machine):
+    """Cannot measure the placements that `fails` names by task number and placement."""
+
+    def __init__(self, suite: TaskSuite, fails: Callable[[int, list[int]], bool]) -> None:
+        super().__init__()
+        self.tasks, self.fails, self.refused = {id(task.tables): n for n, task in enumerate(suite)}, fails, 0
+
+    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+        if self.fails(self.tasks[id(tables)], placement.tolist()):
+            self.refused += 1
+            raise MeasurementError("The worker of device 1\ndied.")
+        return super()._measured(placement, tables, topology, again=again)
+
+
+def test_a_placement_that_cannot_be_measured_costs_its_penalty_and_the_race_goes_on(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    bad = placements["local-search"][2].tolist()
+    machine = Fails(suite, lambda task, placement: task == 2 and placement == bad)
+    race = run_race(tmp_path, suite, placements, machine, rounds=2)
+    assert machine.refused == 2  # in the first round, twice
+    assert [(each.round, each.task, each.entry) for each in race.unmeasured] == [(0, 2, "local-search")]
+    assert race.unmeasured[0].reason == "The worker of device 1 died."
+    assert len(race.measurements) == 2 * (len(suite) * 3 - 1)
+    costs, names = race.costs_ms(), list(race.placements)
+    assert costs[names.index("local-search"), 2].tolist() == [race.penalties_ms[2]] * 2
+    assert {each.entry: each.failures for each in race.results()} == {
+        "local-search": 1,
+        "lookup-greedy": 0,
+        "random": 0,
+    }
+    again = load_race(tmp_path, suite)
+    assert (again.results(), again.unmeasured) == (race.results(), race.unmeasured)
+    more = run_race(tmp_path, suite, placements, Machine(), rounds=4)  # it is not measured again, even where it could
+    assert (more.num_rounds, more.unmeasured) == (4, race.unmeasured)
+    assert len(more.measurements) == 4 * (len(suite) * 3 - 1)
+
+
+def test_a_placement_that_fails_in_a_later_round_loses_its_measurements_of_earlier_ones(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    run_race(tmp_path, suite, placements, Machine(), rounds=2)
+    bad = placements["random"][5].tolist()
+    failing = Fails(suite, lambda task, placement: placement == bad)
+    race = run_race(tmp_path, suite, placements, failing, rounds=3)
+    assert [(each.round, each.task, each.entry) for each in race.unmeasured] == [(2, 5, "random")]
+    assert race.costs_ms()[list(race.placements).index("random"), 5].tolist() == [race.penalties_ms[5]] * 3
+    assert load_race(tmp_path, suite).results() == race.results()
+
+
+def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
+    suite: TaskSuite, placements: Any, tmp_path: Path
+) -> None:
+    run_race(tmp_path, suite, placements, Machine(), rounds=1)
+    before = (tmp_path / RACE).read_bytes()
+    machine = Fails(suite, lambda task, placement: task > 0)
+    with pytest.raises(MeasurementError):
+        run_race(tmp_path, suite, placements, machine, rounds=2)
+    assert machine.refused == 2 * MAX_FAILURES
+    assert (tmp_path / RACE).read_bytes() == before
+    one = TaskSuite(suite.name, suite.tasks[:1], suite.split)
+    with pytest.raises(MeasurementError):
+        run_race(
+            tmp_path / "one", one, {name: own[:1] for name, own in placements.items()}, Fails(one, lambda *_: True)
+        )
+    assert not (tmp_path / "one" / RACE).exists()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda failed: failed.update(round=3),
+        lambda failed: failed.update(round=-1),
+        lambda failed: failed.update(round=True),
+        lambda failed: failed.update(task=6),
+        lambda failed: failed.update(entry="other"),
+        lambda failed: failed.update(reason=None),
+        lambda failed: failed.pop("reason"),
+        lambda failed: failed.update(more=1),
+    ],
+)
+def test_edited_failures_are_refused(
+    suite: TaskSuite, placements: Any, tmp_path: Path, edit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = placements["random"][0].tolist()
+    race = run_race(tmp_path, suite, placements, Fails(suite, lambda task, placement: placement == bad), rounds=3)
+    record = module._unmeasured_to_json(race)
+    edit(record[module.UNMEASURED][0])
+    monkeypatch.setattr(module, "_unmeasured_to_json", lambda race: record)
+    rounds = module._to_parquet(race)
+    (tmp_path / ROUNDS).write_bytes(rounds)
+    (tmp_path / RACE).write_text(json.dumps(module._record(race, sha256_of(rounds))))
+    with pytest.raises(DamagedFileError, match=r"what could not be measured|that was not raced"):
+        load_race(tmp_path, suite)
+
+
+def test_one_program_at_a_time_races_into_a_folder(raced: Path, suite: TaskSuite, placements: Any) -> None:
+    machine = Machine()
+    with exclusive_access(raced), pytest.raises(InvalidOptionError, match="Another program is adding to"):
+        run_race(raced, suite, placements, machine, rounds=4)
+    assert machine.count == 0
+    assert run_race(raced, suite, placements, machine, rounds=4).num_rounds == 4
 
 
 def test_what_was_written_is_read_back(raced: Path, suite: TaskSuite) -> None:

@@ -26,7 +26,6 @@ from shard_gym.errors import (
     InvalidTablesError,
     MeasurementError,
     UnknownNameError,
-    UnwritablePathError,
 )
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
@@ -157,7 +156,7 @@ def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -
 def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
     with pytest.raises(DeviceMemoryError, match=r"needs .* of which .* device 1 \(19 tables, .* only 0.00 MiB"):
         MeasuredCostModel("cpu", **QUICK).estimate(np.minimum(np.arange(20), 1), tables, TOPOLOGY)
 
@@ -212,7 +211,7 @@ def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
         first = model._session
         assert first is not None
         # As if the first workers held all of the memory.
-        monkeypatch.setattr(memory, "available_bytes", lambda: 0 if first.pids else 2**40)
+        monkeypatch.setattr(memory, "available_memory", lambda: 0 if first.pids else 2**40)
         assert model.estimate(1 - np.arange(20) % 2, tables.select(range(19, -1, -1)), TOPOLOGY).seconds > 0
 
 
@@ -249,14 +248,6 @@ def test_a_packed_file_of_lookups_is_refused_at_once(tmp_path: Path) -> None:
         MeasuredCostModel("cpu", recorded=tmp_path / "lookups.pt.gz")
     with pytest.raises(DamagedFileError, match="cannot be read"):
         MeasuredCostModel("cpu", recorded=tmp_path / "nothing.pt")
-
-
-def test_files_that_are_no_cache_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no database, but longer than the header of one is: " * 10)
-    with pytest.raises(DamagedFileError, match="is no measurement cache"):
-        MeasuredCostModel("cpu", cache=tmp_path / "notes.txt")
-    with pytest.raises(UnwritablePathError, match="cannot be opened"):
-        MeasuredCostModel("cpu", cache=tmp_path / "nowhere" / "cache.sqlite")
 
 
 def test_a_copy_by_pickle_measures_by_itself(measured: MeasuredCostModel, tables: Tables) -> None:

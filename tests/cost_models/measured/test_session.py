@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -118,6 +119,37 @@ def test_a_worker_that_reads_no_commands_is_noticed(session: Session) -> None:
     os.kill(session.pids[0], signal.SIGSTOP)
     with pytest.raises(MeasurementTimeoutError, match="device 0"):
         session.ask([("measure", {"more_than_a_socket_buffers": "x" * 10_000_000})], SUBJECTS)
+
+
+def test_every_worker_gets_cpus_of_its_own(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPUs that no machine has; what is asked of the system is noted instead."""
+    given: dict[int, list[int]] = {}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {100_001, 100_002, 100_003, 100_004})
+    monkeypatch.setattr(os, "sched_setaffinity", given.__setitem__)
+    session._threads = 2
+    assert works(session)
+    assert given == {session.pids[0]: [100_001, 100_002], session.pids[1]: [100_003, 100_004]}
+    session.close()
+    session._threads = 3  # too many
+    given.clear()
+    assert works(session)
+    assert not given
+
+
+def test_a_program_with_many_open_files_measures(session: Session) -> None:
+    """`select` knows 1,024 of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2_048:
+        pytest.skip("the system allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert opened[-1] > 1_024
+        assert works(session)
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_reported_errors_are_raised_and_the_next_measurement_works(session: Session) -> None:
