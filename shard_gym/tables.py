@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
+from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
+from shard_gym.text import counted, format_bytes
 
 FEATURE_NAMES: tuple[str, ...] = (
     "embedding_dim",
@@ -31,6 +33,9 @@ tables have equal features everywhere and a task of equal tables yields no NaN."
 WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
 OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 """State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
+
+MAX_ROWS_SHOWN = 20
+"""Tables that a notebook shows."""
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
@@ -192,6 +197,30 @@ class Tables:
 
     def __repr__(self) -> str:
         return f"Tables({len(self)} tables, {self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
+
+    def _repr_html_(self) -> str:
+        shown = min(len(self), MAX_ROWS_SHOWN)
+        rows = [
+            [
+                self.names[table],
+                f"{self.num_embeddings[table]:,}",
+                str(self.embedding_dim[table]),
+                f"{self.pooling_factor[table]:.3g}",
+                f"{self.distinct_rows[table]:,.0f}",
+                format_bytes(self.memory_bytes[table]),
+            ]
+            for table in range(shown)
+        ]
+        if shown < len(self):
+            rows.append([f"and {len(self) - shown:,} more", *[""] * 5])
+        workload = self.workload
+        facts = {
+            "memory": format_bytes(self.memory_bytes.sum()),
+            "batch": f"{workload.batch_size:,} samples, {self.lookups_per_batch.sum():,.0f} lookups",
+            "training": f"{workload.weight_dtype}, {workload.optimizer}",
+        }
+        header = ("table", "rows", "dim", "pooling factor", "distinct rows of a batch", "memory")
+        return card(counted(len(self), "table"), facts, header, rows)
 
     @property
     def lookups_per_batch(self) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,10 +20,11 @@ from shard_gym.errors import (
     wrong_kind,
 )
 from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.io.html import card
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.pools import Pool
 from shard_gym.tables import MAX_DIM, Tables
-from shard_gym.text import format_bytes
+from shard_gym.text import format_bytes, format_range
 from shard_gym.topology import Topology
 
 MIB = 2**20
@@ -86,6 +88,9 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {self.num_tables} tables, {self.num_devices} devices)"
+
+    def _repr_html_(self) -> str:
+        return f"<h4>{escape(self.name)}</h4>{self.topology._repr_html_()}{self.tables._repr_html_()}"
 
 
 @runtime_checkable
@@ -190,6 +195,17 @@ class TaskSuite:
 
     def __repr__(self) -> str:
         return f"TaskSuite({self.name!r}, {self.split!r}, {len(self)} tasks)"
+
+    def _repr_html_(self) -> str:
+        tables = sorted({task.num_tables for task in self})
+        devices = sorted({task.num_devices for task in self})
+        facts = {
+            "tasks": f"{len(self):,} ({self.split})",
+            "tables in a task": format_range(tables[0], tables[-1]),
+            "devices": format_range(devices[0], devices[-1]),
+            "device": ", ".join(sorted({task.topology.device.name for task in self})),
+        }
+        return card(self.name, {"about": self.description, **facts} if self.description else facts)
 
 
 def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
