@@ -13,6 +13,7 @@ from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
+from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.text import counted, format_bytes
 
 FEATURE_NAMES: tuple[str, ...] = (
@@ -134,13 +135,14 @@ class Tables:
         object.__setattr__(self, "names", _names(self.names, count))
         if _as_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
-        for name, (dtype, low, high) in _LIMITS.items():
-            shape = (count, NUM_BINS) if name.endswith("histogram") else (count,)
-            self._convert(name, dtype, shape, low, high)
+        for name in _LIMITS:
+            self._convert(name)
         self._check_consistency()
 
-    def _convert(self, name: str, dtype: type[Any], shape: tuple[int, ...], low: float, high: float) -> None:
+    def _convert(self, name: str) -> None:
         """Replace one array by a checked, read-only copy of its dtype."""
+        dtype, low, high = _LIMITS[name]
+        shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
         given = _as_array(name, getattr(self, name))
         try:
             if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
@@ -191,6 +193,86 @@ class Tables:
         if bad.any():
             index = int(np.argmax(bad))
             raise InvalidTablesError(f"Table {index} ({self.names[index]}) {reason(index)}.")
+
+    @classmethod
+    def from_popularity(
+        cls,
+        *,
+        num_embeddings: ArrayLike,
+        embedding_dim: ArrayLike,
+        pooling_factor: ArrayLike,
+        popularity: RowPopularity,
+        workload: Workload,
+        **optional: Any,
+    ) -> Tables:
+        """Tables whose lookup statistics are those expected under a row popularity, rounded as pool files store them.
+
+        Args:
+            num_embeddings, embedding_dim, pooling_factor, workload: as for `Tables`.
+            popularity: of the rows of each table.
+            optional: num_features and names, as for `Tables`.
+
+        Raises:
+            InvalidTablesError: an array has a wrong shape or holds an impossible value.
+        """
+        none, no_shares = np.zeros(np.shape(num_embeddings)), np.zeros((*np.shape(num_embeddings), NUM_BINS))
+        sizes = cls(
+            num_embeddings=num_embeddings,  # type: ignore[arg-type]
+            embedding_dim=embedding_dim,  # type: ignore[arg-type]
+            pooling_factor=none,
+            distinct_rows=none,
+            reuse_histogram=no_shares,
+            access_histogram=no_shares,
+            workload=workload,
+            **optional,
+        )
+        object.__setattr__(sizes, "pooling_factor", pooling_factor)
+        sizes._convert("pooling_factor")
+        if len(popularity) != len(sizes):
+            raise InvalidTablesError(f"There are {len(sizes)} tables, but row popularities of {len(popularity)}.")
+        rows, lookups = sizes.num_embeddings.astype(np.float64), sizes.lookups_per_batch
+        exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
+        return replace(sizes, **rounded_statistics(exact, rows, lookups)._asdict())
+
+    @classmethod
+    def from_zipf(
+        cls,
+        num_embeddings: ArrayLike,
+        embedding_dim: ArrayLike,
+        pooling_factor: ArrayLike,
+        exponent: ArrayLike,
+        workload: Workload,
+        **optional: Any,
+    ) -> Tables:
+        """Tables whose lookups follow Zipf's law: row k = 1, 2, ... of a table is read with probability ~ k^-exponent.
+
+        For who has no recorded lookups. An exponent of 0 is uniform; about 1 is usual for users and items.
+
+        Args:
+            num_embeddings: (T,) rows.
+            embedding_dim: (T,) columns, multiples of 4; or one number for all tables.
+            pooling_factor: (T,) mean lookups of a sample; or one number for all tables.
+            exponent: (T,) at least 0; or one number for all tables.
+            workload: batch size, weight dtype and optimizer.
+            optional: num_features and names, as for `Tables`.
+
+        Raises:
+            InvalidTablesError: an array has a wrong shape or holds an impossible value.
+        """
+        shape = np.shape(num_embeddings)
+
+        def each(values: ArrayLike) -> ArrayLike:
+            return np.full(shape, values) if np.ndim(values) == 0 else values
+
+        exponents = np.asarray(each(exponent))
+        return cls.from_popularity(
+            num_embeddings=num_embeddings,
+            embedding_dim=each(embedding_dim),
+            pooling_factor=each(pooling_factor),
+            popularity=RowPopularity(np.zeros(exponents.shape), exponents),
+            workload=workload,
+            **optional,
+        )
 
     def __len__(self) -> int:
         return len(self.num_embeddings)

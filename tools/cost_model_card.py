@@ -21,7 +21,6 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import read_json, write_atomically
 from shard_gym.io.markdown import table, with_block
 from shard_gym.pools import RowPopularity, load_pool
-from shard_gym.pools.reuse import expected_tables
 from shard_gym.tables import Tables, Workload, split_columns
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
@@ -141,7 +140,7 @@ def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
         rows = np.array([n // spec["criteo_divided_by"] if n in divided else n for n in CRITEO_ROWS])
     else:
         rows = np.full(spec["num_tables"], spec["num_embeddings"])
-    return expected_tables(
+    return Tables.from_popularity(
         num_embeddings=rows,
         embedding_dim=np.full(len(rows), spec["embedding_dim"]),
         pooling_factor=np.full(len(rows), float(spec["pooling_factor"])),

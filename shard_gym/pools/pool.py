@@ -23,7 +23,7 @@ from shard_gym.io.files import (
     write_atomically,
     write_json,
 )
-from shard_gym.pools.reuse import RowPopularity
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 SCHEMA = "shard-gym-pool/1"
