@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,10 @@ class CostModel(ABC):
     def fingerprint(self) -> str:
         """Identifies the model and its constants; models with equal fingerprints compute equal costs."""
         return f"{self.name}-v{self.version}"
+
+    def fingerprint_for(self, num_devices: Collection[int]) -> str:
+        """The fingerprint for tasks with so many devices; of a model whose way depends on them, that of this way."""
+        return self.fingerprint
 
     @abstractmethod
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -77,13 +77,13 @@ class CountedEstimates(CostModel):
     Attributes:
         model: the wrapped model, which computes all costs.
         queries: number of placements whose cost was estimated.
-        on_estimate: called after every estimate, to show progress.
+        on_estimate: called with every estimate, or with None after one that failed, to show progress.
     """
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
         self.queries = 0
-        self.on_estimate: Callable[[], None] = lambda: None
+        self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version = model.name, model.version
 
     @property
@@ -91,13 +91,19 @@ class CountedEstimates(CostModel):
         """See the wrapped model."""
         return self.model.fingerprint
 
+    def fingerprint_for(self, num_devices: Collection[int]) -> str:
+        """See the wrapped model."""
+        return self.model.fingerprint_for(num_devices)
+
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
         """See the wrapped model; counts one evaluation."""
         self.queries += 1
+        estimate: CostEstimate | None = None
         try:
-            return self.model.estimate(placement, tables, topology)
+            estimate = self.model.estimate(placement, tables, topology)
         finally:
-            self.on_estimate()
+            self.on_estimate(estimate)
+        return estimate
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """See the wrapped model."""

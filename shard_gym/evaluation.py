@@ -197,7 +197,7 @@ def evaluate(
         sha256=tasks.sha256,
         split=tasks.split,
         agent=_name_of(agent),
-        cost_model=model.fingerprint,
+        cost_model=model.fingerprint_for({task.num_devices for task in tasks}),
         mean_cost_ms=float(costs.mean()),
         interval_ms=bootstrap_interval(costs),
         failures=sum(not result.valid for result in results),

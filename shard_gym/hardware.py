@@ -140,8 +140,13 @@ _H100 = _device(
 
 _H200 = _device(
     "H200-SXM-141GB",
-    **_HOPPER,
-    memory_bytes=(141 * _GIB, "[spec] 141 GB"),
+    **{
+        **_HOPPER,
+        # The gpu suites name this profile: other numbers would change the estimated costs of their version.
+        "l2_bytes": (50 * _MIB, "[spec] 50 MB; a device reported 60 MB, which a new version of the gpu suites may use"),
+        "clock_ghz": (1.755, f"{_HOPPER['clock_ghz'][1]}; a device ran at 1.98"),
+    },
+    memory_bytes=(int(140.4 * _GIB), "[measured] 140.4 GiB, as a device reported; the data sheet says 141 GB"),
     dram_gb_per_s=(4300.0, "[assumed] 0.895 of the 4800 GB/s of the data sheet"),
     ramp_bytes=(26e6, _HOPPER_RAMP),
 )

@@ -69,6 +69,24 @@ def test_tables_of_a_pool_get_the_statistics_of_its_law(batch_size: int) -> None
     np.testing.assert_array_equal(tables.num_embeddings, pool.tables.num_embeddings)
 
 
+@pytest.mark.parametrize(
+    ("steps", "drift"), [([4_096, 2_048], 0.01), ([8_192, 512], 0.01), ([32_768, 16_384, 8_192, 4_096, 2_048], 0.02)]
+)
+@pytest.mark.parametrize("pool", ["dlrm-2021", "dlrm-2022"])
+def test_smaller_batches_step_by_step_drift_little(pool: str, steps: list[int], drift: float) -> None:
+    direct = load_pool(pool).tables.at_batch_size(steps[-1])
+    restated = load_pool(pool).tables
+    for batch_size in steps:
+        restated = restated.at_batch_size(batch_size)
+    assert restated.workload == direct.workload
+    read = direct.distinct_rows > 0
+    np.testing.assert_allclose(restated.distinct_rows[read], direct.distinct_rows[read], rtol=drift)
+    for name in ("reuse_histogram", "access_histogram"):
+        off = np.abs(getattr(restated, name) - getattr(direct, name)).sum(axis=1) / 2
+        assert np.median(off) < drift
+        assert off.max() < 10 * drift  # of a few tables, whose rows are read about as often as the edge of a bin
+
+
 @pytest.mark.parametrize("table", [0, 17, 300, 555])
 def test_drawn_batches_have_these_statistics(table: int) -> None:
     tables = load_pool("dlrm-2021").tables

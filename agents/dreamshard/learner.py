@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
@@ -33,6 +36,7 @@ from shard_gym.cost_models.neural.training import (
 )
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.io.files import read_bytes, sha256_of
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
 from shard_gym.tables import Tables
@@ -59,7 +63,7 @@ class DreamShardLearner(Learner):
         name: of the agent.
         preset: "dream-search" or "paper".
         data: folder of measurements (`shard-gym collect`) to learn from in place of new ones; their training part is
-            used. Nothing is measured then.
+            used. Nothing is measured then. A warning says if they are of other devices than the tasks have.
         changes: options of the preset that differ from its defaults.
 
     Raises:
@@ -98,6 +102,9 @@ class DreamShardLearner(Learner):
         if data:
             measurements = _measurements_for(suite, data)
             self._given, self._pools = measurements.first.part("train"), measurements.index.sampling["pools"]
+            index = read_bytes(Path(data) / INDEX)  # it has the checksums of all files
+            self.sources = {"data_hardware": measurements.index.hardware, "data_sha256": sha256_of(index)}
+            _warn_of_other_devices(suite, self._given, data, measurements.index.hardware)
             self.planned_queries = 0
 
     @property
@@ -213,6 +220,21 @@ class DreamShardLearner(Learner):
         """See `Learner`."""
         surrogate = self._network(as_arrays(self._cost_weights))
         return DreamShardAgent(self.name, surrogate, self.options, self._policy_weights(), self.seed)
+
+
+def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:
+    """Warn where the tasks have devices of another kind or number than those that were measured."""
+    found, wanted = (
+        {f"{topology.num_devices} x {topology.device.name}" for topology in topologies}
+        for topologies in (data.topologies, [task.topology for task in suite])
+    )
+    if not wanted <= found:
+        warnings.warn(
+            f"The measurements in {folder} are of {' and '.join(sorted(found))} (measured on {hardware}), but the "
+            f"tasks of {suite.name!r} have {' and '.join(sorted(wanted))}. What is learnt may not hold for them; race "
+            "the agent on the hardware that it is meant for.",
+            stacklevel=3,
+        )
 
 
 def _measurements_for(suite: TaskSuite, folder: str) -> Measurements:

@@ -51,7 +51,9 @@ class Learner(ABC):
         iterations: the number of iterations.
         iteration: how many of them are done.
         planned_queries: evaluations of the true cost in all iterations together; None if that is not known before.
-        failures: placements that could not be measured since training began or was resumed.
+        costed: placements whose true cost `true_cost` returned.
+        failures: placements for which it could not be measured.
+        sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
         more_options: names of options that the constructor takes beside its keyword arguments.
     """
 
@@ -65,8 +67,8 @@ class Learner(ABC):
         self.cost_model = counted(cost_model)
         self.seed = checked_seed(seed)
         self.iteration = 0
-        self.failures = 0
-        self._costed = 0
+        self.costed = self.failures = 0
+        self.sources: dict[str, Any] = {}
 
     @property
     def true_cost_queries(self) -> int:
@@ -86,10 +88,10 @@ class Learner(ABC):
             estimate = tried_twice(lambda: self.cost_model.estimate(placement, tables, topology))
         except MeasurementError:
             self.failures += 1
-            if self.failures > self._costed:
+            if self.failures > self.costed:
                 raise
             return None
-        self._costed += 1
+        self.costed += 1
         return estimate
 
     def rng(self, purpose: int = 0) -> np.random.Generator:

@@ -95,6 +95,7 @@ class TrainingRun:
         arrays, about = load_arrays(self.folder / TRAINING, "training")
         try:
             iteration, queries = int(about["iteration"]), int(about["true_cost_queries"])
+            failures, costed = int(about.get("failures", 0)), int(about.get("costed", 0))
             self.seconds = float(about["seconds"])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidCheckpointError(
@@ -106,6 +107,7 @@ class TrainingRun:
             raise InvalidCheckpointError(f"{self.folder / TRAINING} is not a state of this run. {error}") from error
         self.learner.iteration = iteration
         self.learner.cost_model.queries = queries
+        self.learner.failures, self.learner.costed = failures, costed
 
     def run(self, on_report: OnReport | None = None) -> Agent:
         """Do all remaining iterations and return the agent.
@@ -151,6 +153,8 @@ class TrainingRun:
         progress = {
             "iteration": learner.iteration,
             "true_cost_queries": learner.true_cost_queries,
+            "costed": learner.costed,
+            "failures": learner.failures,
             "seconds": self.seconds,
         }
         about = {"agent": learner.name, **learner.about(), "trained": {**self._config, **progress}}
@@ -167,7 +171,8 @@ def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
         "suite": learner.suite.name,
         "split": learner.suite.split,
         "suite_sha256": learner.suite.sha256,
-        "cost_model": learner.cost_model.fingerprint,
+        "cost_model": learner.cost_model.fingerprint_for({task.num_devices for task in learner.suite}),
+        **learner.sources,
         "seed": learner.seed,
         "options": dict(options),
         "version": shard_gym.__version__,

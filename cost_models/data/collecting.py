@@ -85,7 +85,8 @@ def collect(
     measurement fails with an error of this project is noted with the reason and not tried again.
 
     Args:
-        make_model: makes the cost model. A model may cache what it measured, so repeated measurements use another one.
+        make_model: makes the cost model. If it has a method `measure_again`, that measures what is measured a second
+            time; a model whose `estimate` caches must have it.
         folder: see `data.folder`; made if it is missing.
         sampler: gives the placements.
         budget_s: seconds after which no further measurement begins; None for no limit.
@@ -111,27 +112,24 @@ def collect(
         if value is not None:
             checked_count(name, value)
     sampler.sample(0)  # loads the tables, which is not part of the time
-    models = [make_model()]
+    model = make_model()
     begin = clock()
     try:
         with exclusive_access(folder):
-            writer = _Writer(Path(folder), sampler, models[0], part_size)
+            writer = _Writer(Path(folder), sampler, model, part_size)
             try:
                 for id in measurement_schedule(count, repeat_every):
                     if writer.has(id):
                         continue
                     if budget_s is not None and clock() - begin >= budget_s:
                         break
-                    if id.repeat == len(models):
-                        models.append(make_model())
-                    writer.measure(id, models[id.repeat])
+                    writer.measure(id)
                     if on_progress:
                         on_progress(writer.progress(clock() - begin))
             finally:
                 writer.write()
     finally:
-        for model in models:
-            getattr(model, "close", lambda: None)()
+        getattr(model, "close", lambda: None)()
     return writer.progress(clock() - begin)
 
 
@@ -159,7 +157,10 @@ class _Writer:
     """Measures, adds the results to a folder part by part, and knows what the folder has."""
 
     def __init__(self, folder: Path, sampler: PlacementSampler, model: CostModel, part_size: int) -> None:
-        self._folder, self._sampler, self._source, self._part_size = folder, sampler, model.fingerprint, part_size
+        self._folder, self._sampler, self._part_size = folder, sampler, part_size
+        # One model measures first and again, because two would share a GPU's memory.
+        self._measure = model.estimate, getattr(model, "measure_again", model.estimate)
+        self._source = model.fingerprint
         hardware = str(getattr(model, "hardware", model.name))
         index = begin_folder(folder, MeasurementIndex(self._source, hardware, sampler.workload, sampler.to_json()))
         self._measured: set[MeasurementId] = set()
@@ -176,7 +177,7 @@ class _Writer:
         """Whether `id` is done; a placement whose first measurement failed is not measured again either."""
         return id in self._measured or id in self._reasons or MeasurementId(id.number, 0) in self._reasons
 
-    def measure(self, id: MeasurementId, model: CostModel) -> None:
+    def measure(self, id: MeasurementId) -> None:
         """Measure a placement; a full part is written.
 
         Raises:
@@ -185,7 +186,7 @@ class _Writer:
         """
         sampled = self._sampler.sample(id.number)
         try:
-            estimate = model.estimate(sampled.placement, sampled.tables, sampled.topology)
+            estimate = self._measure[id.repeat](sampled.placement, sampled.tables, sampled.topology)
         except ShardGymError as error:
             self._fail(id, str(error))
             return
@@ -223,6 +224,8 @@ class _Writer:
                 number=np.array([id.number for id, _, _ in results], np.int64),
                 repeat=np.array([id.repeat for id, _, _ in results], np.int64),
                 spread=np.array([getattr(estimate, "spread", np.nan) for _, _, estimate in results], np.float64),
+                clock_ghz=np.array([getattr(estimate, "clock_ghz", np.nan) for _, _, estimate in results], np.float64),
+                late=np.array([getattr(estimate, "late", 0) for _, _, estimate in results], np.int64),
             )
             append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
         if failed:

@@ -152,7 +152,7 @@ def exclusive_access(folder: str | Path) -> Iterator[None]:
     try:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError as error:
-        raise missing_extra("filelock", "torch", "Collecting measured costs") from error
+        raise missing_extra("filelock", "torch", "Writing measured costs") from error
     folder = Path(folder)
     lock = FileLock(folder / LOCK)
     try:

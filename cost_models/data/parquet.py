@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class MeasurementInfo:
         number: (P,) int64, number of the sampled placement.
         repeat: (P,) int64, 0 for its first measurement, 1 for its second.
         spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown.
+        clock_ghz: (P,) float64, lowest SM clock of the GPUs; NaN on a CPU, and where it is unknown.
+        late: (P,) int64, iterations on a GPU whose times contain time of the host.
 
     Raises:
         InvalidOptionError: a number is negative.
@@ -42,10 +45,12 @@ class MeasurementInfo:
     number: IntArray
     repeat: IntArray
     spread: FloatArray
+    clock_ghz: FloatArray
+    late: IntArray
 
     def __post_init__(self) -> None:
-        if (self.number < 0).any() or (self.repeat < 0).any() or (self.spread < 0).any():
-            raise InvalidOptionError("No number, repeat or spread of a measurement may be negative.")
+        if any((getattr(self, name) < 0).any() for name in _INFO):
+            raise InvalidOptionError(f"None of {', '.join(_INFO)} of a measurement may be negative.")
 
     def __len__(self) -> int:
         return len(self.number)
@@ -57,6 +62,9 @@ class MeasurementInfo:
 
 
 _INFO = tuple(field.name for field in fields(MeasurementInfo))
+
+_ADDED = {"placements": {"clock_ghz": np.nan, "late": 0}, "tables": {}}
+"""Columns that older files lack, and what they would hold."""
 
 
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
@@ -111,6 +119,7 @@ def _schema(kind: str) -> Any:
         types = {
             **{"topology": whole, "num_devices": whole, "tables": arrow.list_(whole), "devices": arrow.list_(whole)},
             **{"phases_ms": arrow.list_(real), "cost_ms": real, "number": whole, "repeat": whole, "spread": real},
+            **{"clock_ghz": real, "late": whole},
         }
     else:
         types = {
@@ -131,8 +140,14 @@ def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
     return content
 
 
-def read_table(content: bytes, schema: Any, name: str) -> Any:
+def read_table(content: bytes, schema: Any, name: str, added: Mapping[str, float] = MappingProxyType({})) -> Any:
     """The pyarrow table in a Parquet file, which messages call `name`.
+
+    Args:
+        content: of the file.
+        schema: its columns.
+        name: what messages call it.
+        added: the last columns, which the file may lack, and what they hold then.
 
     Raises:
         DamagedFileError: it is no Parquet file, or has other columns than `schema`.
@@ -142,6 +157,10 @@ def read_table(content: bytes, schema: Any, name: str) -> Any:
         table = arrow.parquet.read_table(arrow.BufferReader(content))
     except (OSError, arrow.ArrowException) as error:
         raise DamagedFileError(f"{name} is damaged, or no Parquet file: {error}.") from error
+    for column, value in added.items():
+        if column not in table.column_names:
+            field = schema.field(column)
+            table = table.append_column(field, arrow.array([value] * len(table), field.type))
     if not table.schema.equals(schema):
         raise DamagedFileError(f"{name} has other columns than {', '.join(schema.names)}.")
     return table
@@ -153,7 +172,7 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
     """The columns of a file, each as one array."""
-    table = read_table(content, _schema(kind), f"The file of {kind}")
+    table = read_table(content, _schema(kind), f"The file of {kind}", _ADDED[kind])
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 

@@ -6,6 +6,7 @@ whoever's programs take them. They leave no file, and a name is free again when 
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -17,12 +18,19 @@ from shard_gym.text import counted
 
 
 class _Claim:
-    """A CPU that no other program has while this object lives; OSError if one has it."""
+    """A CPU that no other program has while this object lives; OSError if one has it.
+
+    A system that does not allow such names lets everybody have every CPU.
+    """
 
     def __init__(self, cpu: int) -> None:
         link = socket.socket(socket.AF_UNIX)
         self._close = weakref.finalize(self, link.close)
-        link.bind(f"\0shard-gym-measures-on-cpu-{cpu}")
+        try:
+            link.bind(f"\0shard-gym-measures-on-cpu-{cpu}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
 
 
 _claims: weakref.WeakValueDictionary[tuple[int, int], _Claim] = weakref.WeakValueDictionary()
@@ -53,7 +61,8 @@ class CpuShare:
         self._claims: list[_Claim] = []
         if sys.platform != "linux":
             return
-        usable, claimed = sorted(os.sched_getaffinity(0)), []
+        usable = sorted(os.sched_getaffinity(0))
+        claimed: list[int] = []
         wanted = min(threads, len(usable))
         for cpu in usable:
             with suppress(OSError):

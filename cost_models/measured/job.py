@@ -26,7 +26,7 @@ class Repeats:
 
     Attributes:
         iterations: timed iterations; the median counts.
-        warmup: iterations before them, not timed.
+        warmup: iterations before them, not timed; on a GPU at least as many, see `clock.GpuClock`.
         batches: different batches of lookups, used one after the other. With a single batch its rows stay in the
             caches, and bandwidth comes out up to 1.6 times too high on small working sets (NVIDIA/TileGym, pull
             request 118).
@@ -65,6 +65,22 @@ class Job:
             tables = Tables(**{**tables, "workload": Workload(**tables["workload"]), "names": tuple(tables["names"])})
         values = {"tables": tables, "widths": tuple(record["widths"]), "repeats": Repeats(**record["repeats"])}
         return Job(**{**record, **values})
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a worker answers to a job that it measured.
+
+    Attributes:
+        ms: (iterations, 4) ms of the phases of each timed iteration: forward, all-to-all, all-to-all of the gradients,
+            backward; 0 for a phase without work.
+        clock_ghz: SM clock of a GPU, median over the timed iterations; None for a CPU.
+        late: iterations on a GPU whose phases contain time of the host, see `clock.GpuClock`; 0 is what should be.
+    """
+
+    ms: list[list[float]]
+    clock_ghz: float | None = None
+    late: int = 0
 
 
 def to_line(message: Command | Answer) -> bytes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
-from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_width
+from shard_gym.cost_models.measured.job import Command, Job, Repeats, Timing, output_width
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
 from shard_gym.cost_models.measured.session import Session
@@ -41,6 +43,11 @@ PENALTY_MARGIN = 10.0
 
 IQR = (25.0, 75.0)
 
+LATE = (
+    "The program could not stay ahead of the GPU in some iterations, so their times contain the time of Python; "
+    "Measurement.late counts them. Other programs may use the CPUs, or FBGEMM waits for the GPU within an iteration."
+)
+
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
@@ -52,11 +59,15 @@ class Measurement(CostEstimate):
         iterations_ms: (n, D, 4) float64, each device's time in each phase of each of n iterations.
         spread: interquartile range of the iterations' costs, as a share of their median.
         seconds: wall-clock time of the measurement; 0 if it comes from the cache.
+        clock_ghz: lowest SM clock of the GPUs while they measured; NaN on a CPU, and if all comes from the cache.
+        late: iterations on a GPU whose times contain time of the host, see `clock.GpuClock`.
     """
 
     iterations_ms: FloatArray
     spread: float
     seconds: float
+    clock_ghz: float = math.nan
+    late: int = 0
 
     @property
     def interval_ms(self) -> tuple[float, float]:
@@ -68,8 +79,9 @@ class Measurement(CostEstimate):
 
     @property
     def details(self) -> dict[str, float]:
-        """See `CostEstimate`."""
-        return {"spread": self.spread, "seconds": self.seconds}
+        """See `CostEstimate`; `clock_ghz` and `late` are there if a GPU measured."""
+        of_gpu = {} if math.isnan(self.clock_ghz) else {"clock_ghz": self.clock_ghz, "late": self.late}
+        return {"spread": self.spread, "seconds": self.seconds, **of_gpu}
 
 
 class MeasuredCostModel(CostModel):
@@ -89,7 +101,7 @@ class MeasuredCostModel(CostModel):
         batch_size: samples of all devices together; None for that of the tables' workload. A smaller one measures the
             tables that `Tables.at_batch_size` makes.
         iterations: timed iterations; their median counts.
-        warmup: iterations before them.
+        warmup: iterations before them; on a GPU at least as many, until its clock is up.
         batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
         seed: of the lookups.
         weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.
@@ -155,6 +167,7 @@ class MeasuredCostModel(CostModel):
         self.analytical = AnalyticalCostModel()
         self._cache = MeasurementCache(cache)
         self._session: Session | None = None
+        self._timings: list[Timing] = []  # what workers answered about the placement that is measured
 
     @property
     def hardware(self) -> str:
@@ -173,8 +186,21 @@ class MeasuredCostModel(CostModel):
 
     @property
     def fingerprint(self) -> str:
-        """Model, layout, and a hash of the hardware, the versions and the settings."""
-        return f"{super().fingerprint}-{self.layout}-{_digest([self.machine.fingerprint, self.settings])}"
+        """Model, layout as it was asked for, and a hash of the hardware, the versions and the settings."""
+        return self._fingerprint(self.settings)
+
+    def fingerprint_for(self, num_devices: Collection[int]) -> str:
+        """The fingerprint with the layouts that `auto` is for tasks with so many devices; see `layout_of`."""
+        return self._fingerprint(self.settings_for(num_devices))
+
+    def settings_for(self, num_devices: Collection[int]) -> dict[str, Any]:
+        """The settings with the layout of tasks with so many devices, or a list of layouts; see `layout_of`."""
+        layouts = sorted(set(map(self.layout_of, num_devices)))
+        return {**self.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
+
+    def _fingerprint(self, settings: Mapping[str, Any]) -> str:
+        layouts = settings["layout"] if isinstance(settings["layout"], str) else "+".join(settings["layout"])
+        return f"{super().fingerprint}-{layouts}-{_digest([self.machine.fingerprint, settings])}"
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
@@ -208,6 +234,7 @@ class MeasuredCostModel(CostModel):
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
         new = [d for d, part in enumerate(parts) if part is not None and (again or self._cache.get(keys[d]) is None)]
+        self._timings = []
         if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
@@ -229,7 +256,7 @@ class MeasuredCostModel(CostModel):
         for device, part in enumerate(parts):
             if part is not None:
                 ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
-        return _summary(ms, time.perf_counter() - begin if new else 0.0)
+        return _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
 
     def close(self) -> None:
         """End the workers."""
@@ -289,8 +316,9 @@ class MeasuredCostModel(CostModel):
                 session.close()  # frees the tables of the last measurement
                 require_memory(jobs, subjects, new_workers=session.size)
         commands: list[Command] = [("measure", {"job": job}) for job in jobs]
-        ms = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
-        return np.array(ms).swapaxes(0, 1)
+        answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
+        self._timings += [Timing(**answer) for answer in answers]
+        return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
         """A session of at least `count` workers."""
@@ -303,12 +331,23 @@ class MeasuredCostModel(CostModel):
         return self._session
 
 
-def _summary(ms: FloatArray, seconds: float) -> Measurement:
-    """The measurement of (iterations, D, 4) ms."""
+def _summary(ms: FloatArray, seconds: float, timings: Sequence[Timing]) -> Measurement:
+    """The measurement of (iterations, D, 4) ms; `timings` are what workers answered about it now."""
     phases = np.median(ms, axis=0)
     costs = ms.max(axis=1).sum(axis=1)
     low, high = np.percentile(costs, IQR)
-    return Measurement(phases, float(phases.max(axis=0).sum()), ms, float((high - low) / np.median(costs)), seconds)
+    late = sum(timing.late for timing in timings)
+    if late:
+        warnings.warn(LATE, stacklevel=2)
+    return Measurement(
+        phases,
+        float(phases.max(axis=0).sum()),
+        iterations_ms=ms,
+        spread=float((high - low) / np.median(costs)),
+        seconds=seconds,
+        clock_ghz=min((timing.clock_ghz for timing in timings if timing.clock_ghz is not None), default=math.nan),
+        late=late,
+    )
 
 
 def _subject(device: int, part: Tables | None) -> str:

@@ -1,12 +1,11 @@
-"""The embedding part of a training iteration on one device: FBGEMM's fused operator, the all-to-alls, and their times.
+"""The embedding part of a training iteration on one device: FBGEMM's fused operator and the all-to-alls.
 
 Needs torch and fbgemm_gpu.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shard_gym.cost_models.measured.clock import Phase
 from shard_gym.tables import Tables
 
 FIRST_WEIGHT = 0.01
@@ -64,9 +64,9 @@ class FusedTables:
         """The (rows, dim) weights of each table; changing them changes the tables."""
         return [weight.detach() for weight in self._module.split_embedding_weights()]
 
-    def batch(self, indices: NDArray[Any], offsets: NDArray[Any]) -> Batch:
+    def batch(self, indices: NDArray[Any] | Tensor, offsets: NDArray[Any]) -> Batch:
         """A batch of lookups in FBGEMM's layout (see `streams.fused_batch`), moved to the device."""
-        return torch.from_numpy(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
+        return torch.as_tensor(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
 
     def forward(self, batch: Batch) -> Tensor:
         """(B, sum of dim * features) float32, pooled outputs of every sample."""
@@ -75,7 +75,7 @@ class FusedTables:
 
 
 class Iteration:
-    """Forward, all-to-all, all-to-all of the gradients, backward with the fused optimizer, each of them timed.
+    """Forward, all-to-all, all-to-all of the gradients, backward with the fused optimizer.
 
     The all-to-all sends pooled outputs to the devices that own the samples; as equal a share of the batch as possible
     belongs to each, the first devices have one more. The loss is 0.5 times the sum of the squared outputs, so the
@@ -100,9 +100,8 @@ class Iteration:
         batch_size: int,
     ) -> None:
         self.fused = fused
-        self._device, self._group = device, group
+        self._group = group
         self._outputs = torch.empty(0, device=device)  # of a device without tables, which exchanges nothing
-        self._gradients = torch.empty(0, device=device)
         if group is not None:
             samples = [batch_size // len(widths) + (k < batch_size % len(widths)) for k in range(len(widths))]
             self._sent = [count * widths[rank] for count in samples]
@@ -115,45 +114,59 @@ class Iteration:
         """Outputs on this device after the all-to-all, flat: of its own samples, from device after device."""
         return self._outputs.detach().flatten() if self._group is None else self._arrived
 
-    def run(self, batch: Batch | None) -> list[float]:
-        """Ms of each of the four phases, 0 for a phase without work; `batch` is None without tables."""
-        phases = (partial(self._forward, batch), self._send_outputs, self._send_gradients, self._backward)
-        return [self._timed(phase) for phase in phases]
+    def phases(self, batch: Batch | None) -> tuple[Phase | None, ...]:
+        """What executes the four phases on `batch`, which is None without tables; None for a phase without work."""
+        exchanges = self._group is not None
+        return (
+            None if batch is None else partial(self._forward, batch),
+            self._send_outputs if exchanges else None,
+            self._send_gradients if exchanges else None,
+            None if batch is None else self._backward,
+        )
 
-    def _timed(self, phase: Callable[[], None]) -> float:
-        """Ms on this device: by CUDA events around the kernels on a GPU, by the monotonic clock on a CPU.
+    def run(self, batch: Batch | None) -> None:
+        """Execute the four phases on `batch`, which is None without tables."""
+        for phase in self.phases(batch):
+            if phase is not None:
+                phase()
 
-        All devices wait until all are ready, so that no phase includes waiting for another one.
-        """
-        if self._group is not None:
-            dist.barrier(self._group)
-        if self._device.type == "cpu":
-            begin = time.perf_counter()
-            phase()
-            return 1000.0 * (time.perf_counter() - begin)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        phase()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    def _forward(self, batch: Batch | None) -> None:
-        if self.fused is not None and batch is not None:
-            self._outputs = self.fused.forward(batch)
+    def _forward(self, batch: Batch) -> None:
+        assert self.fused is not None
+        self._outputs = self.fused.forward(batch)
 
     def _send_outputs(self) -> None:
-        if self._group is not None:
-            sent = self._outputs.detach().view(-1)
-            dist.all_to_all_single(self._arrived, sent, self._received, self._sent, group=self._group)
+        sent = self._outputs.detach().view(-1)
+        dist.all_to_all_single(self._arrived, sent, self._received, self._sent, group=self._group)
 
     def _send_gradients(self) -> None:
-        if self._group is None:
-            self._gradients = self._outputs.detach()
-        else:
-            dist.all_to_all_single(self._returned, self._arrived, self._sent, self._received, group=self._group)
-            self._gradients = self._returned.view(self._outputs.shape)
+        dist.all_to_all_single(self._returned, self._arrived, self._sent, self._received, group=self._group)
 
     def _backward(self) -> None:
-        if self.fused is not None:
-            self._outputs.backward(self._gradients)  # type: ignore[no-untyped-call]
+        gradients = self._outputs.detach() if self._group is None else self._returned.view(self._outputs.shape)
+        self._outputs.backward(gradients)  # type: ignore[no-untyped-call]
+
+
+class GroupPeers:
+    """The devices of a group, for a `clock.Clock`.
+
+    Args:
+        group: of the devices.
+        device: this one.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._group, self._device = group, device
+        self._flag = torch.zeros(1, device=device)
+
+    def align(self) -> None:
+        """See `clock.Peers`. GPUs wait for each other in their streams, so their hosts can be ahead of them."""
+        if self._device.type == "cpu":
+            dist.barrier(self._group)
+        else:  # no GPU completes it before all have begun it
+            dist.all_reduce(self._flag, dist.ReduceOp.MAX, self._group)
+
+    def any(self, flag: bool) -> bool:
+        """See `clock.Peers`."""
+        self._flag.fill_(flag)
+        dist.all_reduce(self._flag, dist.ReduceOp.MAX, self._group)
+        return bool(self._flag.item())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from threading import Lock
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables import Tables
@@ -26,12 +29,12 @@ class Lookups:
     """The lookups of some samples in one table.
 
     Attributes:
-        indices: (n,) int64, the rows read, bag after bag.
+        indices: (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor.
         lengths: (num_features, count) int64, lookups of each bag. The bags of `indices` have the same order: feature
             by feature, and sample by sample within a feature.
     """
 
-    indices: Ints
+    indices: Array
     lengths: Ints
 
 
@@ -47,8 +50,12 @@ LookupSource = Callable[[Tables, int, int], IndexStream]
 """Gives the stream of one of some tables: tables, its number, and a seed."""
 
 
-def fused_batch(streams: Sequence[IndexStream], number: int, batch_size: int) -> tuple[Ints, Ints]:
-    """Batch `number` of all tables of one fused operator: the samples number * batch_size and following.
+def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, Ints]:
+    """The lookups of the same samples in all tables of one fused operator.
+
+    Args:
+        parts: of the tables, in their order.
+        arrays: of the kind of their indices.
 
     Returns:
         indices: (n,) int64, feature by feature: the tables in their order, each with its features.
@@ -56,10 +63,8 @@ def fused_batch(streams: Sequence[IndexStream], number: int, batch_size: int) ->
             n. This is the input of FBGEMM's table-batched embeddings (pytorch/FBGEMM, fbgemm_gpu,
             split_table_batched_embeddings_ops_training.py, `forward`).
     """
-    parts = [stream.lookups(number * batch_size, batch_size) for stream in streams]
-    indices = np.concatenate([np.empty(0, np.int64), *(part.indices for part in parts)])
-    ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths.ravel() for part in parts)]))
-    return indices, ends
+    indices = arrays.concatenate([part.indices for part in parts])
+    return indices, np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths.ravel() for part in parts)]))
 
 
 def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int, int]]:
@@ -95,18 +100,21 @@ class HistogramStream:
     of one table read the same rows, and not on the weights' dtype or the optimizer. It is the same in every process and
     with every version of NumPy, because only raw random bits are used.
 
-    Memory and time are proportional to the lookups of the epochs touched; the last epoch is kept.
+    Memory and time are proportional to the lookups of the epochs touched; the last epoch is kept. Several threads may
+    ask for lookups at the same time.
 
     Args:
         tables: the tables.
         table: which of them.
         seed: any integer; another one gives other rows and another order.
+        arrays: what draws; the lookups are the same.
 
     Raises:
         InvalidTablesError: the table has more than `MAX_LOOKUPS` lookups in a batch.
     """
 
-    def __init__(self, tables: Tables, table: int, seed: int) -> None:
+    def __init__(self, tables: Tables, table: int, seed: int, arrays: Arrays = NUMPY) -> None:
+        self._arrays = arrays
         self._batch_size = int(tables.workload.batch_size)
         self._rows = int(tables.num_embeddings[table])
         lookups = round(float(tables.lookups_per_batch[table]))
@@ -117,19 +125,22 @@ class HistogramStream:
             )
         distinct = min(max(round(float(tables.distinct_rows[table])), 1), self._rows, lookups)
         counts = row_counts(lookups, distinct, tables.reuse_histogram[table], tables.access_histogram[table])
-        self._hot_counts = counts[counts > 1]
-        self._num_cold = distinct - len(self._hot_counts)
+        hot_counts = counts[counts > 1]
+        self._lookups, self._num_hot, self._num_cold = lookups, len(hot_counts), distinct - len(hot_counts)
+        self._hot_counts = arrays.moved(hot_counts)
         self._key = stream_key(tables, table, seed)
-        self._permuted = RowPermutation(self._rows, self._bits().random_raw(RowPermutation.ROUNDS))
-        self._hot_rows = self._permuted(np.arange(len(self._hot_counts)))
+        self._permuted = RowPermutation(self._rows, self._bits().random_raw(RowPermutation.ROUNDS), arrays)
+        self._hot_rows = self._permuted(arrays.arange(0, self._num_hot))
+        self._cold: dict[int, Array] = {}  # of epochs that were not made yet
+        self._lock = Lock()
         features = np.arange(tables.num_features[table] + 1)
         self._feature_starts = features * lookups // features[-1]
-        self._kept: tuple[int, NDArray[np.integer[Any]]] | None = None
+        self._kept: tuple[int, Array] | None = None
 
     def lookups(self, start: int, count: int) -> Lookups:
         """See `IndexStream`."""
         starts = self._feature_starts[:, None]
-        reads: list[list[NDArray[Any]]] = [[] for _ in starts[1:]]
+        reads: list[list[Array]] = [[] for _ in starts[1:]]
         lengths = [np.empty((len(reads), 0), np.int64)]
         for number, first, last in split_by_period(start, count, self._batch_size):
             epoch = self._epoch(number)
@@ -137,37 +148,52 @@ class HistogramStream:
             lengths.append(np.diff(ends, axis=1))
             for feature, (begin, end) in enumerate(zip(ends[:, 0], ends[:, -1], strict=True)):
                 reads[feature].append(epoch[begin:end])
-        parts = [np.empty(0, np.int64), *(part for feature in reads for part in feature)]
-        return Lookups(np.concatenate(parts, dtype=np.int64), np.concatenate(lengths, axis=1))
+        parts = [part for feature in reads for part in feature]
+        return Lookups(self._arrays.concatenate(parts), np.concatenate(lengths, axis=1))
 
-    def _epoch(self, number: int) -> NDArray[np.integer[Any]]:
+    def _epoch(self, number: int) -> Array:
         """The rows of all lookups of an epoch, feature by feature."""
-        if self._kept is None or self._kept[0] != number:
-            self._kept = None  # frees the old epoch before the new one needs memory
-            self._kept = (number, self._make_epoch(number))
-        return self._kept[1]
+        kept = self._kept
+        if kept is None or kept[0] != number:
+            kept = self._kept = None  # frees the old epoch before the new one needs memory
+            kept = self._kept = (number, self._make_epoch(number))
+        return kept[1]
 
-    def _make_epoch(self, number: int) -> NDArray[np.integer[Any]]:
-        rows = np.concatenate([self._hot_rows, self._cold_rows(number)])
-        rows = rows.astype(np.int32) if self._rows <= 2**31 else rows
-        hot = np.repeat(np.arange(len(self._hot_rows)), self._hot_counts)
-        positions = np.concatenate([hot, np.arange(len(self._hot_rows), len(rows))]).view(np.uint64)
-        # Sorting keys of random high bits and positions in the low bits shuffles the positions.
-        width = np.uint64(len(rows).bit_length())
-        keys = self._bits(number).random_raw(len(positions))
-        keys >>= width
-        keys <<= width
+    def _make_epoch(self, number: int) -> Array:
+        arrays, num_rows = self._arrays, self._num_hot + self._num_cold
+        rows = arrays.narrow(arrays.concatenate([self._hot_rows, self._cold_rows(number)]), self._rows)
+        hot = arrays.repeat(arrays.arange(0, self._num_hot), self._hot_counts, self._lookups - self._num_cold)
+        positions = arrays.concatenate([hot, arrays.arange(self._num_hot, num_rows)])
+        # Sorting keys of random high bits and positions in the low bits shuffles the positions. The order is that of
+        # unsigned keys; signed ones have it when their first bit is flipped.
+        low_bits = (1 << num_rows.bit_length()) - 1
+        keys = arrays.moved(self._bits(number).random_raw(self._lookups))
+        keys ^= FIRST_BIT
+        keys &= ~low_bits
         keys |= positions
-        keys.sort()
-        keys &= (np.uint64(1) << width) - np.uint64(1)
-        return rows.take(keys.view(np.int64))
+        keys = arrays.sorted(keys)
+        keys &= low_bits
+        return rows.take(keys)
 
-    def _cold_rows(self, number: int) -> Ints:
+    def _cold_rows(self, number: int) -> Array:
         """(num_cold,) the rows read once in an epoch: the next ones of those that are not hot, cyclically."""
-        hot = len(self._hot_rows)
-        others = max(self._rows - hot, 1)
-        first = number * self._num_cold % others
-        return self._permuted(hot + (first + np.arange(self._num_cold)) % others)
+        with self._lock:
+            if number not in self._cold:
+                begin = number - number % self._arrays.epochs
+                epochs = range(begin, begin + self._arrays.epochs)
+                rows = self._permuted(self._arrays.concatenate([self._cold_numbers(epoch) for epoch in epochs]))
+                size = self._num_cold
+                self._cold = {epoch: rows[k * size : (k + 1) * size] for k, epoch in enumerate(epochs)}
+            return self._cold.pop(number)
+
+    def _cold_numbers(self, epoch: int) -> Array:
+        """(num_cold,) the numbers that are permuted to the rows read once in an epoch."""
+        others = max(self._rows - self._num_hot, 1)
+        first = epoch * self._num_cold % others
+        numbers = self._arrays.arange(first, first + self._num_cold)
+        numbers %= others
+        numbers += self._num_hot
+        return numbers
 
     def _bits(self, *purpose: int) -> np.random.PCG64:
         """Random bits for an epoch, or for what all epochs share."""
@@ -194,41 +220,53 @@ class RowPermutation:
     Args:
         rows: rows of the table, at most 2**40.
         keys: (ROUNDS,) uint64.
+        arrays: what permutes.
     """
 
     ROUNDS = 4
-    _CHUNK = 2**15  # numbers permuted at once, so that they stay in the cache
 
-    def __init__(self, rows: int, keys: NDArray[np.uint64]) -> None:
+    def __init__(self, rows: int, keys: NDArray[np.uint64], arrays: Arrays = NUMPY) -> None:
         bits = (rows - 1).bit_length()
-        self._rows, self._keys = rows, keys
-        self._shift = np.uint64((bits + 1) // 2)
-        self._masks = [np.uint64(2 ** (bits // 2) - 1), np.uint64(2 ** ((bits + 1) // 2) - 1)]  # upper and lower half
+        self._rows, self._keys, self._arrays = rows, keys.view(np.int64).tolist(), arrays
+        self._shift = (bits + 1) // 2
+        self._masks = [2 ** (bits // 2) - 1, 2 ** ((bits + 1) // 2) - 1]  # upper and lower half
 
-    def __call__(self, numbers: Ints) -> Ints:
-        """(n,) int64, the rows that replace `numbers`, (n,) int64 from 0 to rows - 1."""
-        rows = numbers.astype(np.uint64)
-        for start in range(0, len(rows), self._CHUNK):
-            part = self._feistel(rows[start : start + self._CHUNK])
-            while (outside := np.flatnonzero(part >= self._rows)).size:
+    def __call__(self, numbers: Array) -> Array:
+        """(n,) int64, the rows that replace `numbers`, (n,) int64 from 0 to rows - 1, in their memory."""
+        for start in range(0, len(numbers), self._arrays.chunk):
+            part = self._feistel(numbers[start : start + self._arrays.chunk])
+            while len(outside := self._arrays.flatnonzero(part >= self._rows)):
                 part[outside] = self._feistel(part[outside])
-            rows[start : start + self._CHUNK] = part
-        return rows.view(np.int64)
+            numbers[start : start + self._arrays.chunk] = part
+        return numbers
 
-    def _feistel(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _feistel(self, numbers: Array) -> Array:
         halves = [numbers >> self._shift, numbers & self._masks[1]]
         for number, key in enumerate(self._keys):
             changed, other = number % 2, 1 - number % 2
-            halves[changed] ^= _hash(halves[other], key) & self._masks[changed]
-        return (halves[0] << self._shift) | halves[1]
+            mixed = _hash(halves[other], key)
+            mixed &= self._masks[changed]
+            halves[changed] ^= mixed
+        halves[0] <<= self._shift
+        halves[0] |= halves[1]
+        return halves[0]
 
 
-def _hash(numbers: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """24 bits from each number: two multiplications by odd constants (those of SplitMix64), high bits folded down."""
-    mixed = (numbers + key) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    return mixed >> np.uint64(40)
+FIRST_BIT = -(2**63)
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+"""The odd constants of SplitMix64, as int64."""
+
+
+def _hash(numbers: Array, key: int) -> Array:
+    """24 random bits from each number, below its sign: two multiplications, with high bits folded down between them."""
+    mixed = numbers + key
+    mixed *= _MIX[0]
+    high = mixed >> 32
+    high &= 2**32 - 1  # without the copies of the sign
+    mixed ^= high
+    mixed *= _MIX[1]
+    mixed >>= 40
+    return mixed
 
 
 _LOW = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # least and most accesses of a row of each bin
@@ -260,12 +298,23 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
     """
     if lookups == 0:
         return np.empty(0, np.int64)
+    histograms = (np.asarray(shares, np.float64).tobytes() for shares in (reuse, access))
+    return np.repeat(*_counts_and_rows(lookups, distinct, *histograms))
+
+
+@lru_cache(maxsize=2**13)
+def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[Ints, Ints]:
+    """(34,) how often rows are read, hottest first, and (34,) how many rows that is: steps 1 to 4 of `row_counts`.
+
+    They take milliseconds and little memory, and tables come again and again.
+    """
     high: Floats = np.minimum(_HIGH, lookups)
-    rows = _reachable(_rows_of_bins(lookups, distinct, reuse, access), lookups, high)
-    reads = _reads_of_bins(access / access.sum() * lookups, rows * _LOW, rows * high, lookups)
+    reuse_shares, access_shares = np.frombuffer(reuse), np.frombuffer(access)
+    rows = _reachable(_rows_of_bins(lookups, distinct, reuse_shares, access_shares), lookups, high)
+    reads = _reads_of_bins(access_shares / access_shares.sum() * lookups, rows * _LOW, rows * high, lookups)
     each, more = np.divmod(reads, np.maximum(rows, 1))
     hottest_first = np.stack([each + 1, each], axis=1)[::-1]
-    return np.repeat(hottest_first.ravel(), np.stack([more, rows - more], axis=1)[::-1].ravel())
+    return hottest_first.ravel(), np.stack([more, rows - more], axis=1)[::-1].ravel()
 
 
 def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:

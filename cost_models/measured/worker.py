@@ -12,6 +12,7 @@ import shutil
 import socket
 import sys
 import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import wait
@@ -19,10 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
 from shard_gym.cost_models.measured.batch_cache import BatchCache
-from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, to_line
+from shard_gym.cost_models.measured.clock import Alone, Clock, GpuClock, HostClock
+from shard_gym.cost_models.measured.drawing import draw_batches
+from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Timing, to_line
 from shard_gym.cost_models.measured.recorded import RecordedLookups
-from shard_gym.cost_models.measured.streams import LookupSource, fused_batch
+from shard_gym.cost_models.measured.streams import LookupSource
+from shard_gym.system import usable_cpus
 from shard_gym.tables import Tables
 
 if TYPE_CHECKING:
@@ -45,7 +50,10 @@ class Worker:
         self._fused: tuple[Any, FusedTables | None] = (None, None)
         self._rank: int
         self._device: torch.device
+        self._clock: Clock
         self._lookups: LookupSource
+        self._arrays: Arrays = NUMPY
+        self._threads: Executor | None = None
 
     def start(self, device: str, rank: int, size: int, threads: int, timeout_s: float, recorded: str | None) -> None:
         """Import torch and FBGEMM, and connect to the other workers.
@@ -64,13 +72,22 @@ class Worker:
         import shard_gym.cost_models.measured.operator  # noqa: F401 - if FBGEMM fails, it fails here
 
         self._rank = rank
-        self._lookups = BatchCache().stream if recorded is None else RecordedLookups(recorded).stream
         if device == "cpu":
             torch.set_num_threads(threads)
             self._device = torch.device("cpu")
+            self._clock = HostClock()
         else:
             self._device = torch.device("cuda", rank)
             torch.cuda.set_device(self._device)
+            self._clock = GpuClock(torch.cuda)
+            enter = partial(torch.cuda.set_device, self._device)
+            self._threads = ThreadPoolExecutor(max(usable_cpus() // size, 1), initializer=enter)
+            if recorded is None:
+                self._arrays = TorchArrays(self._device)
+        if recorded is None:
+            self._lookups = BatchCache(arrays=self._arrays).stream
+        else:
+            self._lookups = RecordedLookups(recorded).stream
         if size > 1:
             store = dist.FileStore(os.path.abspath("rendezvous"), size)  # type: ignore[attr-defined]
             backend, wait = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_s)
@@ -83,12 +100,16 @@ class Worker:
         if devices not in self._groups:
             self._groups[devices] = dist.new_group(list(range(devices)))
 
-    def measure(self, job: Job) -> list[list[float]]:
-        """(iterations, 4) ms of the phases of each timed iteration."""
+    def measure(self, job: Job) -> Timing:
+        """The times of the phases of each timed iteration."""
+        from shard_gym.cost_models.measured.operator import GroupPeers
+
         iteration, batches = self._prepare(job)
-        numbers = range(job.repeats.warmup + job.repeats.iterations)
-        rows = [iteration.run(batches[number % len(batches)]) for number in numbers]
-        return rows[job.repeats.warmup :]
+        peers = GroupPeers(self._group(job), self._device) if job.exchange else Alone()
+        repeats = job.repeats
+        return self._clock.measure(
+            lambda number: iteration.phases(batches[number % len(batches)]), repeats.warmup, repeats.iterations, peers
+        )
 
     def run_iteration(self, job: Job, weights: list[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArray[Any]]]:
         """Execute one iteration from the given weights; the outputs on this device, flat, and the weights after it."""
@@ -107,15 +128,23 @@ class Worker:
         from shard_gym.cost_models.measured.operator import Iteration
 
         fused = self._fused_tables(job.tables)
-        group = self._groups[len(job.widths)] if job.exchange else None
+        group = self._group(job) if job.exchange else None
         batches: list[Batch | None] = [None] * job.repeats.batches
         if fused is not None and job.tables is not None:
             streams = [self._lookups(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
-            batches = [fused.batch(*fused_batch(streams, k, job.batch_size)) for k in range(job.repeats.batches)]
+            drawn = draw_batches(
+                streams, job.repeats.batches, job.batch_size, arrays=self._arrays, threads=self._threads
+            )
+            batches = [fused.batch(*batch) for batch in drawn]
         return Iteration(fused, self._device, group, self._rank, job.widths, job.batch_size), batches
+
+    def _group(self, job: Job) -> dist.ProcessGroup:
+        return self._groups[len(job.widths)]
 
     def _fused_tables(self, tables: Tables | None) -> FusedTables | None:
         """The operator over `tables`; that of the last job if it is the same."""
+        import torch
+
         from shard_gym.cost_models.measured.operator import FusedTables
 
         if tables is None:
@@ -124,6 +153,8 @@ class Worker:
         key = tables.workload, [numbers.tolist() for numbers in shapes]
         if self._fused[0] != key:
             self._fused = (None, None)  # frees its memory before more is taken
+            if self._device.type == "cuda":  # a large operator needs it in one piece, and other programs may need it
+                torch.cuda.empty_cache()
             self._fused = (key, FusedTables(tables, self._device, LEARNING_RATE))
         return self._fused[1]
 

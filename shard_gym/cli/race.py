@@ -10,6 +10,7 @@ import tyro
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalPath
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
@@ -20,17 +21,10 @@ from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
-from shard_gym.system import load_average, usable_cpus
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import counted, format_ms
 
-QUIET = 0.3
-"""Load average for each CPU above which the machine is not idle."""
-
 MAX_FAILURES_SHOWN = 5
-
-WIDE = 0.2
-"""Spread of the rounds, as a share of the cost, above which a warning is printed."""
 
 
 def race(
@@ -79,7 +73,7 @@ def race(
         if name in placements:
             raise InvalidOptionError(f"Two entries are named {name!r}; name one with --entry OTHER={source}.")
         placements[name] = placements_of(source, raced, seed)
-    _warn_of_load()
+    warn_of_load()
     progress = new_progress()
     bar = progress.add_task("measuring", total=None)
     with model, progress:
@@ -165,18 +159,6 @@ def _first(suite: TaskSuite, count: int) -> TaskSuite:
     return suite if count in (0, len(suite)) else TaskSuite(suite.name, suite.tasks[:count], suite.split)
 
 
-def _warn_of_load() -> None:
-    load, cpus = load_average(), usable_cpus()
-    if load > QUIET * cpus:
-        errors().print(
-            sentence(
-                f"The load average is {load:.1f} on {counted(cpus, 'CPU')}: other programs are measured, too. Stop "
-                "them for results that can be repeated.",
-                "yellow",
-            )
-        )
-
-
 def print_race(race: Race) -> None:
     """Print the results, the cheapest entry first, and how far the rounds differ."""
     results, console = race.results(), output()
@@ -206,10 +188,7 @@ def print_race(race: Race) -> None:
     placed = costs[costs[:, :, 0] < race.penalties_ms]  # (n, R)
     if race.num_rounds < 2 or not len(placed):
         return
-    spread = spread_of_rounds(placed)
-    console.print(sentence(f"\nThe rounds of a placement differ by {spread:.1%} of its cost (median).", "dim"))
-    if spread > WIDE:
-        errors().print(sentence("That is much: measure on an idle machine, or with more rounds.", "yellow"))
+    print_spread("The rounds of a placement", spread_of_rounds(placed), "rounds")
 
 
 def spread_of_rounds(costs: np.ndarray) -> float:

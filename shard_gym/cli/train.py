@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
@@ -16,8 +17,9 @@ from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
+from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
-from shard_gym.cost_models import CostModel, CountedEstimates
+from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
@@ -59,7 +61,8 @@ def train(
 ) -> None:
     """Train an agent that learns, and compare it with the greedy heuristics.
 
-    Every iteration is saved: resume a run that was stopped with --resume.
+    Every iteration is saved: resume a run that was stopped with --resume. With measured costs, a warning says if the
+    machine is not idle, or if measurements of the same work differ much.
 
     Args:
         agent: dreamshard, rnn, ppo, maskable-ppo, a2c or dqn.
@@ -70,7 +73,8 @@ def train(
         split: split to learn from, train or test.
         cost: the cost model of the placements that the agent learns from. Measurements are kept in the run's folder
             unless --cache says where, so that a run that was killed measures nothing twice.
-        data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard.
+        data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard. The run
+            keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
         no_evaluate: do not place the test tasks afterwards. With measured costs they never are: see shard-gym race.
@@ -85,11 +89,16 @@ def train(
     run = TrainingRun(learner, out, options, resume=resume)
     try:
         comparable = not (cost.measures or data)  # the costs in `data` are of other tables
-        with watch(learner, _best_heuristic(tasks, model) if comparable else None) as on_report:
+        if cost.measures:
+            warn_of_load()
+        spreads: list[float] = []
+        with watch(learner, _best_heuristic(tasks, model) if comparable else None, spreads) as on_report:
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
         output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
+        if spreads:
+            print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
         if not (no_evaluate or cost.measures):
             _compare(agent, trained, load_suite(suite), model)
     except KeyboardInterrupt:
@@ -145,11 +154,11 @@ def _best_heuristic(tasks: TaskSuite, model: CostModel) -> Evaluation:
 
 
 @contextmanager
-def watch(learner: Learner, goal: Evaluation | None) -> Iterator[OnReport]:
+def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None = None) -> Iterator[OnReport]:
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
-    counts measurements where costs are measured, else iterations.
+    counts measurements where costs are measured, else iterations. Their spreads are added to `spreads`.
     """
     console, model = errors(), learner.cost_model
     beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
@@ -163,7 +172,9 @@ def watch(learner: Learner, goal: Evaluation | None) -> Iterator[OnReport]:
         if isinstance(model, CountedEstimates):
             progress.update(bar, total=learner.planned_queries, completed=model.queries)
 
-            def measured() -> None:
+            def measured(estimate: CostEstimate | None) -> None:
+                if spreads is not None and estimate is not None and "spread" in estimate.details:
+                    spreads.append(estimate.details["spread"])
                 progress.update(bar, completed=model.queries, description=f"{learner.name}\n{_evaluations(learner)}")
 
             model.on_estimate = measured

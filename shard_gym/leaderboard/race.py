@@ -111,6 +111,11 @@ class Race:
         """Rounds that are complete; others are not kept."""
         return len({each.round for each in self.measurements})
 
+    def measured_placements(self, entry: str) -> list[Placement | None]:
+        """An entry's placements of all tasks; None also where one could not be measured."""
+        failed = {each.task for each in self.unmeasured if each.entry == entry}
+        return [None if task in failed else each for task, each in enumerate(self.placements[entry])]
+
     def costs_ms(self) -> FloatArray:
         """(E, N, R) ms of each entry, task and complete round: the sum over the phases of the slowest median.
 
@@ -146,8 +151,7 @@ class Race:
                     float(means[place] / means[0]),
                     percentile_interval(sampled[place] / sampled[0]),
                     beats,
-                    sum(each is None for each in self.placements[name])
-                    + sum(each.entry == name for each in self.unmeasured),
+                    sum(each is None for each in self.measured_placements(name)),
                 )
             )
         return results

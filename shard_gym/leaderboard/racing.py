@@ -19,7 +19,7 @@ from shard_gym.io.files import require_writable
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
 from shard_gym.leaderboard.race_files import continued_race, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import check_placement
+from shard_gym.placement import Placement, check_placement
 from shard_gym.system import load_average
 from shard_gym.tasks import TaskSuite
 
@@ -77,8 +77,7 @@ def run_race(
         for name, own in placements.items()
     }
     penalties = np.array([model.penalty_ms(task.tables, task.topology) for task in suite])
-    layouts = sorted({model.layout_of(task.num_devices) for task in suite})
-    settings = {**model.settings, "layout": layouts[0] if len(layouts) == 1 else layouts}
+    settings = model.settings_for({task.num_devices for task in suite})
     race = Race(suite, model.hardware, model.fingerprint, settings, checked, (), penalties)
     with exclusive_access(folder):
         if (folder / ROUNDS).exists():
@@ -92,16 +91,17 @@ def run_race(
     return race
 
 
-def _to_measure(race: Race, number: int) -> list[tuple[int, str]]:
-    """The task and the entry of each measurement of a round: task by task, the entries in random order."""
+def _to_measure(race: Race, number: int) -> list[tuple[int, str, Placement]]:
+    """Task, entry and placement of each measurement of a round: task by task, the entries in random order."""
     rng = np.random.default_rng([number])
     left_out = {(each.task, each.entry) for each in race.unmeasured}
-    pairs = [
-        (task, name) for task in range(len(race.suite)) for name in rng.permutation(list(race.placements)).tolist()
-    ]
-    return [
-        (task, name) for task, name in pairs if race.placements[name][task] is not None and (task, name) not in left_out
-    ]
+    found = []
+    for task in range(len(race.suite)):
+        for name in rng.permutation(list(race.placements)).tolist():
+            placement = race.placements[name][task]
+            if placement is not None and (task, name) not in left_out:
+                found.append((task, name, placement))
+    return found
 
 
 def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Callable[[int], None]) -> Race:
@@ -111,11 +111,11 @@ def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Cal
         MeasurementError: see `run_race`.
     """
     measurements, unmeasured = list(race.measurements), list(race.unmeasured)
-    pairs = _to_measure(race, number)
-    failures = FailuresInARow(len(pairs))
-    for task_number, name in pairs:
+    to_measure = _to_measure(race, number)
+    failures = FailuresInARow(len(to_measure))
+    for task_number, name, placement in to_measure:
         task, load = race.suite[task_number], load_average()
-        measure = partial(model.measure_again, race.placements[name][task_number], task.tables, task.topology)
+        measure = partial(model.measure_again, placement, task.tables, task.topology)
         try:
             ms = tried_twice(measure).iterations_ms.round(DECIMALS)
         except MeasurementError as error:

@@ -135,7 +135,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
         RankedEntry(
             replace(
                 by_slug[each.entry],
-                placements=by_slug[each.entry].placements[:1],
+                placements=[race.measured_placements(each.entry)],
                 costs_ms=costs[each.entry][None],
             ),
             mean_cost_ms=each.mean_ms,

@@ -203,7 +203,7 @@ def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> 
     findings = [
         Finding(folder.file(path.name), f"The folder holds {', '.join(required)} and nothing else; remove it.")
         for path in sorted(folder.path.iterdir())
-        if path.name not in required and path.name != LOCK
+        if path.name not in required and not _is_lock(path)
     ]
     contents = {}
     for file in required:
@@ -212,6 +212,12 @@ def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> 
         except DamagedFileError as refused:
             findings.append(Finding(folder.file(file), str(refused)))
     return contents, findings
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether it is the empty file by which programs that race into a folder exclude each other; git ignores it."""
+    about = path.lstat()
+    return path.name == LOCK and stat.S_ISREG(about.st_mode) and not about.st_size
 
 
 def read_limited(path: Path) -> bytes:

@@ -151,9 +151,14 @@ def test_explanations_have_true_phases_and_estimated_moves(suite: TaskSuite) -> 
 
 def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:
     counted, told = CountedEstimates(Estimating()), []
-    counted.on_estimate = lambda: told.append(counted.queries)
-    evaluate(make_agent("random"), suite, counted)
-    assert told == [1, 2, 3]
+    counted.on_estimate = lambda estimate: told.append((counted.queries, estimate and estimate.total_ms))
+    costs = evaluate(make_agent("random"), suite, counted).costs_ms.tolist()
+    assert told == [(number, cost) for number, cost in enumerate(costs, start=1)]
+    failing = CountedEstimates(Estimating(failing=lambda number: True))
+    failing.on_estimate = counted.on_estimate
+    with pytest.raises(MeasurementError):
+        failing.estimate(np.zeros(suite[0].num_tables, np.int64), suite[0].tables, suite[0].topology)
+    assert told[-1] == (3, None)
     assert counted.fingerprint == "estimating-v1"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shard_gym.cli import measuring
 from shard_gym.errors import WorkerDiedError
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.suites import load_suite
@@ -48,6 +49,24 @@ def test_a_run_that_was_stopped_measures_nothing_twice(run, machine, tmp_path: P
     assert outcome.code == 0, outcome.err
     assert machine.jobs == whole
     assert "12 measurements, 0 failures" in outcome.out
+
+
+def test_training_names_the_layout_and_tells_how_well_the_machine_measures(
+    run, machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "load_average", lambda: 100.0)
+    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "busy")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("The load average is 100.0") == 1
+    assert "The iterations of a measurement differ by 0." in outcome.out  # the machine's noise is 1%
+    assert "That is much" not in outcome.err
+    config = json.loads((tmp_path / "busy" / "config.json").read_text())
+    assert config["cost_model"].startswith("measured-v2-parallel-")
+    monkeypatch.setattr(measuring, "load_average", lambda: 0.0)
+    monkeypatch.setattr(measuring, "WIDE", 0.001)
+    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "wide")
+    assert "load average" not in outcome.err
+    assert "That is much: measure on an idle machine, or with more --iterations." in outcome.err
 
 
 def test_measurements_that_fail_are_told(run, machine, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races
@@ -95,6 +95,28 @@ def test_a_race_is_a_leaderboard_and_entries_can_wait_for_theirs(raced: Path) ->
         assert not can_replay(ranked.verified)
     assert [each.folder.slug for each in leaderboard.not_raced] == ["size-greedy"]
     assert competitors([leaderboard]) == ((), [])
+
+
+def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails(Machine):
+        def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+            if placement.tolist() == bad:
+                raise WorkerDiedError("The worker of device 1 died.")
+            return super()._measured(placement, tables, topology, again=again)
+
+    (leaderboard,) = load_leaderboards(root)
+    assert leaderboard.race is not None
+    bad = leaderboard.race.race.placements["random"][3].tolist()
+    shutil.rmtree(root / RACED)
+    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Fails())
+    race(SUITE, root / RACED, leaderboard=root, rounds=2)
+    assert findings_of(root) == []
+    (leaderboard,) = load_leaderboards(root)
+    ranked = {each.verified.folder.slug: each.verified for each in leaderboard.entries}
+    assert {name: each.failures for name, each in ranked.items()} == {"lookup-greedy": 0, "random": 1, "size-greedy": 0}
+    assert ranked["random"].costs_ms.argmax() == 3
 
 
 def test_races_are_on_the_pages(root: Path) -> None:

@@ -214,7 +214,8 @@ def remedy(device: str, failure: str, have: Installed, torch: TorchBuild) -> str
             "documentation lists them); use another GPU or build FBGEMM from source."
         ),
         "not enough memory": "Other programs use the memory; end them, or take another device.",
-        "Could not load this library|undefined symbol|_OpNamespace|No module named 'fbgemm_gpu'": (
+        # Without "OSError", it is what a build without some of its libraries prints at every import.
+        "OSError: Could not load this library|undefined symbol|_OpNamespace|No module named 'fbgemm_gpu'": (
             "The versions match, but FBGEMM's libraries do not load into this torch: files are missing, damaged or of "
             f"another build. Reinstall it: `pip install --force-reinstall --no-deps '{have.distribution}=={fbgemm}.*'`."
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from shard_gym.errors import (
     UnknownNameError,
 )
 from shard_gym.evaluation import evaluate
+from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
@@ -203,6 +206,38 @@ def test_it_learns_from_given_measurements_and_asks_for_none(
     assert np.median(np.abs(errors)) < 0.5
     resumed = make_learner("dreamshard", suite_of_2048, preset=preset, **options)
     assert len(TrainingRun(resumed, tmp_path, options, resume=True).learner.weights()) == len(learner.weights())
+
+
+def test_a_run_names_the_hardware_and_the_digest_of_its_measurements(
+    suite_of_2048: TaskSuite, measurements: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(measurements, data)
+    options = {"iterations": 1, "cost_updates": 5, "data": str(data)}
+    TrainingRun(make_learner("dreamshard", suite_of_2048, **options), tmp_path / "run", options).run()
+    trained = load_arrays(tmp_path / "run" / "agent.safetensors", "agent")[1]["trained"]
+    assert trained["data_hardware"] == "analytical"
+    sampler = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=6)
+    collect(AnalyticalCostModel, data, sampler, count=61)
+    with pytest.raises(InvalidOptionError, match="was started with data_sha256"):
+        TrainingRun(make_learner("dreamshard", suite_of_2048, **options), tmp_path / "run", options, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("devices", "profile", "says"),
+    [(3, "a100-dgx", ""), (2, "a100-dgx", "2 x A100"), (3, "h100-dgx", "3 x H100")],
+)
+def test_measurements_of_other_devices_get_a_warning(
+    suite_of_2048: TaskSuite, measurements: Path, devices: int, profile: str, says: str
+) -> None:
+    topology = hardware_profile(profile).topology(devices)
+    tasks = [Task(task.name, task.tables, topology) for task in suite_of_2048]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_learner("dreamshard", TaskSuite("mine", tasks), data=str(measurements))
+    found = [str(each.message) for each in caught if "measured on analytical" in str(each.message)]
+    assert len(found) == bool(says)
+    assert all("are of 3 x A100" in text and f"the tasks of 'mine' have {says}" in text for text in found)
 
 
 def test_measurements_of_another_workload_are_refused(measurements: Path, planted_suite: Any) -> None:

@@ -136,6 +136,39 @@ def test_a_finished_run_resumes_to_the_same_agent_without_another_iteration(make
     assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
 
 
+def test_what_could_be_measured_and_what_not_is_counted_on_after_a_resume(make: Make, folder: Path) -> None:
+    first = make()
+    first.learner.costed, first.learner.failures = 5, 2
+    first.run()
+    learner = make(resume=True).learner
+    assert (learner.costed, learner.failures) == (5, 2)
+    assert load_arrays(folder / "agent.safetensors", "agent")[1]["trained"]["failures"] == 2
+
+
+def test_a_state_of_an_older_version_has_no_failures(make: Make, folder: Path) -> None:
+    make().run()
+    arrays, about = load_arrays(folder / "training.safetensors", "training")
+    save_arrays(folder / "training.safetensors", "training", arrays, {**about, "costed": None, "failures": None})
+    with pytest.raises(InvalidCheckpointError, match="does not hold the progress"):
+        make(resume=True)
+    del about["costed"], about["failures"]
+    save_arrays(folder / "training.safetensors", "training", arrays, about)
+    assert make(resume=True).learner.failures == 0
+
+
+def test_a_run_that_learns_from_other_sources_is_refused(folder: Path) -> None:
+    def learner(**sources: Any) -> Learner:
+        made = make_learner("walk", "dlrm-20x4")
+        made.sources = sources
+        return made
+
+    TrainingRun(learner(data_sha256="a1"), folder, {}).run()
+    assert load_arrays(folder / "agent.safetensors", "agent")[1]["trained"]["data_sha256"] == "a1"
+    TrainingRun(learner(data_sha256="a1"), folder, {}, resume=True)
+    with pytest.raises(InvalidOptionError, match="was started with data_sha256 'a1', not 'b2'"):
+        TrainingRun(learner(data_sha256="b2"), folder, {}, resume=True)
+
+
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder: Path) -> None:
     make()  # not even begun
     with pytest.raises(InvalidOptionError, match=f"{folder} already holds a training run, or its agent. Resume it"):

@@ -39,6 +39,8 @@ SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_devi
 @dataclass(frozen=True)
 class EstimateWithSpread(CostEstimate):
     spread: float
+    clock_ghz: float = 1.98
+    late: int = 2
 
 
 class Fake(AnalyticalCostModel):
@@ -125,6 +127,8 @@ def test_what_is_measured_is_what_is_sampled(tmp_path: Path) -> None:
     assert index.sampling == {**SAMPLER.to_json(), "pools": list(SAMPLER.pools)}
     assert len(index.parts) == 5
     assert (found.info.spread == 0.25).all()
+    assert (found.info.clock_ghz == 1.98).all()
+    assert (found.info.late == 2).all()
     for row, id in enumerate(measured_ids(tmp_path)):
         sampled, taken = SAMPLER.sample(id.number), data.take([row])
         assert taken.cost_ms[0] == Fake().estimate(sampled.placement, sampled.tables, sampled.topology).total_ms
@@ -137,6 +141,8 @@ def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
     collect(tmp_path, AnalyticalCostModel, count=3)
     found = load_measurements(tmp_path)
     assert np.isnan(found.info.spread).all()
+    assert np.isnan(found.info.clock_ghz).all()
+    assert not found.info.late.any()
     assert found.index.hardware == "analytical"
 
 
@@ -159,16 +165,22 @@ def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path) -> None:
     assert len(read_json(tmp_path / INDEX)["parts"]) == 1
 
 
-def test_repeats_are_measured_by_another_model(tmp_path: Path) -> None:
-    made: list[Fake] = []
+def test_one_model_measures_first_and_again(tmp_path: Path) -> None:
+    made, again = [], []
 
-    def make() -> Fake:
-        made.append(Fake())
-        return made[-1]
+    class Caching(Fake):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
 
-    collect(tmp_path, make, count=10, repeat_every=3)
-    assert [next(each.count) for each in made] == [10, 3]
-    assert all(each.closed for each in made)
+        def measure_again(self, *args: Any) -> CostEstimate:
+            again.append(args)
+            return AnalyticalCostModel.estimate(self, *args)
+
+    collect(tmp_path, Caching, count=10, repeat_every=3)
+    (model,) = made
+    assert (next(model.count), len(again), model.closed) == (10, 3, True)
+    assert [id.number for id in measured_ids(tmp_path) if id.repeat] == [2, 5, 8]
 
 
 # Continuing

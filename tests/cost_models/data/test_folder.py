@@ -25,7 +25,8 @@ PART_0 = ("tables-0000.parquet", "placements-0000.parquet")
 
 def info_of(costs: SplitCosts) -> MeasurementInfo:
     count = len(costs.data)
-    return MeasurementInfo(np.arange(count), np.zeros(count, np.int64), np.linspace(0, 1, count))
+    numbers = np.arange(count)
+    return MeasurementInfo(numbers, 0 * numbers, numbers / count, clock_ghz=1.0 + numbers / count, late=numbers % 3)
 
 
 def index_of(costs: SplitCosts) -> MeasurementIndex:
@@ -149,6 +150,15 @@ def change_columns(folder: Path, name: str, **changes: Any) -> None:
         values = pa.array(change(table[column].to_pylist()), table.schema.field(column).type)
         table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
     sign_table(folder, name, table)
+
+
+def test_files_without_the_clock_of_the_gpus_are_read(folder: Path, costs: SplitCosts) -> None:
+    table = pq.read_table(folder / PART_0[1])
+    sign_table(folder, PART_0[1], table.drop_columns(["clock_ghz", "late"]))
+    found, expected = load_measurements(folder).info, info_of(costs)
+    assert np.array_equal(found.spread, expected.spread)
+    assert np.isnan(found.clock_ghz).all()
+    assert found.late.tolist() == [0] * len(costs.data)
 
 
 @pytest.mark.parametrize("name", PART_0)

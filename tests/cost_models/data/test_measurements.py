@@ -19,25 +19,20 @@ from shard_gym.tables import Workload
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 
 
-class Slower(AnalyticalCostModel):
-    """Ten times the cost; measures repeats, because the second model of a measurer does."""
+class SlowerAgain(AnalyticalCostModel):
+    """Ten times the cost, if it is measured again."""
 
-    def estimate(self, placement: object, tables: object, topology: object) -> CostEstimate:
-        estimate = super().estimate(placement, tables, topology)  # type: ignore[arg-type]
+    def measure_again(self, placement: object, tables: object, topology: object) -> CostEstimate:
+        estimate = self.estimate(placement, tables, topology)  # type: ignore[arg-type]
         return CostEstimate(10 * estimate.phases_ms, 10 * estimate.total_ms)
 
 
 def measure(
     folder: Path, sampler: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, hardware: str = "fake-device"
 ) -> Path:
-    models = iter((AnalyticalCostModel(), Slower()))
-
-    def make_model() -> AnalyticalCostModel:
-        model = next(models)
-        model.hardware = hardware  # type: ignore[attr-defined]
-        return model
-
-    collect(make_model, folder, sampler, count=count)
+    model = SlowerAgain()
+    model.hardware = hardware  # type: ignore[attr-defined]
+    collect(lambda: model, folder, sampler, count=count)
     return folder
 
 

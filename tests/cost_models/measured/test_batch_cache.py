@@ -54,3 +54,12 @@ def test_lookups_above_the_limit_are_not_kept(random_tables: Any) -> None:
     cache = BatchCache(8)
     assert len(cache.stream(tables, 0, 0).lookups(0, 64).lengths) == tables.num_features[0]
     assert cache.kept_bytes == 0
+
+
+def test_what_two_threads_drew_counts_once(random_tables: Any) -> None:
+    found = HistogramStream(random_tables(np.random.default_rng(3), 1, batch_size=64), 0, 0).lookups(0, 64)
+    cache = BatchCache()
+    for _ in range(2):
+        cache.put((1, 0, 64), found)
+    assert cache.kept_bytes == found.indices.nbytes + found.lengths.nbytes
+    assert cache.get((1, 0, 64)) is found

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.measured.arrays import TorchArrays
+from shard_gym.cost_models.measured.batch_cache import BatchCache
+from shard_gym.cost_models.measured.clock import Alone, GpuClock
 from shard_gym.cost_models.measured.diagnostics.diagnosis import operator_failure
+from shard_gym.cost_models.measured.drawing import draw_batches
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
@@ -69,6 +77,61 @@ def test_one_gpu_stands_for_many_devices() -> None:
         found = model.estimate(np.arange(20) % 4, tables(), topology)
     assert (found.phases_ms > 0).all()
     assert found.spread < 1.0
+    assert found.late == 0  # FBGEMM never waits for the GPU within an iteration
+    assert 0.2 < found.clock_ghz < 4.0
+
+
+def kernels(python_s: float = 0.0, *, wait: bool = False) -> None:
+    """Two short kernels, with Python and perhaps a wait for the GPU between them."""
+    torch.cuda._sleep(50_000)
+    if wait:
+        torch.cuda.synchronize()
+    time.sleep(python_s)
+    torch.cuda._sleep(50_000)
+
+
+def test_python_is_timed_only_with_the_host() -> None:
+    phases = (kernels, None, partial(kernels, 0.003))
+    found = GpuClock(torch.cuda).measure(lambda _: phases, 3, 5, Alone())
+    assert found.late == 0
+    assert found.clock_ghz is not None
+    for short, nothing, long in found.ms:
+        assert short == pytest.approx(0.1 / found.clock_ghz, rel=0.5)
+        assert nothing == 0
+        assert long == pytest.approx(short, rel=0.5)
+    for short, _, long in GpuClock(torch.cuda, with_host=True).measure(lambda _: phases, 3, 5, Alone()).ms:
+        assert short < 1.0
+        assert long > 3.0
+
+
+def test_a_phase_that_waits_for_the_gpu_is_told() -> None:
+    found = GpuClock(torch.cuda).measure(lambda _: (partial(kernels, wait=True),), 3, 4, Alone())
+    assert (len(found.ms), found.late) == (4, 4)
+
+
+@pytest.mark.parametrize("pool", ["dlrm-2021", "merlin-tiny"])
+def test_lookups_drawn_on_a_gpu_are_those_of_numpy(pool: str) -> None:
+    some = load_pool(pool).tables.select(range(12))
+    batch_size = some.workload.batch_size
+    arrays = TorchArrays(torch.device("cuda"))
+    expected = list(draw_batches([HistogramStream(some, table, 5) for table in range(12)], 4, batch_size))
+    cache = BatchCache(arrays=arrays)
+    with ThreadPoolExecutor(8) as threads:
+        streams = [cache.stream(some, table, 5) for table in range(12)]
+        found = list(draw_batches(streams, 4, batch_size, arrays=arrays, threads=threads))
+    for (indices, offsets), wanted in zip(found, expected, strict=True):
+        assert indices.is_cuda
+        np.testing.assert_array_equal(indices.cpu().numpy(), wanted[0])
+        np.testing.assert_array_equal(offsets, wanted[1])
+
+
+def test_the_memory_of_one_measurement_is_there_for_the_next() -> None:
+    topology = hardware_profile("h200-dgx").topology(1)
+    room = torch.cuda.mem_get_info()[0]
+    with MeasuredCostModel("cuda", layout=SEQUENTIAL, **QUICK, weight_dtype="fp32", optimizer="sgd") as model:
+        for share in (0.6, 0.55, 0.65):
+            large = replace(tables(1), num_embeddings=np.array([int(share * room) // (16 * 4)])).with_dims(16)
+            assert model.estimate(np.zeros(1, np.int64), large, topology).total_ms > 0
 
 
 def test_more_devices_than_gpus_are_refused_unless_sequential() -> None:

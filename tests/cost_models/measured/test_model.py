@@ -203,6 +203,16 @@ def test_the_fingerprint_of_a_machine_and_its_settings_stays(monkeypatch: pytest
     assert here.fingerprint == "measured-v2-parallel-85f4eabd7a78b1981989ee51"
 
 
+def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Machine("cpu", "AMD EPYC", 2, 24 * 2**30, "2.13.0+cpu", "1.8.0", "", "")
+    monkeypatch.setattr(model, "this_machine", lambda device: there)
+    auto, told = MeasuredCostModel("cpu"), MeasuredCostModel("cpu", layout="parallel")
+    assert auto.fingerprint_for([2, 1]) == told.fingerprint_for([8]) == told.fingerprint
+    assert auto.fingerprint_for([4]) == MeasuredCostModel("cpu", layout="sequential").fingerprint
+    assert auto.fingerprint_for([4, 2]).startswith("measured-v2-parallel+sequential-")
+    assert auto.settings["layout"] == "auto"  # caches have it in their keys, beside the layout
+
+
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,3 +291,34 @@ def test_many_measurements_leave_nothing_behind(
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_lowest_clock_and_late_iterations_of_a_gpu_are_told(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One GPU stands for two devices; its worker answers as one on a GPU would."""
+    answers = [{"ms": [[1.0, 0.0, 0.0, 2.0]] * 3, "clock_ghz": ghz, "late": late} for ghz, late in ((1.9, 0), (1.7, 2))]
+
+    class Answering:
+        size = 1
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def ask(self, commands: Any, subjects: Any, join: int) -> list[Any]:
+            return [answers.pop(0)]
+
+        def close(self) -> None:
+            pass
+
+    there = Machine("cuda", "NVIDIA H200", 1, 150 * 2**30, "2.13.0", "1.8.0", "13.0", "2.28.3")
+    monkeypatch.setattr(model, "this_machine", lambda device: there)
+    monkeypatch.setattr(model, "Session", Answering)
+    with MeasuredCostModel("cuda", **{**QUICK, "layout": "sequential"}) as measured:
+        with pytest.warns(UserWarning, match="could not stay ahead of the GPU"):
+            found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+        assert (found.clock_ghz, found.late) == (1.7, 2)
+        assert found.details == {"spread": 0.0, "seconds": found.seconds, "clock_ghz": 1.7, "late": 2}
+        cached = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+    assert cached.phases_ms.tolist() == found.phases_ms.tolist()
+    assert set(cached.details) == {"spread", "seconds"}

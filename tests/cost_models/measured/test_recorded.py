@@ -72,7 +72,7 @@ def test_the_batch_of_the_file_fused_is_the_file(tmp_path: Path, dtype: Any) -> 
     lookups = RecordedLookups(write((indices, offsets, lengths), tmp_path / "lookups.pt"))
     streams = [lookups.stream(tables(*ROWS), table, seed=0) for table in range(len(ROWS))]
     for number in (0, 4):
-        fused = fused_batch(streams, number, BATCH)
+        fused = fused_batch([stream.lookups(number * BATCH, BATCH) for stream in streams])
         assert fused[0].dtype == fused[1].dtype == np.int64
         np.testing.assert_array_equal(fused[0], indices)
         np.testing.assert_array_equal(fused[1], offsets)

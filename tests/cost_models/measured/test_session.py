@@ -55,7 +55,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def works(session: Session) -> bool:
     answers = session.ask(commands(SHORT), SUBJECTS, join=2)
-    return [len(ms) for ms in answers] == [SHORT, SHORT]
+    return [len(answer["ms"]) for answer in answers] == [SHORT, SHORT]
 
 
 def until(holds: Callable[[], bool]) -> bool:

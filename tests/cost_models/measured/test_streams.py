@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, RowPermutation, fused_batch, row_counts
+from shard_gym.cost_models.measured.arrays import TorchArrays
+from shard_gym.cost_models.measured.streams import (
+    HistogramStream,
+    IndexStream,
+    Lookups,
+    RowPermutation,
+    fused_batch,
+    row_counts,
+)
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools import load_pool
@@ -56,8 +64,8 @@ def check_statistics(tables: Tables, table: int, indices: np.ndarray) -> None:
 
 
 @st.composite
-def streams_of(draw: Any) -> tuple[Tables, HistogramStream]:
-    """A table of any statistics, agreeing with each other or not, and its stream."""
+def tables_and_seeds(draw: Any) -> tuple[Tables, int]:
+    """A table of any statistics, and a seed."""
     batch_size, features = draw(st.integers(1, 40)), draw(st.integers(1, 3))
     rows, pooling = draw(st.integers(1, 300)), draw(st.one_of(st.just(0.0), st.floats(0.01, 12)))
     most = min(rows, batch_size * pooling)
@@ -74,7 +82,14 @@ def streams_of(draw: Any) -> tuple[Tables, HistogramStream]:
         workload=Workload(batch_size),
         num_features=np.array([features]),
     )
-    return tables, HistogramStream(tables, 0, draw(st.integers(-5, 2**70)))
+    return tables, draw(st.integers(-5, 2**70))
+
+
+@st.composite
+def streams_of(draw: Any) -> tuple[Tables, HistogramStream]:
+    """A table of any statistics, agreeing with each other or not, and its stream."""
+    tables, seed = draw(tables_and_seeds())
+    return tables, HistogramStream(tables, 0, seed)
 
 
 @pytest.mark.parametrize(("pool", "table"), SHIPPED)
@@ -177,6 +192,44 @@ def test_every_row_of_a_small_table_is_reached_once() -> None:
         np.testing.assert_array_equal(np.sort(RowPermutation(rows, keys)(np.arange(rows))), np.arange(rows))
 
 
+def tensors() -> TorchArrays:
+    return TorchArrays(pytest.importorskip("torch").device("cpu"))
+
+
+def assert_same(found: Lookups, expected: Lookups) -> None:
+    """Tensors and an array of the same lookups."""
+    assert str(found.indices.dtype) == "torch.int64"
+    np.testing.assert_array_equal(found.indices.numpy(), expected.indices)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+
+
+@given(tables_and_seeds(), st.integers(0, 2**60), st.integers(0, 200))
+def test_tensors_of_any_table_have_the_lookups_of_arrays(case: tuple[Tables, int], start: int, count: int) -> None:
+    tables, seed = case
+    arrays = HistogramStream(tables, 0, seed)
+    on_torch = HistogramStream(tables, 0, seed, tensors())
+    for first in (start, 3 * tables.workload.batch_size):  # from one epoch to another, and back
+        assert_same(on_torch.lookups(first, count), arrays.lookups(first, count))
+
+
+@pytest.mark.parametrize(("pool", "table"), SHIPPED)
+def test_tensors_of_shipped_tables_have_the_lookups_of_arrays(pool: str, table: int) -> None:
+    tables = shipped(pool).at_batch_size(8_192)
+    whole = HistogramStream(tables, table, 0).lookups(0, 3 * 8_192)
+    assert_same(HistogramStream(tables, table, 0, tensors()).lookups(0, 3 * 8_192), whole)
+
+
+@given(st.integers(1, 2**40), st.integers(0, 2**64 - 1))
+def test_tensors_permute_the_rows_of_any_table_as_arrays_do(rows: int, key: int) -> None:
+    keys = np.random.PCG64(key).random_raw(RowPermutation.ROUNDS)
+    numbers = np.unique(np.random.PCG64(key + 1).random_raw(1_000) % np.uint64(rows)).astype(np.int64)
+    expected = RowPermutation(rows, keys)(numbers.copy())
+    assert ((expected >= 0) & (expected < rows)).all()
+    assert len(np.unique(expected)) == len(numbers)
+    on_torch = RowPermutation(rows, keys, tensors())(tensors().moved(numbers.copy()))
+    np.testing.assert_array_equal(on_torch.numpy(), expected)
+
+
 def test_column_shards_read_the_same_rows_and_other_tables_others() -> None:
     tables = shipped("merlin-tiny")
 
@@ -194,16 +247,33 @@ def test_column_shards_read_the_same_rows_and_other_tables_others() -> None:
 
 def test_every_process_and_version_of_numpy_makes_the_same_bytes() -> None:
     tables = shipped("merlin-tiny")
-    indices, offsets = fused_batch([HistogramStream(tables, table, 3) for table in (0, 4)], 17, 5000)
+    indices, offsets = fused_batch([HistogramStream(tables, table, 3).lookups(17 * 5000, 5000) for table in (0, 4)])
     found = hashlib.sha256(indices.tobytes() + offsets.tobytes()).hexdigest()
     assert found == "f416c9130667d2ceabb2d794cbf742b123a2896b30e3c104f7d24aac6fdeea0c"  # recorded once
+
+
+@pytest.mark.parametrize(
+    ("pool", "table", "number", "batch_size", "digest"),
+    [  # recorded once, at the first version of the streams
+        ("dlrm-2021", 17, 0, 65_536, "149267a3ce794423"),
+        ("dlrm-2021", 608, 5, 65_536, "a158cf141e50edaf"),
+        ("dlrm-2022", 222, 1, 30_000, "823d584a56bee629"),
+        ("merlin-small", 9, 2, 65_536, "8f71bcfcc0cf5150"),
+        ("mlperf-dlrm-dcnv2", 2, 7, 65_536, "1cebea83188148a8"),
+    ],
+)
+def test_large_and_small_tables_keep_their_lookups(
+    pool: str, table: int, number: int, batch_size: int, digest: str
+) -> None:
+    found = HistogramStream(shipped(pool), table, 3).lookups(number * batch_size, batch_size)
+    assert hashlib.sha256(found.indices.tobytes() + found.lengths.tobytes()).hexdigest()[:16] == digest
 
 
 def test_fused_batch_is_laid_out_as_a_plain_loop_would() -> None:
     tables = shipped("merlin-tiny")
     chosen = [4, 0, 3, 0]
     streams: list[IndexStream] = [HistogramStream(tables, table, 1) for table in chosen]
-    indices, offsets = fused_batch(streams, 3, 70)
+    indices, offsets = fused_batch([stream.lookups(3 * 70, 70) for stream in streams])
     assert indices.dtype == offsets.dtype == np.int64
     wanted: list[int] = []
     ends = [0]
@@ -225,7 +295,7 @@ def test_a_table_without_lookups_has_empty_bags(zipf_tables: Any) -> None:
     assert lookups.indices.dtype == np.int64
     assert len(lookups.indices) == 0
     assert lookups.lengths.tolist() == [[0] * 20] * 2
-    indices, offsets = fused_batch([stream], 0, 8)
+    indices, offsets = fused_batch([stream.lookups(0, 8)])
     assert len(indices) == 0
     assert offsets.tolist() == [0] * 17
 

@@ -96,6 +96,7 @@ def test_wrong_numbers_are_told(monkeypatch: pytest.MonkeyPatch, wrong: str) -> 
 
 
 UNLOADABLE = "OSError: Could not load this library: x.so"
+PRINTED = "Its last output: 'Could not load this library: /fbgemm_gpu/fbgemm_gpu_tbe_cache.so'."
 OTHER_TORCH = Installed("2.13.0", {"fbgemm-gpu-cpu": "1.5.0"})
 
 
@@ -113,6 +114,8 @@ OTHER_TORCH = Installed("2.13.0", {"fbgemm-gpu-cpu": "1.5.0"})
         ("cuda", "There is not enough memory for FBGEMM's operator", CUDA_FBGEMM, "Other programs use the memory"),
         ("cpu", "The worker of device 0 was killed by SIGILL", CPU_FBGEMM, "AVX2"),
         ("cpu", "The worker of device 0 was killed by SIGKILL", CPU_FBGEMM, "no memory left"),
+        ("cuda", f"The worker of device 0 was killed by SIGKILL. {PRINTED}", CUDA_FBGEMM, "no memory left"),
+        ("cuda", f"The worker of device 0 was killed by SIGSEGV. {PRINTED}", CUDA_FBGEMM, "a new virtual environment"),
         ("cpu", "No answer within 120 s from device 0.", CPU_FBGEMM, "Try again"),
         ("cpu", "something never seen", CPU_FBGEMM, "in a new virtual environment: `pip install 'shard-gym[real]'`"),
     ],
