@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -177,7 +178,7 @@ def evaluate(
         MeasurementError: all placements, or `MAX_FAILURES` in a row, could not be measured.
     """
     _place_of(agent)
-    tasks = load_suite(suite, split) if isinstance(suite, str) else suite
+    tasks = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)

@@ -61,7 +61,7 @@ def make_learner(
     """
     if name not in LEARNERS:
         raise unknown_name("agent that learns", name, LEARNERS)
-    tasks = load_suite(suite, "train") if isinstance(suite, str) else suite
+    tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
     learner = _imported(name, LEARNERS[name].learner)
     known = _option_names(learner)
     for option in options:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
 
-from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.agents import AGENTS, Agent
+from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import (
     FAILED,
     NONE,
@@ -84,7 +85,7 @@ def evaluate(
             out.parent.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache)
     tasks = as_measured(load_suite(suite, split), model)
-    agents = {name: make_agent(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
+    agents = {name: agent_named(name, cost_model=model, seed=seed) for name in (REFERENCE, *agent)}
     try:
         evaluations = evaluate_all(agents, tasks, model)
     except (KeyboardInterrupt, MeasurementError) as error:

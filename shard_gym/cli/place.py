@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents import make_agent
+from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import output
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.pools import pool_source
@@ -66,7 +66,7 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placement = make_agent(agent, cost_model=model, seed=seed).place(task)
+    placement = agent_named(agent, cost_model=model, seed=seed).place(task)
     explanation = explain(task, placement, model)
     plan = plan_to_json(explanation, agent, model)
     console = output()

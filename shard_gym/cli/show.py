@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import make_agent
 from shard_gym.checks import checked_count
+from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath
 from shard_gym.envs.placement.rendering.view import PlacementView
@@ -57,7 +57,7 @@ def show(
     model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
-    placer = make_agent(agent, cost_model=model, seed=seed)
+    placer = agent_named(agent, cost_model=model, seed=seed)
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     explanation = explain(chosen, placer.place(chosen), model, best_known_ms=best)
     console = output()

@@ -302,7 +302,7 @@ def task_source(suite: Any, split: str) -> TaskSource:
         UnknownNameError: no suite has that name, or it has no such split.
         InvalidOptionError: `suite` is neither a name nor a source of tasks.
     """
-    if isinstance(suite, str):
+    if isinstance(suite, (str, Path)):
         return load_suite(suite, split)
     if isinstance(suite, type) or not isinstance(suite, TaskSource):
         wanted = "the name of a suite, a TaskSuite or a TaskSampler"
