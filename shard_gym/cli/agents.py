@@ -56,9 +56,10 @@ def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: 
         takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
         wanted = {key: value for key, value in given.items() if key in known or takes_all or key in options}
         try:
-            found = found(**wanted)
+            inspect.signature(found).bind(**wanted)
         except TypeError as error:
             raise InvalidOptionError(f"{name} cannot be made with the options {sorted(wanted)}: {error}.") from error
+        found = found(**wanted)
     place = getattr(found, "place", found)
     if not callable(place):
         raise InvalidOptionError(f"{name} is no agent: it has no place(task), and it is no function of a task.")
