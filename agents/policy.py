@@ -78,7 +78,7 @@ class PolicyAgent(CostGuidedAgent):
         while not over:
             action = self.policy(observation, env.action_masks())
             observation, _, over, _, info = env.step(action)
-        if "failure" in info:
-            raise NoPlacementFoundError(info["failure"]["message"])
+        if failure := env.failure():
+            raise NoPlacementFoundError(failure["message"])
         placement: Placement = info["placement"][: task.num_tables]
         return placement

@@ -44,7 +44,7 @@ class CostEstimate:
 
     @property
     def details(self) -> dict[str, float]:
-        """Further numbers about this cost; an environment adds them to the info at the end of an episode."""
+        """Further numbers about this cost, by the `detail_names` of its model; environments show them in infos."""
         return {}
 
 
@@ -54,10 +54,12 @@ class CostModel(ABC):
     Attributes:
         name: its name in `COST_MODELS` and in result files.
         version: raised whenever a change alters a cost.
+        detail_names: names of the `details` of its estimates.
     """
 
     name: str
     version: int
+    detail_names: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

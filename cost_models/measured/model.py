@@ -79,9 +79,9 @@ class Measurement(CostEstimate):
 
     @property
     def details(self) -> dict[str, float]:
-        """See `CostEstimate`; `clock_ghz` and `late` are there if a GPU measured."""
-        of_gpu = {} if math.isnan(self.clock_ghz) else {"clock_ghz": self.clock_ghz, "late": self.late}
-        return {"spread": self.spread, "seconds": self.seconds, **of_gpu}
+        """See `CostEstimate`; the clock of a CPU is 0."""
+        clock = 0.0 if math.isnan(self.clock_ghz) else self.clock_ghz
+        return dict(zip(MeasuredCostModel.detail_names, (self.spread, self.seconds, clock, self.late), strict=True))
 
 
 class MeasuredCostModel(CostModel):
@@ -122,6 +122,7 @@ class MeasuredCostModel(CostModel):
 
     name = "measured"
     version = 2
+    detail_names = ("spread", "seconds", "clock_ghz", "late")
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
     ILLEGAL_ACTION,
-    RUNNING,
+    UNPLACED,
     PlacementState,
     Status,
     action_mask,
@@ -29,13 +29,20 @@ from shard_gym.envs.core.state import (
     begin,
     initial_state,
 )
-from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
+from shard_gym.errors import InvalidCostError, InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.text import format_bytes
 
 ObservationDict = dict[str, Any]
 """An array for each key of the observation space."""
+
+FAILURES = np.zeros(len(Status), np.int64)
+FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
+"""The number of a failure in infos, by `Status`; 0 for none."""
+
+ILLEGAL = ("terminate", "redirect")
+"""What an illegal action does: it ends the episode, or the table goes to the emptiest device where it fits."""
 
 
 @runtime_checkable
@@ -59,6 +66,7 @@ class Episodes:
         source: where tasks come from.
         cost_model: estimates the costs.
         final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`.
+        redirected: (N,) int64, illegal actions of each episode that were redirected.
         observe: builds the observations.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
@@ -76,7 +84,11 @@ class Episodes:
         observation: Observation,
         max_tables: int | None,
         max_devices: int | None,
+        illegal: str,
+        final_cost: CostModel | None = None,
     ) -> None:
+        if illegal not in ILLEGAL:
+            raise unknown_name("illegal", illegal, ILLEGAL)
         self.source = task_source(suite, split)
         self.cost_model = make_additive_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
@@ -84,9 +96,15 @@ class Episodes:
         self.observe = observation
         self._reward = make_reward(reward)
         self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
-        self.final_cost: CostModel | None = None
-        self._details: dict[int, dict[str, float]] = {}
+        self.final_cost = final_cost
+        details = () if final_cost is None else final_cost.detail_names
+        self._details = {f"measurement_{name}": np.zeros(num_envs) for name in details}
+        self._redirects = illegal == "redirect"
+        self.redirected = np.zeros(num_envs, np.int64)
         self.tasks: list[Task | None] = [None] * num_envs
+        numbered = self.source.tasks if isinstance(self.source, TaskSuite) else ()
+        self._indices = {id(task): index for index, task in enumerate(numbered)}
+        self._task_index = np.full(num_envs, -1)
         self.state = initial_state(self.problem, self.cost_model)
         self._constant = self.observe.constant(self.problem)
 
@@ -122,9 +140,12 @@ class Episodes:
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
-            self._details.pop(env, None)
+            self._task_index[env] = self._indices.get(id(task), -1)
             if self.final_cost is not None:
                 self.problem.penalty_ms[env] = self.final_cost.penalty_ms(task.tables, task.topology)
+        self.redirected[envs] = 0
+        for numbers in self._details.values():
+            numbers[envs] = 0.0
         for key, rows in self.observe.constant(self.problem, envs).items():
             self._constant[key][envs] = rows
 
@@ -137,6 +158,9 @@ class Episodes:
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
         before = None if self.final_cost is None else state.copy()
+        redirected = None
+        if self._redirects:
+            actions, redirected = self._redirected(actions)
         advance(problem, state, actions, self.cost_model)
         over = state.over > was_over
         if self.final_cost is not None:
@@ -146,11 +170,14 @@ class Episodes:
                 assert before is not None
                 self.state = before  # so that the step can be tried again
                 raise
+        if redirected is not None:
+            self.redirected += redirected
         failed = over & (state.status != COMPLETE)
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
         rewards = np.empty(len(actions))
-        rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
+        moved = np.zeros(len(actions), np.bool_) if redirected is None else redirected
+        rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound, moved))
         rewards[was_over] = 0.0
         return rewards, over
 
@@ -162,7 +189,17 @@ class Episodes:
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
             # A valid placement always costs less than a failure, however long its measurement took.
             self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
-            self._details[env] = cost.details
+            for name, number in cost.details.items():
+                self._details[f"measurement_{name}"][env] = number
+
+    def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
+        """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
+        legal = self.masks()
+        illegal = ~legal[np.arange(len(actions)), actions] & ~self.state.over
+        if not illegal.any():
+            return actions, illegal
+        emptiest = np.where(legal, self.state.memory_used, np.iinfo(np.int64).max).argmin(axis=1)
+        return np.where(illegal, emptiest, actions), illegal
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, D) bool, the legal actions; see `state.action_mask`."""
@@ -182,24 +219,34 @@ class Episodes:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
         return self.problem.placements_of(self.state.assignment, envs)
 
-    def ending(self, env: int) -> dict[str, Any]:
-        """What the last step of an episode adds to its info; empty while the episode runs.
+    def infos(self) -> dict[str, NDArray[Any]]:
+        """What infos hold, an array for each key with leading shape (N,); new arrays, the same keys in every step.
 
         Raises:
-            InvalidCostError: see `require_finite_costs`.
+            InvalidCostError: an episode is over and its cost is NaN or infinite, see `require_finite_costs`.
         """
-        if self.state.status[env] == RUNNING:
-            return {}
-        self.require_finite_costs(np.array([env]))
-        if self.state.status[env] == COMPLETE:
-            # Padded like the observations: vector environments stack infos, and tasks differ in size.
-            return {
-                "placement": self.placements(np.array([env]))[0],
-                "cost_ms": float(self.state.cost_ms[env]),
-                "phase_costs_ms": self.state.phases_ms[env].copy(),
-                **self.details(env),
-            }
-        return {"failure": self.failure(env)}
+        state = self.state
+        over = np.flatnonzero(state.status)
+        placement = np.full((len(self.tasks), self.max_tables), UNPLACED, np.int64)
+        if len(over):
+            self.require_finite_costs(over)
+            complete = over[state.status[over] == COMPLETE]
+            placement[complete] = self.placements(complete)
+        return {
+            "action_mask": self.masks().astype(np.int8, order="C"),
+            "task_index": self._task_index.copy(),
+            "cost_ms": state.cost_ms.copy(),
+            "phase_costs_ms": state.phases_ms.copy(),
+            "placement": placement,
+            "failure": FAILURES[state.status],
+            "redirected": self.redirected.copy(),
+            **{name: numbers.copy() for name, numbers in self._details.items()},
+        }
+
+    def texts(self, env: int) -> dict[str, str]:
+        """What infos hold with `info_text`: the task's name, and the message of a failure."""
+        failure = self.failure(env)
+        return {"task": self.task(env).name, "failure_message": failure["message"] if failure else ""}
 
     def failure(self, env: int) -> dict[str, Any] | None:
         """Why an episode failed, or None if it did not.
@@ -229,11 +276,6 @@ class Episodes:
             ),
         }
 
-    def details(self, env: int) -> dict[str, dict[str, float]]:
-        """What `final_cost` adds to the info of a complete placement."""
-        found = self._details.get(env)
-        return {"measurement": dict(found)} if found else {}
-
     def require_finite_costs(self, envs: IntArray) -> None:
         """Refuse costs that are not finite; checked only where episodes end, to keep steps fast.
 
@@ -261,17 +303,19 @@ class Episodes:
             raise InvalidOptionError(f"Environment {env} has no task yet; reset it first.")
         return task
 
-    def restore(self, env: int, task: Task, state: PlacementState) -> None:
+    def restore(self, env: int, task: Task, state: PlacementState, redirected: int = 0) -> None:
         """Continue episode `env` from `state` (N = 1) of `task`."""
         self.begin(np.array([env]), [task])
         self.state.put(env, state)
+        self.redirected[env] = redirected
 
     def copy(self) -> Episodes:
         """Independent episodes in the same state. The tasks, the model, the reward and the observation are shared."""
         clone = copy.copy(self)
         clone._prepared = self._prepared.copy()
         clone.tasks = list(self.tasks)
-        clone._details = dict(self._details)
+        clone._details = {name: numbers.copy() for name, numbers in self._details.items()}
+        clone._task_index, clone.redirected = self._task_index.copy(), self.redirected.copy()
         clone.state = self.state.copy()
         clone._constant = {key: array.copy() for key, array in self._constant.items()}
         return clone

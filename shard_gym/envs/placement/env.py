@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.reward import Reward
@@ -37,11 +37,13 @@ class Snapshot:
         task: the task of the episode.
         state: the placement so far.
         rng_state: state of the environment's random generator.
+        redirected: illegal actions so far that were redirected.
     """
 
     task: Task
     state: PlacementState
     rng_state: Mapping[str, Any]
+    redirected: int = 0
 
 
 class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
@@ -60,7 +62,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     `Discrete(max_devices)`: the device that receives the current table.
 
     An action is legal if the task has that device and the table fits into its free memory. An illegal action ends the
-    episode (see Episode End) and raises nothing. A value outside the space raises `InvalidActionError`.
+    episode (see Episode End) and raises nothing. With `illegal="redirect"`, for learners without masks, the table goes
+    to the legal device with the least memory in use instead, and the reward is less by 0.05 times the task's lower
+    bound. A value outside the space raises `InvalidActionError`.
 
     ## Observation Space
 
@@ -103,15 +107,19 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     ## Information
 
-    `reset` and `step` return
+    `reset` and `step` return the same keys, all of them numbers or arrays of a fixed shape:
     - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
       episode it is 1 for all devices of the task. `env.unwrapped.action_masks()` returns it as bool, for MaskablePPO;
-    - `task`: name of the task.
+    - `task_index`: int, number of the task in the suite; -1 for a task that has none;
+    - `cost_ms`: float, ms of the tables placed so far; at the end of a complete placement its cost;
+    - `phase_costs_ms`: (max_devices, 4) float64, ms of each device in each phase;
+    - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
+      own order, -1 in padding;
+    - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it;
+    - `redirected`: int, illegal actions of the episode that were redirected.
 
-    The last step of a complete placement adds `placement` ((max_tables,) int64, in the task's own order of tables, -1
-    in padding), `cost_ms` (float) and `phase_costs_ms` ((max_devices, 4) float64). The last step of a failed one adds
-    `failure`: a dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on
-    any device) and a `message`.
+    `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
+    (empty without a failure).
 
     ## Arguments
 
@@ -126,6 +134,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `reward="terminal"`, `observation="full"`: names as above, or objects;
     - `max_tables=None`, `max_devices=None`: padding; by default the size of the largest task in all splits of the
       suite. Set both to train one agent on several suites;
+    - `illegal="terminate"`: or "redirect", see Action Space;
+    - `info_text=False`: see Information;
     - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo` also needs
       the package `moviepy`.
 
@@ -154,11 +164,15 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         max_tables: int | None = None,
         max_devices: int | None = None,
         render_mode: str | None = None,
+        illegal: str = "terminate",
+        info_text: bool = False,
     ) -> None:
         check_render_mode(render_mode)
-        self.render_mode = render_mode
+        self.render_mode, self._info_text = render_mode, info_text
         observe = make_observation(observation)
-        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self._episodes = Episodes(
+            1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal, self._final_cost()
+        )
         self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
         self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
         self.observation_space = observe.space(self.max_tables, self.max_devices)
@@ -231,6 +245,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         mask: NDArray[np.bool_] = self._episodes.masks()[0]
         return mask
 
+    def failure(self) -> dict[str, Any] | None:
+        """Why the episode failed, or None: `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`,
+        `bytes_free` (the most on any device) and a `message`.
+        """
+        self._require_episode("Nothing has failed yet")
+        return self._episodes.failure(0)
+
     def view(self) -> PlacementView:
         """The placement so far, for rendering."""
         self._require_episode("There is nothing to see yet")
@@ -238,11 +259,12 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     def get_state(self) -> Snapshot:
         """A copy of the episode and of the state of the random generator, for `set_state`."""
-        return Snapshot(self.task, self.state.copy(), copy.deepcopy(self.np_random.bit_generator.state))
+        rng_state = copy.deepcopy(self.np_random.bit_generator.state)
+        return Snapshot(self.task, self.state.copy(), rng_state, int(self._episodes.redirected[0]))
 
     def set_state(self, snapshot: Snapshot) -> None:
         """Continue from `snapshot`, taken from this environment or one with equal arguments."""
-        self._episodes.restore(0, snapshot.task, snapshot.state)
+        self._episodes.restore(0, snapshot.task, snapshot.state, snapshot.redirected)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
     def clone(self) -> EmbeddingPlacementEnv:
@@ -270,5 +292,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return {key: batch[0] for key, batch in self._episodes.observations().items()}
 
     def _info(self) -> dict[str, Any]:
-        mask = self._episodes.masks()[0].astype(np.int8)
-        return {"action_mask": mask, "task": self.task.name, **self._episodes.ending(0)}
+        info = {key: batch[0] if batch.ndim > 1 else batch.item() for key, batch in self._episodes.infos().items()}
+        return info | self._episodes.texts(0) if self._info_text else info
+
+    def _final_cost(self) -> CostModel | None:
+        """The cost model of complete placements; None for that of the estimates."""
+        return None
