@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,7 +29,7 @@ from shard_gym.envs.core.state import (
     begin,
     initial_state,
 )
-from shard_gym.errors import InvalidCostError, InvalidOptionError, unknown_name, wrong_kind
+from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.text import format_bytes
@@ -40,6 +40,9 @@ ObservationDict = dict[str, Any]
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
 """The number of a failure in infos, by `Status`; 0 for none."""
+
+_FIRST = np.zeros(1, np.int64)
+"""Index of the only episode."""
 
 ILLEGAL = ("terminate", "redirect")
 """What an illegal action does: it ends the episode, or the table goes to the emptiest device where it fits."""
@@ -65,7 +68,8 @@ class Episodes:
     Attributes:
         source: where tasks come from.
         cost_model: estimates the costs.
-        final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`.
+        final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`. Its details
+            are in infos.
         redirected: (N,) int64, illegal actions of each episode that were redirected.
         observe: builds the observations.
         max_tables: padding of the tables.
@@ -85,10 +89,9 @@ class Episodes:
         max_tables: int | None,
         max_devices: int | None,
         illegal: str,
-        final_cost: CostModel | None = None,
     ) -> None:
         if illegal not in ILLEGAL:
-            raise unknown_name("illegal", illegal, ILLEGAL)
+            raise wrong_kind("illegal", illegal, " or ".join(map(repr, ILLEGAL)))
         self.source = task_source(suite, split)
         self.cost_model = make_additive_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
@@ -96,15 +99,13 @@ class Episodes:
         self.observe = observation
         self._reward = make_reward(reward)
         self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
-        self.final_cost = final_cost
-        details = () if final_cost is None else final_cost.detail_names
-        self._details = {f"measurement_{name}": np.zeros(num_envs) for name in details}
+        self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), (num_envs, self.max_tables))
+        self._details: dict[str, FloatArray] = {}
+        self._final_cost: CostModel | None = None
         self._redirects = illegal == "redirect"
+        self._none = np.broadcast_to(False, num_envs)
         self.redirected = np.zeros(num_envs, np.int64)
         self.tasks: list[Task | None] = [None] * num_envs
-        numbered = self.source.tasks if isinstance(self.source, TaskSuite) else ()
-        self._indices = {id(task): index for index, task in enumerate(numbered)}
-        self._task_index = np.full(num_envs, -1)
         self.state = initial_state(self.problem, self.cost_model)
         self._constant = self.observe.constant(self.problem)
 
@@ -112,6 +113,17 @@ class Episodes:
     def problem(self) -> Problem:
         """The tasks of the episodes as arrays; changed in place."""
         return self._prepared.problem
+
+    @property
+    def final_cost(self) -> CostModel | None:
+        """See the attributes; set it before the first `begin`."""
+        return self._final_cost
+
+    @final_cost.setter
+    def final_cost(self, model: CostModel | None) -> None:
+        names = () if model is None else model.detail_names
+        self._details = {f"measurement_{name}": np.zeros(len(self.tasks)) for name in names}
+        self._final_cost = model
 
     def choose(self, rng: np.random.Generator, key: Any = None) -> Task:
         """The task of `key` (an index, a name or a Task); without a key, one drawn with `rng`.
@@ -140,7 +152,6 @@ class Episodes:
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
-            self._task_index[env] = self._indices.get(id(task), -1)
             if self.final_cost is not None:
                 self.problem.penalty_ms[env] = self.final_cost.penalty_ms(task.tables, task.topology)
         self.redirected[envs] = 0
@@ -176,7 +187,7 @@ class Episodes:
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
         rewards = np.empty(len(actions))
-        moved = np.zeros(len(actions), np.bool_) if redirected is None else redirected
+        moved = self._none if redirected is None else redirected
         rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound, moved))
         rewards[was_over] = 0.0
         return rewards, over
@@ -189,8 +200,9 @@ class Episodes:
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
             # A valid placement always costs less than a failure, however long its measurement took.
             self.state.cost_ms[env] = min(cost.total_ms, np.nextafter(self.problem.penalty_ms[env], 0.0))
-            for name, number in cost.details.items():
-                self._details[f"measurement_{name}"][env] = number
+            details = cost.details
+            for name in model.detail_names:
+                self._details[f"measurement_{name}"][env] = details[name]
 
     def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
         """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
@@ -220,27 +232,39 @@ class Episodes:
         return self.problem.placements_of(self.state.assignment, envs)
 
     def infos(self) -> dict[str, NDArray[Any]]:
-        """What infos hold, an array for each key with leading shape (N,); new arrays, the same keys in every step.
-
-        Raises:
-            InvalidCostError: an episode is over and its cost is NaN or infinite, see `require_finite_costs`.
-        """
-        state = self.state
-        over = np.flatnonzero(state.status)
-        placement = np.full((len(self.tasks), self.max_tables), UNPLACED, np.int64)
-        if len(over):
-            self.require_finite_costs(over)
-            complete = over[state.status[over] == COMPLETE]
+        """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
+        status, placement = self.state.status, self._unplaced.copy()
+        complete = np.flatnonzero(status == COMPLETE)
+        if len(complete):
             placement[complete] = self.placements(complete)
+        mask = self.masks().astype(np.int8, order="C")
+        return self._infos(mask, placement, FAILURES[status], np.ndarray.copy, np.ndarray.copy)
+
+    def info(self) -> dict[str, Any]:
+        """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
+        status = self.state.status.item()
+        placement = self.placements(_FIRST)[0] if status == COMPLETE else self._unplaced[0].copy()
+        mask = self.masks()[0].astype(np.int8)
+        return self._infos(mask, placement, FAILURES.item(status), np.ndarray.item, _first_copy)
+
+    def _infos(
+        self,
+        mask: NDArray[np.int8],
+        placement: IntArray,
+        failure: Any,
+        number: Callable[[NDArray[Any]], Any],
+        array: Callable[[NDArray[Any]], NDArray[Any]],
+    ) -> dict[str, Any]:
+        """The keys of infos; `number` and `array` make what is returned of the arrays of the state."""
         return {
-            "action_mask": self.masks().astype(np.int8, order="C"),
-            "task_index": self._task_index.copy(),
-            "cost_ms": state.cost_ms.copy(),
-            "phase_costs_ms": state.phases_ms.copy(),
+            "action_mask": mask,
+            "task_index": number(self._prepared.suite_index),
+            "cost_ms": number(self.state.cost_ms),
+            "phase_costs_ms": array(self.state.phases_ms),
             "placement": placement,
-            "failure": FAILURES[state.status],
-            "redirected": self.redirected.copy(),
-            **{name: numbers.copy() for name, numbers in self._details.items()},
+            "failure": failure,
+            "redirected": number(self.redirected),
+            **{name: number(numbers) for name, numbers in self._details.items()},
         }
 
     def texts(self, env: int) -> dict[str, str]:
@@ -315,10 +339,14 @@ class Episodes:
         clone._prepared = self._prepared.copy()
         clone.tasks = list(self.tasks)
         clone._details = {name: numbers.copy() for name, numbers in self._details.items()}
-        clone._task_index, clone.redirected = self._task_index.copy(), self.redirected.copy()
+        clone.redirected = self.redirected.copy()
         clone.state = self.state.copy()
         clone._constant = {key: array.copy() for key, array in self._constant.items()}
         return clone
+
+
+def _first_copy(array: NDArray[Any]) -> NDArray[Any]:
+    return array[0].copy()
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:

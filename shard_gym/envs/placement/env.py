@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.reward import Reward
@@ -170,9 +170,7 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         check_render_mode(render_mode)
         self.render_mode, self._info_text = render_mode, info_text
         observe = make_observation(observation)
-        self._episodes = Episodes(
-            1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal, self._final_cost()
-        )
+        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
         self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
         self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
         self.observation_space = observe.space(self.max_tables, self.max_devices)
@@ -210,6 +208,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         if not self._is_device(action):
             raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
+        if over[0]:
+            self._episodes.require_finite_costs(_ENV)
         return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
 
     def render(self) -> Any:
@@ -292,9 +292,5 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return {key: batch[0] for key, batch in self._episodes.observations().items()}
 
     def _info(self) -> dict[str, Any]:
-        info = {key: batch[0] if batch.ndim > 1 else batch.item() for key, batch in self._episodes.infos().items()}
+        info = self._episodes.info()
         return info | self._episodes.texts(0) if self._info_text else info
-
-    def _final_cost(self) -> CostModel | None:
-        """The cost model of complete placements; None for that of the estimates."""
-        return None

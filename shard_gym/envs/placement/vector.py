@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
@@ -45,8 +45,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         copy: False returns the observation arrays that stay the same during an episode (`device_mask`,
             `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
         max_episode_steps: must be None, because an episode ends after one step for each table.
-        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode: see
-            `EmbeddingPlacementEnv`.
+        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal,
+            info_text: see `EmbeddingPlacementEnv`.
 
     `reset` takes `seed` (an int for seed, seed + 1, ...; or one for each environment) and the options "task" (one for
     all), "tasks" (one for each) and "reset_mask".
@@ -83,16 +83,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         self._share = not copy
         observe = make_observation(observation)
         self._episodes = Episodes(
-            self.num_envs,
-            suite,
-            split,
-            cost_model,
-            reward,
-            observe,
-            max_tables,
-            max_devices,
-            illegal,
-            self._final_cost(),
+            self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal
         )
         self._max_devices = self._episodes.max_devices
         self.single_observation_space = observe.space(self._episodes.max_tables, self._max_devices)
@@ -170,10 +161,6 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         self._require_reset()
         return self._episodes.masks()
 
-    def _final_cost(self) -> CostModel | None:
-        """The cost model of complete placements; None for that of the estimates."""
-        return None
-
     def _require_reset(self) -> None:
         if self._episodes.tasks[0] is None:
             raise ResetNeeded("No episodes have begun: call reset() first.")
@@ -244,8 +231,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return chosen.astype(np.int64, copy=False)
 
     def _infos(self, envs: NDArray[np.int64]) -> Infos:
-        """The infos of the environments `envs`; zeros, empty texts and False for the others."""
-        there, infos = self._mask_of(envs), dict(self._episodes.infos())
+        """The infos of the environments `envs`; zeros, None and False for the others."""
+        there, infos = self._mask_of(envs), self._episodes.infos()
         if self._info_text:
             texts = [self._episodes.texts(env) for env in range(self.num_envs)]
             infos |= {key: np.array([each[key] for each in texts], dtype=object) for key in texts[0]}

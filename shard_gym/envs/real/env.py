@@ -133,9 +133,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         super().__init__(
             source, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal, info_text
         )
-
-    def _final_cost(self) -> MeasuredCostModel:
-        return self.measured
+        self._episodes.final_cost = self.measured
 
     def close(self) -> None:
         """End the workers; the next measurement starts new ones."""
@@ -181,9 +179,7 @@ class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
         self.measured = checked(measured) or MeasuredCostModel(**measuring)
         source = as_measured(task_source(suite, split), self.measured)
         super().__init__(num_envs, source, split, cost_model, **arguments)
-
-    def _final_cost(self) -> MeasuredCostModel:
-        return self.measured
+        self._episodes.final_cost = self.measured
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""

@@ -24,7 +24,7 @@ def make(random_task: Any) -> Callable[..., Episodes]:
     model = make_cost_model("analytical")
 
     def episodes(*, begun: bool = True, reward: Any = "dense", padding: tuple[Any, Any] = (7, 5)) -> Episodes:
-        made = Episodes(4, TaskSuite("own", tasks), "", model, reward, FullObservation(), *padding)
+        made = Episodes(4, TaskSuite("own", tasks), "", model, reward, FullObservation(), *padding, "terminate")
         if begun:
             made.begin(np.arange(4), tasks)
         return made
