@@ -224,6 +224,9 @@ def test_a_clone_goes_its_own_way_and_shares_only_the_task() -> None:
     assert whole_future(twin) == future
     twin.reset(seed=8, options={"task": load_suite("dlrm-20x4", "test")[3]})
     assert whole_future(env) == future
+    env.reset(options={"task": 4})
+    twin.reset(options={"task": 5})
+    assert [each.step(0)[4]["task_index"] for each in (env, twin)] == [4, 5]
 
 
 # Padding
