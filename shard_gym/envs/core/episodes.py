@@ -348,7 +348,8 @@ class Episodes:
 
 
 def _first_copy(array: NDArray[Any]) -> NDArray[Any]:
-    return array[0].copy()
+    first: NDArray[Any] = array[0].copy()
+    return first
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:
