@@ -207,7 +207,7 @@ class Sb3Learner(Learner):
         with one_thread(), _global_generators_kept():
             self._model.set_random_seed(self._seed(ROLLOUT))
             self._model.learn(self._steps, callback=keep, log_interval=None)
-        failures = sum(info["failure"] != 0 for info in ended)
+        failures = sum(bool(info["failure"]) for info in ended)
         costs = [self._penalty_ms(info["task_index"]) if info["failure"] else info["cost_ms"] for info in ended]
         return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
 
