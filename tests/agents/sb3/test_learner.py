@@ -47,7 +47,7 @@ def test_failed_episodes_count_with_their_penalty(packing_task: Callable[..., Ta
     report = learner(TaskSuite("stuck", (task,)), "ppo").iterate()
     assert report.mean_cost_ms == pytest.approx(AnalyticalCostModel().penalty_ms(task.tables, task.topology))
     assert report.numbers["failures"] >= 4
-    assert type(report.numbers["failures"]) is int  # it is logged as JSON
+    assert type(report.numbers["failures"]) is int  # not a number of NumPy
 
 
 def test_the_reward_sums_to_the_cost_in_units_of_the_lower_bound(small_suite: TaskSuite) -> None:
