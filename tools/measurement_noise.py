@@ -155,8 +155,8 @@ def main() -> None:
             f"`python tools/measurement_noise.py --rounds {options.rounds}`. Loads are the tables of one device of "
             f"random placements of `{SUITE}`, each measured {counted(options.rounds, 'time')} in turn.",
             "## Other programs",
-            "The worker has a CPU of its own as long as there are enough. What shares that CPU with it halves its "
-            "speed; what runs on another one shares only caches and memory.",
+            "The worker has a CPU of its own as long as there are enough. What runs on that CPU, too, takes "
+            "turns with it; what runs on another one shares only caches and memory.",
             noise(model, options.rounds),
             "## Caches",
             "A fused operator runs table after table. A load costs more than its halves where the rows of the whole, "

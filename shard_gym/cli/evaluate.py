@@ -62,8 +62,9 @@ def evaluate(
 ) -> None:
     """Let agents place every task of a suite and compare what their placements cost.
 
-    A task whose placement cannot be measured, twice, has failed: it is charged its penalty, and the reason is shown. If
-    that happens to five tasks in a row, the evaluation ends.
+    A placement that cannot be measured is charged its penalty.
+
+    Five of them in a row end the evaluation.
 
     Args:
         agent: name of an agent, or folder of a training run; repeat the option for more agents.

@@ -45,8 +45,9 @@ def race(
 
     Every round measures each task with each entry, in random order.
 
-    The same command continues a race that was stopped. A placement that cannot be measured, twice, is noted, and its
-    task costs its penalty in this race; to try it again, race into another folder. Needs FBGEMM.
+    The same command continues a race that was stopped. Needs FBGEMM.
+
+    A placement that cannot be measured is charged its penalty in this race.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.

@@ -61,8 +61,9 @@ def train(
 ) -> None:
     """Train an agent that learns, and compare it with the greedy heuristics.
 
-    Every iteration is saved: resume a run that was stopped with --resume. With measured costs, a warning says if the
-    machine is not idle, or if measurements of the same work differ much.
+    Every iteration is saved: resume a run that was stopped with --resume.
+
+    With measured costs, a warning says if the machine is not idle.
 
     Args:
         agent: dreamshard, rnn, ppo, maskable-ppo, a2c or dqn.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -174,14 +174,17 @@ class HardwareStudy:
     def contestants(self) -> Iterator[tuple[str, Callable[[], Agent]]]:
         """The entries of the race, by name, and what makes their agents."""
         for name in (RANDOM, *PAPER_HEURISTICS, LOCAL_SEARCH):
-            yield name, lambda name=name: make_agent(name)  # type: ignore[misc]
+            yield name, partial(make_agent, name)
         for seed in range(self.seeds):
             for budget in reversed(self.budgets):  # the largest first: the others repeat a part of its measurements
                 for preset in (DREAM_SEARCH, PAPER):
                     name = seeded_name(method_name(preset, budget), seed)
-                    yield name, lambda each=(preset, budget, seed): self.learner(*each).agent()  # type: ignore[misc]
-            yield seeded_name(CALIBRATED, seed), lambda seed=seed: self.calibrated(seed)  # type: ignore[misc]
-            yield seeded_name(POLICY, seed), lambda seed=seed: self.policy(seed)  # type: ignore[misc]
+                    yield name, partial(self._dreamshard, preset, budget, seed)
+            yield seeded_name(CALIBRATED, seed), partial(self.calibrated, seed)
+            yield seeded_name(POLICY, seed), partial(self.policy, seed)
+
+    def _dreamshard(self, preset: str, budget: int, seed: int) -> Agent:
+        return self.learner(preset, budget, seed).agent()
 
     def training(self, name: str) -> dict[str, float]:
         """The progress of a finished training run: its seconds and true_cost_queries."""
@@ -199,7 +202,8 @@ class Facts(NamedTuple):
     """What a race does not tell.
 
     Attributes:
-        training: of each trained entry: seconds, and placements measured.
+        training: of each trained entry: placements measured for it, and the seconds of the training. What an earlier
+            training had measured took no time.
         estimates_ms: of each model that placements were searched under, by the entry that it made: the (N,) ms that it
             estimates for the placements of `RANDOM`, of the greedy heuristics, and its own; None without a placement.
     """

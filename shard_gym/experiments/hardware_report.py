@@ -24,7 +24,7 @@ from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.statistics import bootstrap_samples, percentile_interval, probability_of_improvement
 from shard_gym.tasks import TaskSuite
-from shard_gym.text import counted, format_change, format_ms, format_seconds
+from shard_gym.text import counted, format_change, format_ms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,8 +138,9 @@ def _introduction(race: Race, facts: Facts, folder: str) -> str:
         f"Agents that learn have {counted(seeds, 'seed')}. No agent asks for a true cost while it places.\n\n"
         f"Machine: {race.hardware}. Each device's operator is measured alone, one after the other (`sequential`), with "
         f"{counted(settings['threads'], 'thread')}, {counted(settings['iterations'], 'iteration')} after "
-        f"{counted(settings['warmup'], 'warm-up')}; the all-to-alls are estimated. Load average during the race: "
-        f"{np.median([each.load for each in race.measurements]):.1f} (median). The raw times of every round are in "
+        f"{counted(settings['warmup'], 'warm-up')}; the all-to-alls are estimated. Load average during the race, "
+        f"programs on all CPUs: {np.median([each.load for each in race.measurements]):.1f} (median). The raw times of "
+        "every round are in "
         f"[{folder}]({folder}/rounds.parquet)."
     )
 
@@ -179,7 +180,6 @@ def _costs(race: Race, facts: Facts) -> Iterable[str]:
     rows = []
     for method in sorted(methods.values(), key=lambda each: each.mean_ms):
         measured = [own["measurements"] for name, own in facts.training.items() if _is_of(name, method)]
-        seconds = [own["seconds"] for name, own in facts.training.items() if _is_of(name, method)]
         cells = []
         for reference in (greedy, search):
             mean, interval = change(method, reference)
@@ -191,10 +191,9 @@ def _costs(race: Race, facts: Facts) -> Iterable[str]:
                 format_ms(method.mean_ms),
                 *cells,
                 f"{probability_of_improvement(method.costs_ms, greedy.costs_ms):.0%}" if method is not greedy else "",
-                format_seconds(float(np.median(seconds))) if seconds else "",
             ]
         )
-    header = ("method", "measured", "mean ms", "vs greedy", "95%", "vs search", "95%", "cheaper", "training")
+    header = ("method", "measured", "mean ms", "vs greedy", "95%", "vs search", "95%", "cheaper")
     yield table(header, rows)
     yield "Mean ms of each seed:"
     rows = [
@@ -245,6 +244,8 @@ def _error(ratios: FloatArray) -> str:
 
 
 def _noise(race: Race) -> str:
+    if race.num_rounds < 2:
+        return "Each placement was measured in one round, so the noise is not known."
     costs = race.costs_ms()
     placed = costs[costs[:, :, 0] < race.penalties_ms]
     spread = np.abs(placed / np.median(placed, axis=1, keepdims=True) - 1.0).mean()
@@ -277,6 +278,7 @@ def draw(race: Race) -> Figure:
             ha="center",
             fontsize=SIZE - 2,
             color=color,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
     axes.axvline(0.0, color=INK, linewidth=1.2)
     axes.set_yticks(range(len(ordered)), [each.name for each in ordered])
