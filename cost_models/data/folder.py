@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shard_gym.cost_models.data.dataset import topology_from_json, topology_to_json
-from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, require_arrow, to_parquet
+from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra
 from shard_gym.io.files import read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.parquet import require_arrow
 from shard_gym.tables import Workload
 
 SCHEMA = "shard-gym-costs/1"

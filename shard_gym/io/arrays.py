@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, missing_extra
-from shard_gym.io.files import parse_json, write_atomically
+from shard_gym.io.files import write_atomically
+from shard_gym.io.parsing import parse_json
 
 SUFFIX = ".safetensors"
 SCHEMA = "shard-gym-weights/1"

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, short_repr
-from shard_gym.io.files import parse_json, read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.parquet import lists_of, read_table, require_arrow, write_table
+from shard_gym.io.parsing import parse_json, require_schema
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import check_placement, placement_to_json
@@ -27,6 +28,9 @@ SCHEMA = 1
 
 DIGEST = "race"
 """Key of the digest in the metadata of the rounds."""
+
+MAX_MEASUREMENTS = 500_000
+"""The most in a race, of all rounds, tasks and entries."""
 
 UNMEASURED = "unmeasured"
 """Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
@@ -76,8 +80,7 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
         MissingExtraError: pyarrow is not installed.
     """
     path, record = folder / RACE, read_json(folder / RACE)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise DamagedFileError(f"{path} is not a race of schema {SCHEMA}.")
+    require_schema(record, SCHEMA, str(path))
     if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
@@ -190,16 +193,11 @@ def _schema() -> Any:
 
 def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], tuple[Unmeasured, ...], str]:
     """The measurements, what could not be measured, and the digest of what was raced."""
-    table = read_table(content, _schema(), str(path.parent / ROUNDS))
+    table = read_table(content, _schema(), str(path.parent / ROUNDS), max_rows=MAX_MEASUREMENTS)
+    plain = [table[name].to_pylist() for name in ("round", "task", "entry", "load", "num_devices")]
     measurements = tuple(
-        Measured(
-            row["round"],
-            row["task"],
-            row["entry"],
-            row["load"],
-            np.array(row["phases_ms"]).reshape(-1, row["num_devices"], 4),
-        )
-        for row in table.to_pylist()
+        Measured(number, task, entry, load, ms.reshape(-1, devices, 4))
+        for number, task, entry, load, devices, ms in zip(*plain, lists_of(table["phases_ms"]), strict=True)
     )
     metadata, rounds = table.schema.metadata or {}, f"The rounds of {path}"
     unmeasured = parse_json(metadata.get(UNMEASURED.encode(), b"[]"), rounds)
@@ -228,6 +226,12 @@ def _check_measurements(race: Race, path: Path) -> None:
         if not 0 <= failed.round < rounds.get((failed.task, failed.entry), 0):
             raise DamagedFileError(f"The rounds of {path} name a placement that was not raced: {short_repr(failed)}.")
         rounds[failed.task, failed.entry] = failed.round
+    size = len(race.placements) * len(race.suite) * race.num_rounds
+    if size > MAX_MEASUREMENTS or sum(rounds.values()) > MAX_MEASUREMENTS:
+        raise DamagedFileError(
+            f"The rounds of {path} are {race.num_rounds:,} of {len(race.placements):,} entries and {len(race.suite):,} "
+            f"tasks; the limit is {MAX_MEASUREMENTS:,} measurements."
+        )
     wanted = {(number, task, name) for (task, name), measured in rounds.items() for number in range(measured)}
     found = [(each.round, each.task, each.entry) for each in race.measurements]
     if len(found) != len(wanted) or set(found) != wanted:

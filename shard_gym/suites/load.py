@@ -13,7 +13,8 @@ import numpy as np
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, unknown_name, wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile
-from shard_gym.io.files import parse_json, read_index, read_shipped, sha256_of
+from shard_gym.io.files import read_index, read_shipped, sha256_of
+from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
 from shard_gym.suites.own import SUFFIX, read_suite
 from shard_gym.tables import Tables

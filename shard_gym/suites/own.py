@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, wrong_kind
-from shard_gym.io.files import parse_json, read_bytes, sha256_of, write_atomically
+from shard_gym.io.files import read_bytes, sha256_of, write_atomically
+from shard_gym.io.parsing import parse_json
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
