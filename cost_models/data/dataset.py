@@ -245,6 +245,16 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
     return Tables(**arrays, workload=parts[0].workload, names=names)
 
 
+_DEVICE_KEYS, _LINK_KEYS = (
+    tuple(field.name for field in fields(kind) if field.name != "sources") for kind in (DeviceSpec, LinkSpec)
+)
+
+TOPOLOGY_KEYS: dict[str, type] = {
+    **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
+}
+"""The keys of `topology_to_json`."""
+
+
 def topology_to_json(topology: Topology) -> dict[str, Any]:
     """`topology` as JSON values, without the sources of its numbers."""
     device, links = asdict(topology.device), asdict(topology.links)
@@ -258,7 +268,18 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`."""
+    """The inverse of `topology_to_json`.
+
+    Raises:
+        DamagedFileError: `record` is no such object.
+        InvalidTopologyError: its numbers are impossible.
+    """
+    for part, known in (("device", _DEVICE_KEYS), ("links", _LINK_KEYS)):
+        if not isinstance(record[part], dict) or set(record[part]) != set(known):
+            raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")
+    caps = record["memory_cap_bytes"]
+    if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
+        raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
     return Topology(
         device=DeviceSpec(**record["device"]),
         links=LinkSpec(**record["links"]),

@@ -46,6 +46,18 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
         raise DamagedFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file at `path`.
+
+    Raises:
+        DamagedFileError: a folder above it may not be read.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def read_json(path: Path) -> Any:
     """The JSON value in the file at `path`.
 
