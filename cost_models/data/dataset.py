@@ -14,6 +14,7 @@ from shard_gym.cost_models.base import CostEstimate, FloatArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
+from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
@@ -60,6 +61,7 @@ class CostDataset:
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         """Each requirement with whether it holds; later ones rely on earlier ones."""
         count, rows = self.cost_ms.shape[:1], self.members.shape
+        yield "there must be a topology", bool(self.topologies)
         widest = max(topology.num_devices for topology in self.topologies)
         for name, dtype, shape in (
             *(("topology", np.int64, count), ("start", np.int64, (self.cost_ms.size + 1,))),
@@ -131,8 +133,15 @@ class CostDataset:
         Raises:
             DamagedFileError: an array is missing or impossible.
         """
+        source = "The description of the measured costs"
+        lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
+        if lacking:
+            raise DamagedFileError(f"The measured costs lack the array {lacking[0]!r}, or it does not belong to them.")
+        about = require_fields(parse_json(arrays["about"].tobytes(), source), _ABOUT_KEYS, source)
+        require_fields(about["workload"], _WORKLOAD_KEYS, "The workload of the measured costs")
+        for record in about["topologies"]:
+            require_fields(record, TOPOLOGY_KEYS, "A topology of the measured costs")
         try:
-            about = json.loads(arrays["about"].tobytes())
             tables = Tables(
                 **{name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS},
                 workload=Workload(**about["workload"]),
@@ -141,8 +150,12 @@ class CostDataset:
             topologies = tuple(topology_from_json(record) for record in about["topologies"])
             own = {name: arrays[name] for name in _OWN_ARRAYS}
             return CostDataset(tables=tables, topologies=topologies, source=about["source"], **own)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFileError(f"The measured costs are damaged: {error!r}.") from error
+        except (TypeError, ValueError) as error:
+            raise DamagedFileError(f"The measured costs are damaged: {error}") from error
+
+
+_ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
+_WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 
 
 def _within(numbers: IntArray, below: int | IntArray) -> bool:

@@ -27,7 +27,7 @@ from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, topology_from_json
 from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra, short_repr
-from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.files import read_bytes, read_json, remove_temporaries, sha256_of, write_atomically, write_json
 from shard_gym.io.parquet import require_arrow
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.tables import Workload
@@ -233,6 +233,7 @@ def exclusive_access(folder: str | Path) -> Iterator[None]:
     except OSError as error:
         raise UnwritablePathError(f"{folder} cannot be written to: {error.strerror or error}.") from error
     try:
+        remove_temporaries(folder)
         yield
     finally:
         lock.release()

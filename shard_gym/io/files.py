@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from shard_gym.errors import DamagedFileError, UnwritablePathError, unknown_name
 from shard_gym.io.parsing import parse_json
 
 INDEX = "index.json"
+
+_TEMPORARY = ".shard-gym-"
+"""Beginning of the names of files that are not complete yet."""
 
 MAX_BYTES = 2**28
 """The largest file that is read as a whole."""
@@ -140,7 +144,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _write_and_rename(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".shard-gym-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -153,6 +157,14 @@ def _write_and_rename(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove the incomplete files that a killed `write_atomically` left in `folder`, where no program writes now."""
+    with suppress(OSError):
+        for path in folder.glob(f"{_TEMPORARY}*"):
+            if path.is_file() and not path.is_symlink():
+                path.unlink()
 
 
 def _unwritable(path: Path, error: OSError) -> UnwritablePathError:
