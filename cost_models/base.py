@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.placement import Placement
+from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
@@ -195,7 +195,12 @@ class AdditiveCostModel(CostModel):
         return loads
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a checked (T,) placement."""
+        """The cost of a (T,) placement.
+
+        Raises:
+            InvalidPlacementError: it is not valid; see `check_placement`.
+        """
+        placement = check_placement(placement, tables, topology)
         loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
         phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))

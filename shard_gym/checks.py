@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,22 @@ def checked_count(name: str, value: int, least: int = 1, most: int | None = None
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidOptionError(f"{name} must be an integer {limits}, not {short_repr(value)}.")
     return int(value)
+
+
+def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **options: Any) -> None:
+    """Check that `call(*values, **options)` has all arguments it needs, and no others; it is not called.
+
+    So a TypeError that is raised inside it is told from one of its options.
+
+    Raises:
+        InvalidOptionError: it has not; the message begins with `subject`.
+    """
+    try:
+        inspect.signature(call).bind(*values, **options)
+    except TypeError as error:
+        raise InvalidOptionError(
+            f"{subject} cannot be made with the options {short_repr(options)}: {error}."
+        ) from error
 
 
 def checked_positive(name: str, value: float) -> float:

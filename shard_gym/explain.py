@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models import additive_estimate
+from shard_gym.cost_models import additive_estimate, make_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.tasks import Task
@@ -90,19 +90,23 @@ class Explanation:
         return np.sort(order[: max(count, 0)])
 
 
-def explain(task: Task, placement: ArrayLike, model: CostModel, *, best_known_ms: float | None = None) -> Explanation:
+def explain(
+    task: Task, placement: ArrayLike, model: str | CostModel, *, best_known_ms: float | None = None
+) -> Explanation:
     """Explain `placement` of `task` under `model`.
 
     Args:
         task: the task.
         placement: (T,) ints, the device of each table.
-        model: the cost model. If it is not additive, such as a measured one, single tables and moves are those of the
-            analytical model.
+        model: the cost model, or its name. If it is not additive, such as a measured one, single tables and moves are
+            those of the analytical model.
         best_known_ms: cost of the best placement known, in ms, under the same model.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
+        InvalidOptionError, UnknownNameError: there is no such cost model.
     """
+    model = make_cost_model(model)
     checked = check_placement(placement, task.tables, task.topology)
     additive = additive_estimate(model)
     loads = additive.table_loads(task.tables, task.topology)

@@ -365,8 +365,8 @@ class Tables:
         """The same tables with another weight dtype or optimizer, and the batch size of their statistics."""
         workload = replace(
             self.workload,
-            weight_dtype=weight_dtype or self.workload.weight_dtype,
-            optimizer=optimizer or self.workload.optimizer,
+            weight_dtype=self.workload.weight_dtype if weight_dtype is None else weight_dtype,
+            optimizer=self.workload.optimizer if optimizer is None else optimizer,
         )
         return replace(self, workload=workload)
 
@@ -427,6 +427,9 @@ def _names(given: Any, count: int) -> tuple[str, ...]:
     names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
+    wrong = next((name for name in names if not name.strip() or not name.isprintable()), None)
+    if wrong is not None:
+        raise InvalidTablesError(f"A name of a table is printable text on one line, not {short_repr(wrong)}.")
     if names and len(names) != count:
         raise InvalidTablesError(f"There are {count} tables but {len(names)} names.")
     return names or tuple(f"table_{i}" for i in range(count))

@@ -15,6 +15,7 @@ from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
     TableTooLargeError,
+    TaskIndexError,
     short_repr,
     unknown_name,
     wrong_kind,
@@ -190,7 +191,19 @@ class TaskSuite:
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
 
-    def __getitem__(self, index: int) -> Task:
+    def __getitem__(self, index: int | str) -> Task:
+        """The task with that index, which may count from the end, or name.
+
+        Raises:
+            UnknownNameError: no task has that name.
+            TaskIndexError: the index is out of range; an IndexError, too.
+        """
+        if isinstance(index, (slice, str)) or not is_integer(index):
+            return self.tasks[index] if isinstance(index, slice) else self.task(index)
+        if not -len(self.tasks) <= index < len(self.tasks):
+            raise TaskIndexError(
+                f"{self.name!r} ({self.split}) has tasks 0 to {len(self.tasks) - 1}; there is no task {index}."
+            )
         return self.tasks[index]
 
     def __repr__(self) -> str:

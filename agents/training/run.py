@@ -18,7 +18,6 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.checks import is_integer
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -114,8 +113,9 @@ class TrainingRun:
         trained = load_arrays(self.folder / AGENT, "agent")[1].get("trained")
         done = trained.get("iteration") if isinstance(trained, dict) else None
         if done != 1:  # a run that was killed between its first two files begins again
+            after = counted(done, "iteration") if isinstance(done, int) else "training"
             raise InvalidCheckpointError(
-                f"{self.folder} holds an agent after {counted(done, 'iteration') if is_integer(done) else 'training'}, "
+                f"{self.folder} holds an agent after {after}, "
                 f"but no {TRAINING}, the state to resume from. Restore that file, or name another folder."
             )
 

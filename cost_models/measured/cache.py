@@ -143,7 +143,8 @@ class MeasurementCache:
         rows = self._execute("SELECT ms, sha256 FROM times WHERE key = ?", key)
         if not rows:
             return None
-        ms = _checked(key, *rows[0], count)
+        text, sha256 = rows[0]
+        ms = _checked(key, text, sha256, count)
         if ms is None:
             warnings.warn(
                 f"The measurement cache {self.path} holds damaged times; they are measured again.",

@@ -144,8 +144,8 @@ class MeasuredCostModel(CostModel):
         for kind, value, known in (
             ("device", device, DEVICES),
             ("layout", layout, LAYOUTS),
-            ("weight_dtype", weight_dtype or "fp32", WEIGHT_BYTES),
-            ("optimizer", optimizer or "sgd", OPTIMIZER_BYTES_PER_ROW),
+            ("weight_dtype", "fp32" if weight_dtype is None else weight_dtype, WEIGHT_BYTES),
+            ("optimizer", "sgd" if optimizer is None else optimizer, OPTIMIZER_BYTES_PER_ROW),
         ):
             if value not in known:
                 raise unknown_name(kind, value, known)

@@ -16,7 +16,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
-from shard_gym.envs.core.reward import Reward, Transition, make_reward
+from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
@@ -98,6 +98,7 @@ class Episodes:
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
         self._reward = make_reward(reward)
+        self._own_reward = self._reward not in REWARDS.values()
         self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
         self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), (num_envs, self.max_tables))
         self._details: dict[str, FloatArray] = {}
@@ -188,7 +189,8 @@ class Episodes:
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
         rewards = np.empty(len(actions))
         moved = self._none if redirected is None else redirected
-        rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound, moved))
+        returned = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound, moved))
+        rewards[:] = checked_rewards(self._reward, returned, len(rewards)) if self._own_reward else returned
         rewards[was_over] = 0.0
         return rewards, over
 
@@ -330,7 +332,19 @@ class Episodes:
         return task
 
     def restore(self, env: int, task: Task, state: PlacementState, redirected: int = 0) -> None:
-        """Continue episode `env` from `state` (N = 1) of `task`."""
+        """Continue episode `env` from `state` (N = 1) of `task`.
+
+        Raises:
+            InvalidTaskError: the task has more tables or devices than the padding holds.
+            InvalidOptionError: the state is of an environment with another padding or cost model.
+        """
+        for name, own in vars(self.state).items():
+            if getattr(state, name).shape[1:] != own.shape[1:]:
+                raise InvalidOptionError(
+                    f"The snapshot's {name} has shape {getattr(state, name).shape[1:]}, but this environment's has "
+                    f"{own.shape[1:]}: it was taken from one with another padding or cost model. Make both with the "
+                    "same arguments."
+                )
         self.begin(np.array([env]), [task])
         self.state.put(env, state)
         self.redirected[env] = redirected

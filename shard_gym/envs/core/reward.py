@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import unknown_name, wrong_kind
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 
 
 @dataclass
@@ -72,6 +72,28 @@ def normalized(transition: Transition) -> FloatArray:
     if np.count_nonzero(transition.over):
         rewards = np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
     return _less_redirected(transition, rewards, 1.0)
+
+
+def checked_rewards(reward: Reward, rewards: Any, count: int) -> FloatArray:
+    """What a reward of one's own returned: a new (N,) float64 array, or () for the same of all.
+
+    Raises:
+        InvalidOptionError: it is no such array of finite numbers.
+    """
+    try:
+        checked = np.array(rewards, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _wrong_rewards(reward, rewards, count) from error
+    if rewards is None or checked.shape not in ((count,), ()) or not np.isfinite(checked).all():
+        raise _wrong_rewards(reward, rewards, count)
+    return checked
+
+
+def _wrong_rewards(reward: Reward, rewards: Any, count: int) -> InvalidOptionError:
+    name = getattr(reward, "__name__", type(reward).__name__)
+    return InvalidOptionError(
+        f"The reward {name!r} must return {count} finite numbers, one for each environment, not {short_repr(rewards)}."
+    )
 
 
 def _less_redirected(transition: Transition, rewards: FloatArray, unit: FloatArray | float) -> FloatArray:

@@ -22,7 +22,7 @@ from shard_gym.envs.core.state import RUNNING, PlacementState
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import RENDER_MODES, check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError
+from shard_gym.errors import InvalidActionError, wrong_kind
 from shard_gym.tasks import Task, TaskSource
 
 _ENV = np.zeros(1, np.int64)
@@ -264,7 +264,14 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return Snapshot(self.task, self.state.copy(), rng_state, int(self._episodes.redirected[0]))
 
     def set_state(self, snapshot: Snapshot) -> None:
-        """Continue from `snapshot`, taken from this environment or one with equal arguments."""
+        """Continue from `snapshot`, taken from this environment or one with equal arguments.
+
+        Raises:
+            InvalidOptionError: it is no snapshot, or one of an environment with other arguments.
+            InvalidTaskError: its task has more tables or devices than the padding holds.
+        """
+        if not isinstance(snapshot, Snapshot):
+            raise wrong_kind("snapshot", snapshot, "what get_state() of such an environment returned")
         self._episodes.restore(0, snapshot.task, snapshot.state, snapshot.redirected)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 

@@ -22,7 +22,7 @@ from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
 from shard_gym.tasks import TaskSource
 
 BoolArray = NDArray[np.bool_]
@@ -216,7 +216,12 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         self._over[envs] = False
 
     def _checked(self, actions: Any) -> NDArray[np.int64]:
-        chosen = np.asarray(actions)
+        try:
+            chosen = np.asarray(actions)
+        except ValueError as error:  # lists of different lengths
+            raise InvalidActionError(
+                f"Actions are {self.num_envs} device numbers, one for each environment, not {short_repr(actions)}."
+            ) from error
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
             raise InvalidActionError(
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
@@ -248,3 +249,18 @@ def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed:
         assert (info["placement"][7:] == -1).all()
         assert info["phase_costs_ms"][:3] == pytest.approx(results[0][1]["phase_costs_ms"], rel=1e-12)
         assert (info["phase_costs_ms"][3:] == 0).all()
+
+
+def test_what_is_no_snapshot_of_such_an_environment_is_refused() -> None:
+    env = started(2)
+    small = EmbeddingPlacementEnv("dlrm-120x8")
+    small.reset(seed=0)
+    for wrong, error, message in (
+        (None, InvalidOptionError, "snapshot must be what get_state"),
+        ({"task": 1}, InvalidOptionError, "snapshot must be what get_state"),
+        (small.get_state(), InvalidOptionError, "was taken from one with another padding or cost model"),
+    ):
+        before = env.get_state()
+        with pytest.raises(error, match=message):
+            EmbeddingPlacementEnv.set_state(env, wrong)
+        assert np.array_equal(env.get_state().state.assignment, before.state.assignment)
