@@ -39,12 +39,12 @@ def test_options_reach_the_agent(random_task: Any) -> None:
         (
             {"name": "local-search", "max_queries": 0},
             InvalidOptionError,
-            "max_queries must be an integer of at least 1, not 0",
+            "max_queries must be an integer of",
         ),
         (
             {"name": "local-search", "max_seconds": 0},
             InvalidOptionError,
-            "max_seconds must be a positive number, not 0",
+            "max_seconds must be a positive",
         ),
         ({"name": "local-search", "max_queries": "many"}, InvalidOptionError, "max_queries must be an integer"),
         ({"name": "cost-greedy", "cost_model": "analytic"}, UnknownNameError, "Did you mean 'analytical'"),

@@ -106,7 +106,7 @@ def test_a_reward_that_returns_no_numbers_is_named(random_task: Any, env_of: Any
     def broken(transition: Transition) -> Any:
         return returned
 
-    env = env_of(random_task(0, 4, 2), reward=broken)
+    env = env_of(random_task(np.random.default_rng(0), 4, 2), reward=broken)
     env.reset(seed=0)
     with pytest.raises(InvalidOptionError, match="The reward 'broken' must return 1 finite"):
         env.step(int(env.action_masks().argmax()))
