@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, wrong_kind
+from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
 from shard_gym.io.files import read_bytes, sha256_of, write_atomically
-from shard_gym.io.parsing import parse_json
+from shard_gym.io.parsing import parse_json, require_fields, require_schema
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
@@ -20,7 +20,10 @@ from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 SCHEMA = "shard-gym suite 1"
 SUFFIX = ".json"
 
-_KEYS = {"schema", "name", "version", "description", "splits"}
+_KEYS: dict[str, type] = {"schema": str, "name": str, "version": int, "description": str, "splits": dict}
+_TASK_KEYS = {"name": str, "tables": dict, "topology": dict, "known_placement": (list, type(None))}
+_PARTS = {"tables": Tables, "topology": Topology, "workload": Workload, "device": DeviceSpec, "links": LinkSpec}
+"""The objects in a task, by their keys; each has the fields of its class."""
 
 
 def save_suite(path: str | Path, *suites: TaskSuite) -> None:
@@ -60,14 +63,12 @@ def read_suite(path: Path, split: str) -> TaskSuite:
         InvalidOptionError: the suite has no such split.
     """
     data = read_bytes(path)
-    record = parse_json(data, str(path))
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA or set(record) != _KEYS:
-        raise DamagedFileError(
-            f"{path} is not a suite: it must be an object with schema {SCHEMA!r} and the keys {sorted(_KEYS)}. "
-            "save_suite writes such files."
-        )
+    try:
+        record = require_fields(require_schema(parse_json(data, "It"), SCHEMA, "It"), _KEYS, "It")
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path} is not a suite, which save_suite writes: {error}") from error
     splits = record["splits"]
-    if not isinstance(splits, dict) or not splits or not all(isinstance(tasks, list) for tasks in splits.values()):
+    if not splits or not all(isinstance(tasks, list) and tasks for tasks in splits.values()):
         raise DamagedFileError(f"{path}: splits must map the name of each split to its tasks, and hold one at least.")
     if split not in splits and len(splits) > 1:
         raise InvalidOptionError(f"The suite in {path} has the splits {sorted(splits)}, not {split!r}.")
@@ -76,15 +77,15 @@ def read_suite(path: Path, split: str) -> TaskSuite:
     chosen = split if split in found else next(iter(found))
     try:
         return TaskSuite(
-            str(record["name"]),
+            record["name"],
             tuple(found[chosen]),
             chosen,
-            int(record["version"]),
+            record["version"],
             sha256_of(data),
-            str(record["description"]),
+            record["description"],
             padding=(max(task.num_tables for task in everything), max(task.num_devices for task in everything)),
         )
-    except (ShardGymError, TypeError, ValueError) as error:
+    except ShardGymError as error:
         raise DamagedFileError(f"{path} does not describe a suite: {error}") from error
 
 
@@ -101,7 +102,10 @@ def _task_to_json(task: Task) -> dict[str, Any]:
 
 def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
     try:
-        tables, topology = dict(record["tables"]), dict(record["topology"])
+        require_fields(record, _TASK_KEYS, "It")
+        tables, topology = _part(record, "tables"), _part(record, "topology")
+        for within, key in ((tables, "workload"), (topology, "device"), (topology, "links")):
+            _part(within, key)
         known = record["known_placement"]
         return Task(
             record["name"],
@@ -111,6 +115,14 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
             ),
             None if known is None else np.asarray(known),
         )
-    except (ShardGymError, KeyError, TypeError, ValueError) as error:
-        name = record.get("name", "") if isinstance(record, dict) else ""
-        raise DamagedFileError(f"{path}: task {name!r} is not valid: {error}") from error
+    except (ShardGymError, TypeError, ValueError, OverflowError) as error:
+        name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"
+        raise DamagedFileError(f"{path}: task {name} is not valid: {error}") from error
+
+
+def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object under `key`, if it has the fields of its class and no others."""
+    part, known = record[key], {field.name for field in fields(_PARTS[key])}
+    if not isinstance(part, dict) or set(part) != known:
+        raise DamagedFileError(f"Its {key} must be an object with the keys {', '.join(sorted(known))}.")
+    return part

@@ -189,8 +189,8 @@ class Episodes:
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
         rewards = np.empty(len(actions))
         moved = self._none if redirected is None else redirected
-        returned = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound, moved))
-        rewards[:] = checked_rewards(self._reward, returned, len(rewards)) if self._own_reward else returned
+        seen = Transition(cost_before, after, over.copy(), failed, penalty, bound, moved)
+        rewards[:] = checked_rewards(self._reward, seen) if self._own_reward else self._reward(seen)
         rewards[was_over] = 0.0
         return rewards, over
 
@@ -335,16 +335,9 @@ class Episodes:
         """Continue episode `env` from `state` (N = 1) of `task`.
 
         Raises:
-            InvalidTaskError: the task has more tables or devices than the padding holds.
-            InvalidOptionError: the state is of an environment with another padding or cost model.
+            InvalidTaskError, InvalidOptionError: they are of an environment with another padding or cost model.
         """
-        for name, own in vars(self.state).items():
-            if getattr(state, name).shape[1:] != own.shape[1:]:
-                raise InvalidOptionError(
-                    f"The snapshot's {name} has shape {getattr(state, name).shape[1:]}, but this environment's has "
-                    f"{own.shape[1:]}: it was taken from one with another padding or cost model. Make both with the "
-                    "same arguments."
-                )
+        self.state.require_same_shapes(state)
         self.begin(np.array([env]), [task])
         self.state.put(env, state)
         self.redirected[env] = redirected

@@ -74,12 +74,14 @@ def normalized(transition: Transition) -> FloatArray:
     return _less_redirected(transition, rewards, 1.0)
 
 
-def checked_rewards(reward: Reward, rewards: Any, count: int) -> FloatArray:
-    """What a reward of one's own returned: a new (N,) float64 array, or () for the same of all.
+def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
+    """What a reward of one's own returns: a new (N,) float64 array, or () for the same of all.
 
     Raises:
         InvalidOptionError: it is no such array of finite numbers.
     """
+    rewards: Any = reward(transition)
+    count = len(transition.over)
     try:
         checked = np.array(rewards, np.float64)
     except (TypeError, ValueError) as error:
