@@ -133,15 +133,14 @@ class CostDataset:
         Raises:
             DamagedFileError: an array is missing or impossible.
         """
-        source = "The description of the measured costs"
-        lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
-        if lacking:
-            raise DamagedFileError(f"The measured costs lack the array {lacking[0]!r}, or it does not belong to them.")
-        about = require_fields(parse_json(arrays["about"].tobytes(), source), _ABOUT_KEYS, source)
-        require_fields(about["workload"], _WORKLOAD_KEYS, "The workload of the measured costs")
-        for record in about["topologies"]:
-            require_fields(record, TOPOLOGY_KEYS, "A topology of the measured costs")
         try:
+            lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
+            if lacking:
+                raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
+            about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
+            require_fields(about["workload"], _WORKLOAD_KEYS, "Its workload")
+            for record in about["topologies"]:
+                require_fields(record, TOPOLOGY_KEYS, "A topology")
             tables = Tables(
                 **{name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS},
                 workload=Workload(**about["workload"]),

@@ -21,8 +21,14 @@ SCHEMA = "shard-gym suite 1"
 SUFFIX = ".json"
 
 _KEYS: dict[str, type] = {"schema": str, "name": str, "version": int, "description": str, "splits": dict}
-_TASK_KEYS = {"name": str, "tables": dict, "topology": dict, "known_placement": (list, type(None))}
-_PARTS = {"tables": Tables, "topology": Topology, "workload": Workload, "device": DeviceSpec, "links": LinkSpec}
+_TASK_KEYS: dict[str, type | tuple[type, ...]] = {
+    **{"name": str, "tables": dict, "topology": dict},
+    "known_placement": (list, type(None)),
+}
+_PARTS: dict[str, Any] = {
+    **{"tables": Tables, "topology": Topology, "workload": Workload},
+    **{"device": DeviceSpec, "links": LinkSpec},
+}
 """The objects in a task, by their keys; each has the fields of its class."""
 
 

@@ -186,8 +186,9 @@ def _forge_weights(rng: random.Random, path: Path) -> None:
         array = arrays.pop(name)
         action = rng.choice(["remove", "rename", "dtype", "shape", "value"])
         if action == "value":
-            array = array.copy()
-            array.flat[rng.randrange(max(array.size, 1)) :][:1] = rng.choice([0, 1, 77, 100])
+            numbers = array.copy().reshape(-1)
+            numbers[rng.randrange(max(array.size, 1)) :][:1] = rng.choice([0, 1, 77, 100])
+            array = numbers.reshape(array.shape)
         changed = {
             "dtype": lambda: array.astype(rng.choice([np.float64, np.float16, np.int64, np.uint8, np.bool_])),
             "shape": lambda: np.stack([array] * rng.choice([1, 2])),
