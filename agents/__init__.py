@@ -22,8 +22,9 @@ from shard_gym.agents.heuristics import (
 from shard_gym.agents.policy import PolicyAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
+from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import InvalidOptionError, UnknownNameError, unknown_name, wrong_kind
+from shard_gym.errors import UnknownNameError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
@@ -37,6 +38,12 @@ def _greedy(name: str, score: TableScore) -> AgentFactory:
     return lambda cost_model, seed: GreedyAgent(name, score)
 
 
+def _local_search(
+    cost_model: str | CostModel, seed: int, max_queries: int = 50_000, max_seconds: float | None = None
+) -> Agent:
+    return LocalSearchAgent(cost_model, max_queries, max_seconds, seed)
+
+
 def _dreamshard(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
     """The agents of the package's checkpoints; imported on first use, because loading needs safetensors."""
     from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
@@ -48,7 +55,9 @@ def _exact(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
     """The agent of CP-SAT; imported on first use, because it needs OR-Tools."""
     from shard_gym.agents.exact import ExactAgent
 
-    return ExactAgent(cost_model, seed=seed, **options)
+    options["seed"] = seed
+    require_arguments(ExactAgent, "Agent 'exact'", cost_model, **options)
+    return ExactAgent(cost_model, **options)
 
 
 AGENTS: dict[str, AgentFactory] = {
@@ -56,7 +65,7 @@ AGENTS: dict[str, AgentFactory] = {
     **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
     "lane-greedy": lambda cost_model, seed: LaneGreedyAgent(),
     "cost-greedy": lambda cost_model, seed: CostGreedyAgent(cost_model),
-    "local-search": lambda cost_model, seed, **options: LocalSearchAgent(cost_model, seed=seed, **options),
+    "local-search": _local_search,
     "dreamshard": _dreamshard,
 }
 """The agents that need no training here, by name; add yours with `AGENTS["name"] = factory`.
@@ -96,10 +105,9 @@ def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", 
         )
     if name not in known:
         raise unknown_name("agent", name, known)
-    try:
-        return known[str(name)](cost_model, seed, **options)
-    except TypeError as error:
-        raise InvalidOptionError(f"Agent {name!r} cannot be made with the options {options}: {error}.") from error
+    factory = known[str(name)]
+    require_arguments(factory, f"Agent {name!r}", cost_model, seed, **options)
+    return factory(cost_model, seed, **options)
 
 
 def _is_path(name: str | Path) -> bool:

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.search import LocalSearchAgent
-from shard_gym.checks import checked_seed
+from shard_gym.checks import checked_count, checked_positive, checked_seed, is_not_negative
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.bounds import ROUNDING, Region, regions
 from shard_gym.cost_models.linear import LinearCosts
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, missing_extra
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task
 
@@ -90,12 +90,12 @@ class ExactAgent(CostGuidedAgent):
         seed: int = 0,
     ) -> None:
         super().__init__(cost_model)
-        if not max_work > 0 or (max_seconds is not None and not max_seconds > 0) or workers < 1 or not 0 <= gap < 1:
-            raise InvalidOptionError(
-                "max_work and max_seconds must be above 0, workers at least 1, and gap from 0 to below 1; "
-                f"got {max_work}, {max_seconds}, {workers} and {gap}."
-            )
-        self.max_work, self.max_seconds, self.workers, self.gap = max_work, max_seconds, workers, gap
+        if max_seconds is not None:
+            checked_positive("max_seconds", max_seconds)
+        if not is_not_negative(gap) or gap >= 1:
+            raise InvalidOptionError(f"gap must be a number from 0 to below 1, not {short_repr(gap)}.")
+        self.max_work, self.max_seconds, self.gap = checked_positive("max_work", max_work), max_seconds, gap
+        self.workers = checked_count("workers", workers)
         self.seed = checked_seed(seed)
         self._start = LocalSearchAgent(self.cost_model, max_queries=max_queries, seed=seed)
         self._cp_model = _cp_model()

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episodes import CostFreeObservation, Observation, ObservationDict
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError, wrong_kind
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task, TaskSuite
 
@@ -37,6 +38,9 @@ class PolicyAgent(CostGuidedAgent):
 
     Attributes:
         steps_trained: environment steps the policy was trained for; 0 if unknown.
+
+    Raises:
+        InvalidOptionError: an argument is not of its kind.
     """
 
     steps_trained = 0
@@ -52,6 +56,10 @@ class PolicyAgent(CostGuidedAgent):
         cost_model: str | CostModel = "analytical",
     ) -> None:
         super().__init__(additive_estimate(make_cost_model(cost_model)))
+        if isinstance(policy, type) or not callable(policy):
+            raise wrong_kind("policy", policy, "a function of an observation and a mask that returns a device")
+        checked_count("max_tables", max_tables)
+        checked_count("max_devices", max_devices)
         self.name = name
         self.policy = policy
         self.max_tables = max_tables
@@ -81,8 +89,8 @@ class PolicyAgent(CostGuidedAgent):
         while not over:
             action = self.policy(observation, env.action_masks())
             observation, _, over, _, info = env.step(action)
-        if "failure" in info:
-            raise NoPlacementFoundError(info["failure"]["message"])
+        if failure := env.failure():
+            raise NoPlacementFoundError(failure["message"])
         placement: Placement = info["placement"][: task.num_tables]
         return placement
 

@@ -10,9 +10,9 @@ import numpy as np
 from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
-from shard_gym.checks import checked_seed
+from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, additive_estimate
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
+from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
 
@@ -53,11 +53,9 @@ class LocalSearchAgent(CostGuidedAgent):
         seed: int = 0,
     ) -> None:
         super().__init__(cost_model)
-        if max_queries < 1 or (max_seconds is not None and max_seconds <= 0):
-            raise InvalidOptionError(
-                f"max_queries must be at least 1 and max_seconds above 0; got {max_queries} and {max_seconds}."
-            )
-        self.max_queries = max_queries
+        if max_seconds is not None:
+            checked_positive("max_seconds", max_seconds)
+        self.max_queries = checked_count("max_queries", max_queries)
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
 

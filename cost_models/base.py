@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.linear import LinearCosts
-from shard_gym.placement import Placement
+from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
@@ -45,7 +45,7 @@ class CostEstimate:
 
     @property
     def details(self) -> dict[str, float]:
-        """Further numbers about this cost; an environment adds them to the info at the end of an episode."""
+        """Further numbers about this cost, by the `detail_names` of its model; environments show them in infos."""
         return {}
 
 
@@ -55,10 +55,12 @@ class CostModel(ABC):
     Attributes:
         name: its name in `COST_MODELS` and in result files.
         version: raised whenever a change alters a cost.
+        detail_names: names of the `details` of its estimates.
     """
 
     name: str
     version: int
+    detail_names: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -201,7 +203,12 @@ class AdditiveCostModel(CostModel):
         return loads
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a checked (T,) placement."""
+        """The cost of a (T,) placement.
+
+        Raises:
+            InvalidPlacementError: it is not valid; see `check_placement`.
+        """
+        placement = check_placement(placement, tables, topology)
         loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
         phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))

@@ -89,7 +89,7 @@ class CountedEstimates(CostModel):
         self.model = model
         self.queries = 0
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
-        self.name, self.version = model.name, model.version
+        self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
 
     @property
     def fingerprint(self) -> str:

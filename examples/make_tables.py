@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym import Tables, Workload
-from shard_gym.pools import Pool, PoolCard, RowPopularity, save_pool
-from shard_gym.pools.reuse import reuse_statistics
+from shard_gym.pools import Pool, PoolCard, save_pool
 
 ROWS = np.array([40_000_000, 2_000_000, 500_000, 10_000, 100])
 DIMS = np.array([64, 64, 32, 16, 16])
@@ -21,13 +20,9 @@ SKEW = np.array([1.05, 1.05, 0.9, 0.0, 0.0])  # exponent of the Zipf law; 0 is u
 
 def make_pool() -> Pool:
     workload = Workload(batch_size=65536, weight_dtype="fp16", optimizer="rowwise_adagrad")
-    shift = np.zeros(len(ROWS))
-    statistics = reuse_statistics(ROWS, POOLING_FACTORS * workload.batch_size, shift, SKEW)
-    tables = Tables(
-        ROWS, DIMS, POOLING_FACTORS, *statistics, workload, names=("user", "item", "history", "shop", "hour")
-    )
-    card = PoolCard(title="My model", source="our logs of May", how_made="examples/make_tables.py")
-    return Pool("my-model", tables, card, RowPopularity(shift, SKEW))
+    names = ("user", "item", "history", "shop", "hour")
+    tables = Tables.from_zipf(ROWS, DIMS, POOLING_FACTORS, SKEW, workload, names=names)
+    return Pool("my-model", tables, PoolCard("My model", source="our logs of May", how_made="examples/make_tables.py"))
 
 
 if __name__ == "__main__":

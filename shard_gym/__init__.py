@@ -9,7 +9,7 @@ from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
-from shard_gym.suites import load_suite, suite_names
+from shard_gym.suites import load_suite, save_suite, suite_names
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 from shard_gym.topology import Topology
@@ -35,5 +35,6 @@ __all__ = [
     "load_pool",
     "load_suite",
     "register_environments",
+    "save_suite",
     "suite_names",
 ]

@@ -51,6 +51,10 @@ class InvalidOptionError(ShardGymError, ValueError):
     """An argument or a reset option has an invalid value."""
 
 
+class TaskIndexError(InvalidOptionError, IndexError):
+    """A suite has no task of that number."""
+
+
 class InvalidCostError(ShardGymError, ValueError):
     """A cost model returned NaN or infinity."""
 

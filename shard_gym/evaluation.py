@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,12 +20,16 @@ from shard_gym.errors import (
     InvalidCostError,
     InvalidPlacementError,
     MeasurementError,
+    MemoryExceededError,
     NoPlacementFoundError,
+    missing_extra,
     wrong_kind,
 )
+from shard_gym.io.html import card
 from shard_gym.placement import Placement, check_placement, placement_to_json
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
+from shard_gym.text import counted, format_ms, format_seconds
 
 BOOTSTRAP_SAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -66,7 +72,7 @@ class TaskResult:
     failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """An agent's outcome on a suite.
 
@@ -96,6 +102,46 @@ class Evaluation:
     def costs_ms(self) -> np.ndarray:
         """(tasks,) float64."""
         return np.array([result.cost_ms for result in self.tasks])
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline, *(f"  {name}: {fact}" for name, fact in self._facts.items())])
+
+    def _repr_html_(self) -> str:
+        rows = [[each.task, format_ms(each.cost_ms), format_seconds(each.seconds), each.failure] for each in self.tasks]
+        return card(self._headline, self._facts, ("task", "ms", "time to place", "failure"), rows)
+
+    @property
+    def _headline(self) -> str:
+        return f"{self.agent} on {self.suite} ({self.split}, {counted(len(self.tasks), 'task')})"
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """The outcome in a few lines, for people."""
+        low, high = map(format_ms, self.interval_ms)
+        ordered = sorted(self.tasks, key=lambda each: each.cost_ms)
+        facts = {
+            "mean cost": f"{format_ms(self.mean_cost_ms)} ms (95% interval {low} to {high})",
+            "tasks": f"{format_ms(ordered[0].cost_ms)} ms ({ordered[0].task}) to {format_ms(ordered[-1].cost_ms)} ms "
+            f"({ordered[-1].task})",
+            "time to place": f"{format_seconds(float(np.median([each.seconds for each in self.tasks])))} (median)",
+            "cost model": self.cost_model,
+        }
+        failed = [each for each in self.tasks if not each.valid]
+        if failed:
+            facts["failures"] = f"{len(failed)}, charged with their penalty; {failed[0].task}: {failed[0].failure}"
+        return facts
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each task, and columns for the attributes of `TaskResult`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise missing_extra("pandas", "viz", "A data frame") from error
+        return pandas.DataFrame([asdict(task) for task in self.tasks]).set_index("task")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value with all of this."""
@@ -132,7 +178,7 @@ def evaluate(
         MeasurementError: all placements, or `MAX_FAILURES` in a row, could not be measured.
     """
     _place_of(agent)
-    tasks = load_suite(suite, split) if isinstance(suite, str) else suite
+    tasks = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
@@ -231,6 +277,9 @@ def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: Fail
     except (NoPlacementFoundError, InvalidPlacementError, MeasurementError) as error:
         if isinstance(error, MeasurementError):
             failures.add(error)
+        elif isinstance(error, InvalidPlacementError) and not isinstance(error, MemoryExceededError):
+            what = f"{_name_of(agent)} returns what is no placement; such tasks fail and cost their penalty. {error}"
+            warnings.warn(what, stacklevel=3)
         cost, failure = penalty_ms(task, model), str(error) or type(error).__name__
     if not math.isfinite(cost):
         charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"

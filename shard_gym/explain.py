@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models import additive_estimate
+from shard_gym.cost_models import additive_estimate, make_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.tasks import Task
@@ -94,7 +94,7 @@ class Explanation:
 def explain(
     task: Task,
     placement: ArrayLike,
-    model: CostModel,
+    model: str | CostModel,
     *,
     best_known_ms: float | None = None,
     lower_bound_ms: float | None = None,
@@ -104,14 +104,16 @@ def explain(
     Args:
         task: the task.
         placement: (T,) ints, the device of each table.
-        model: the cost model. If it is not additive, such as a measured one, the costs of single tables are those of
-            the analytical model, and there are no moves.
+        model: the cost model, or its name. If it is not additive, such as a measured one, the costs of single tables
+            are those of the analytical model, and there are no moves.
         best_known_ms: cost of the best placement known, in ms, under the same model.
         lower_bound_ms: a lower bound known of the task, in ms, under the same model; a higher one of the model counts.
 
     Raises:
         InvalidPlacementError: the placement is not valid (see `check_placement`).
+        InvalidOptionError, UnknownNameError: there is no such cost model.
     """
+    model = make_cost_model(model)
     checked = check_placement(placement, task.tables, task.topology)
     additive = additive_estimate(model)
     loads = additive.table_loads(task.tables, task.topology)

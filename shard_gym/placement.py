@@ -35,8 +35,10 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
     """
     try:
         given = np.asarray(placement)
-    except ValueError as error:
-        raise InvalidPlacementError(f"A placement is one list of device numbers, not {placement!r}.") from error
+    except (ValueError, OverflowError) as error:
+        raise InvalidPlacementError(
+            f"A placement is one list of device numbers, not {short_repr(placement)}."
+        ) from error
     if given.shape != (len(tables),):
         raise InvalidPlacementError(
             f"A placement of {len(tables)} tables needs shape ({len(tables)},), one device for each; got {given.shape}."

@@ -11,7 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
+from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
+from shard_gym.row_popularity import RowPopularity, reuse_statistics
+from shard_gym.text import counted, format_bytes
 
 FEATURE_NAMES: tuple[str, ...] = (
     "embedding_dim",
@@ -34,6 +37,9 @@ tables have equal features everywhere and a task of equal tables yields no NaN."
 WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
 OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 """State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
+
+MAX_ROWS_SHOWN = 20
+"""Tables that a notebook shows."""
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
@@ -132,13 +138,14 @@ class Tables:
         object.__setattr__(self, "names", _names(self.names, count))
         if _as_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
-        for name, (dtype, low, high) in _LIMITS.items():
-            shape = (count, NUM_BINS) if name.endswith("histogram") else (count,)
-            self._convert(name, dtype, shape, low, high)
+        for name in _LIMITS:
+            self._convert(name)
         self._check_consistency()
 
-    def _convert(self, name: str, dtype: type[Any], shape: tuple[int, ...], low: float, high: float) -> None:
+    def _convert(self, name: str) -> None:
         """Replace one array by a checked, read-only copy of its dtype."""
+        dtype, low, high = _LIMITS[name]
+        shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
         given = _as_array(name, getattr(self, name))
         try:
             if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
@@ -190,11 +197,115 @@ class Tables:
             index = int(np.argmax(bad))
             raise InvalidTablesError(f"Table {index} ({self.names[index]}) {reason(index)}.")
 
+    @classmethod
+    def from_popularity(
+        cls,
+        *,
+        num_embeddings: ArrayLike,
+        embedding_dim: ArrayLike,
+        pooling_factor: ArrayLike,
+        popularity: RowPopularity,
+        workload: Workload,
+        **optional: Any,
+    ) -> Tables:
+        """Tables whose lookup statistics are those expected under a row popularity, rounded as pool files store them.
+
+        Args:
+            num_embeddings, embedding_dim, pooling_factor, workload: as for `Tables`.
+            popularity: of the rows of each table.
+            optional: num_features and names, as for `Tables`.
+
+        Raises:
+            InvalidTablesError: an array has a wrong shape or holds an impossible value.
+        """
+        none, no_shares = np.zeros(np.shape(num_embeddings)), np.zeros((*np.shape(num_embeddings), NUM_BINS))
+        sizes = cls(
+            num_embeddings=num_embeddings,  # type: ignore[arg-type]
+            embedding_dim=embedding_dim,  # type: ignore[arg-type]
+            pooling_factor=none,
+            distinct_rows=none,
+            reuse_histogram=no_shares,
+            access_histogram=no_shares,
+            workload=workload,
+            **optional,
+        )
+        object.__setattr__(sizes, "pooling_factor", pooling_factor)
+        sizes._convert("pooling_factor")
+        if len(popularity) != len(sizes):
+            raise InvalidTablesError(f"There are {len(sizes)} tables, but row popularities of {len(popularity)}.")
+        rows, lookups = sizes.num_embeddings.astype(np.float64), sizes.lookups_per_batch
+        exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
+        return replace(sizes, **rounded_statistics(exact, rows, lookups)._asdict())
+
+    @classmethod
+    def from_zipf(
+        cls,
+        num_embeddings: ArrayLike,
+        embedding_dim: ArrayLike,
+        pooling_factor: ArrayLike,
+        exponent: ArrayLike,
+        workload: Workload,
+        **optional: Any,
+    ) -> Tables:
+        """Tables whose lookups follow Zipf's law: row k = 1, 2, ... of a table is read with probability ~ k^-exponent.
+
+        For who has no recorded lookups. An exponent of 0 is uniform; about 1 is usual for users and items.
+
+        Args:
+            num_embeddings: (T,) rows.
+            embedding_dim: (T,) columns, multiples of 4; or one number for all tables.
+            pooling_factor: (T,) mean lookups of a sample; or one number for all tables.
+            exponent: (T,) at least 0; or one number for all tables.
+            workload: batch size, weight dtype and optimizer.
+            optional: num_features and names, as for `Tables`.
+
+        Raises:
+            InvalidTablesError: an array has a wrong shape or holds an impossible value.
+        """
+        shape = np.shape(num_embeddings)
+
+        def each(values: ArrayLike) -> ArrayLike:
+            return np.full(shape, values) if np.ndim(values) == 0 else values
+
+        exponents = np.asarray(each(exponent))
+        return cls.from_popularity(
+            num_embeddings=num_embeddings,
+            embedding_dim=each(embedding_dim),
+            pooling_factor=each(pooling_factor),
+            popularity=RowPopularity(np.zeros(exponents.shape), exponents),
+            workload=workload,
+            **optional,
+        )
+
     def __len__(self) -> int:
         return len(self.num_embeddings)
 
     def __repr__(self) -> str:
         return f"Tables({len(self)} tables, {self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
+
+    def _repr_html_(self) -> str:
+        shown = min(len(self), MAX_ROWS_SHOWN)
+        rows = [
+            [
+                self.names[table],
+                f"{self.num_embeddings[table]:,}",
+                str(self.embedding_dim[table]),
+                f"{self.pooling_factor[table]:.3g}",
+                f"{self.distinct_rows[table]:,.0f}",
+                format_bytes(self.memory_bytes[table]),
+            ]
+            for table in range(shown)
+        ]
+        if shown < len(self):
+            rows.append([f"and {len(self) - shown:,} more", *[""] * 5])
+        workload = self.workload
+        facts = {
+            "memory": format_bytes(self.memory_bytes.sum()),
+            "batch": f"{workload.batch_size:,} samples, {self.lookups_per_batch.sum():,.0f} lookups",
+            "training": f"{workload.weight_dtype}, {workload.optimizer}",
+        }
+        header = ("table", "rows", "dim", "pooling factor", "distinct rows of a batch", "memory")
+        return card(counted(len(self), "table"), facts, header, rows)
 
     @property
     def lookups_per_batch(self) -> NDArray[np.float64]:
@@ -268,8 +379,8 @@ class Tables:
         """The same tables with another weight dtype or optimizer, and the batch size of their statistics."""
         workload = replace(
             self.workload,
-            weight_dtype=weight_dtype or self.workload.weight_dtype,
-            optimizer=optimizer or self.workload.optimizer,
+            weight_dtype=self.workload.weight_dtype if weight_dtype is None else weight_dtype,
+            optimizer=self.workload.optimizer if optimizer is None else optimizer,
         )
         return replace(self, workload=workload)
 
@@ -281,8 +392,8 @@ class Tables:
 
         Ask for a batch at once rather than step by step, because every step spreads and rounds the statistics again: on
         the pools `dlrm-2021` and `dlrm-2022`, distinct rows are up to 1% off after one step between, and up to 2% after
-        four. Collections compute their tables from the popularity law of a pool instead (`pools.reuse`), which is exact
-        and also gives larger batches; tables without a known law have this method only.
+        four. Collections compute their tables from the popularity law of a pool instead (`row_popularity`), which is
+        exact and also gives larger batches; tables without a known law have this method only.
 
         Raises:
             InvalidTablesError: `batch_size` is no batch size, or larger than that of the statistics: what a larger
@@ -330,6 +441,9 @@ def _names(given: Any, count: int) -> tuple[str, ...]:
     names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
+    wrong = next((name for name in names if not name.strip() or not name.isprintable()), None)
+    if wrong is not None:
+        raise InvalidTablesError(f"A name of a table is printable text on one line, not {short_repr(wrong)}.")
     if names and len(names) != count:
         raise InvalidTablesError(f"There are {count} tables but {len(names)} names.")
     return names or tuple(f"table_{i}" for i in range(count))

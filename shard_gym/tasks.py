@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,15 +15,17 @@ from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
     TableTooLargeError,
+    TaskIndexError,
     short_repr,
     unknown_name,
     wrong_kind,
 )
 from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.io.html import card
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.pools import Pool
 from shard_gym.tables import MAX_DIM, Tables
-from shard_gym.text import format_bytes
+from shard_gym.text import format_bytes, format_range
 from shard_gym.topology import Topology
 
 MIB = 2**20
@@ -86,6 +89,9 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {self.num_tables} tables, {self.num_devices} devices)"
+
+    def _repr_html_(self) -> str:
+        return f"<h4>{escape(self.name)}</h4>{self.topology._repr_html_()}{self.tables._repr_html_()}"
 
 
 @runtime_checkable
@@ -185,11 +191,34 @@ class TaskSuite:
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
 
-    def __getitem__(self, index: int) -> Task:
+    def __getitem__(self, index: int | str) -> Task:
+        """The task with that index, which may count from the end, or name.
+
+        Raises:
+            UnknownNameError: no task has that name.
+            TaskIndexError: the index is out of range; an IndexError, too.
+        """
+        if isinstance(index, (slice, str)) or not is_integer(index):
+            return self.tasks[index] if isinstance(index, slice) else self.task(index)
+        if not -len(self.tasks) <= index < len(self.tasks):
+            raise TaskIndexError(
+                f"{self.name!r} ({self.split}) has tasks 0 to {len(self.tasks) - 1}; there is no task {index}."
+            )
         return self.tasks[index]
 
     def __repr__(self) -> str:
         return f"TaskSuite({self.name!r}, {self.split!r}, {len(self)} tasks)"
+
+    def _repr_html_(self) -> str:
+        tables = sorted({task.num_tables for task in self})
+        devices = sorted({task.num_devices for task in self})
+        facts = {
+            "tasks": f"{len(self):,} ({self.split})",
+            "tables in a task": format_range(tables[0], tables[-1]),
+            "devices": format_range(devices[0], devices[-1]),
+            "device": ", ".join(sorted({task.topology.device.name for task in self})),
+        }
+        return card(self.name, {"about": self.description, **facts} if self.description else facts)
 
 
 def pack_by_memory(tables: Tables, num_devices: int) -> Placement:

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import is_integer, is_not_negative, is_positive
 from shard_gym.errors import InvalidTopologyError, short_repr
+from shard_gym.io.html import card
+from shard_gym.text import format_bytes
 
 
 def _require_numbers(spec: DeviceSpec | LinkSpec) -> None:
@@ -48,7 +50,7 @@ class DeviceSpec:
     num_sms: int
     clock_ghz: float
     kernel_launch_us: float
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_numbers(self)
@@ -81,13 +83,13 @@ class LinkSpec:
     intra_host_knee_extra: float = 0
     inter_host_knee_bytes: float = 0
     inter_host_knee_extra: float = 0
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_numbers(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """D equal devices; device d belongs to host d // devices_per_host.
 
@@ -122,6 +124,27 @@ class Topology:
                 raise InvalidTopologyError(f"{name} must be an integer of at least 1, not {short_repr(value)}.")
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
+
+    def __repr__(self) -> str:
+        return f"Topology({self.num_devices} x {self.device.name!r}, {self._memory})"
+
+    def _repr_html_(self) -> str:
+        return card(
+            f"{self.num_devices} x {self.device.name}",
+            {
+                "hosts": str(-(-self.num_devices // self.devices_per_host)),
+                "memory for tables": self._memory,
+                "DRAM": f"{self.device.dram_gb_per_s:g} GB/s",
+                "all-to-all in a host": f"{self.links.intra_host_gb_per_s:g} GB/s",
+                "all-to-all across hosts": f"{self.links.inter_host_gb_per_s:g} GB/s",
+            },
+        )
+
+    @property
+    def _memory(self) -> str:
+        """The memory caps in words."""
+        least, most = self.memory_cap_bytes.min(), self.memory_cap_bytes.max()
+        return format_bytes(most) if least == most else f"{format_bytes(least)} to {format_bytes(most)}"
 
     def _caps(self, given: ArrayLike) -> NDArray[np.int64]:
         try:

@@ -187,3 +187,14 @@ def arrays_in() -> Callable[[Any], list[np.ndarray]]:
 @pytest.fixture(scope="session")
 def markdown_rows() -> Callable[[str, str], dict[str, list[str]]]:
     return _markdown_rows
+
+
+def _row_probabilities(num_embeddings: int, q: float, s: float) -> np.ndarray:
+    weights = (np.arange(1, num_embeddings + 1) + q) ** -s
+    return np.asarray(weights / weights.sum())
+
+
+@pytest.fixture(scope="session")
+def row_probabilities() -> Callable[[int, float, float], np.ndarray]:
+    """The definition of a row popularity: (num_embeddings,) probabilities of the rows 1 to num_embeddings."""
+    return _row_probabilities

@@ -248,3 +248,32 @@ def test_the_evaluations_of_evaluate_itself_are_not_counted(suite: TaskSuite) ->
     result = evaluate(make_agent("dim-greedy"), suite, model)
     assert model.queries >= 5
     assert sum(each.true_cost_queries for each in result.tasks) == 0
+
+
+def test_an_evaluation_is_shown_in_a_few_lines(random_task: Any) -> None:
+    suite = TaskSuite("mine", tuple(random_task(np.random.default_rng(k), 5, 2, name=f"<{k}>") for k in range(60)))
+    found = evaluate(lambda task: np.zeros(5, int) if task.name != "<7>" else np.full(5, 9), suite)
+    lines = repr(found).splitlines()
+    assert len(lines) <= 8
+    assert "mine" in lines[0]
+    assert "60 tasks" in lines[0]
+    assert f"{found.mean_cost_ms:.3g}"[:3] in lines[1]
+    assert "failures: 1, charged with their penalty; <7>:" in lines[-1]
+    html = found._repr_html_()
+    assert "&lt;7&gt;" in html, "names are escaped"
+    assert "<7>" not in html
+
+
+def test_an_evaluation_becomes_a_data_frame(random_task: Any) -> None:
+    pytest.importorskip("pandas")
+    suite = TaskSuite("mine", tuple(random_task(np.random.default_rng(k), 5, 2, name=str(k)) for k in range(3)))
+    found = evaluate(make_agent("lookup-greedy"), suite)
+    frame = found.to_pandas()
+    assert frame.index.tolist() == [task.name for task in suite]
+    assert frame.cost_ms.mean() == pytest.approx(found.mean_cost_ms)
+
+
+def test_what_is_no_placement_causes_a_warning_at_once(random_task: Any) -> None:
+    suite = TaskSuite("mine", (random_task(np.random.default_rng(0), 5, 2),))
+    with pytest.warns(UserWarning, match=r"returns what is no placement; such tasks fail .* shape \(5,\)"):
+        assert evaluate(lambda task: [0], suite).failures == 1

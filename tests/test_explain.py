@@ -7,7 +7,7 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import MemoryExceededError
+from shard_gym.errors import MemoryExceededError, UnknownNameError
 from shard_gym.explain import Explanation, critical_devices, explain
 from shard_gym.placement import memory_used
 from shard_gym.suites import load_suite
@@ -106,3 +106,11 @@ def test_a_placement_that_is_not_valid_is_refused() -> None:
     task = load_suite("dlrm-20x4").task(0)
     with pytest.raises(MemoryExceededError, match="Device 0"):
         explain(task, np.zeros(task.num_tables, np.int64), MODEL)
+
+
+def test_a_cost_model_may_be_named() -> None:
+    task = load_suite("dlrm-20x4")[0]
+    placement = make_agent("size-greedy").place(task)
+    assert explain(task, placement, "analytical").total_ms == cost_ms(task, placement)
+    with pytest.raises(UnknownNameError, match="no cost model named 'analytic'"):
+        explain(task, placement, "analytic")

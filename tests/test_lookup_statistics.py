@@ -8,7 +8,7 @@ from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, part_of_batch
 from shard_gym.pools import load_pool
-from shard_gym.pools.reuse import reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 
 
 def one_table(rows_of_bin: dict[int, float], reads_of_row: dict[int, float]) -> tuple[np.ndarray, ReuseStatistics]:

@@ -173,6 +173,7 @@ def wheel_names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
                 (copy / "shard_gym" / name).write_text(f"../{name}")
     result = _build_wheel(copy, out)
     assert result.returncode == 0, result.stderr
+    assert "would be ignored" not in result.stderr + result.stdout
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())

@@ -223,3 +223,9 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
 def test_a_workload_that_makes_no_sense_is_a_named_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidTablesError, match=message):
         Workload(**arguments)
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines", "bell\a", "\u202egnirts"])
+def test_names_of_tables_are_printable_text_on_one_line(name: str) -> None:
+    with pytest.raises(InvalidTablesError, match="A name of a table is printable text on one line"):
+        simple(names=("a", name))

@@ -13,6 +13,7 @@ from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlacementError,
     InvalidTaskError,
+    ShardGymError,
     TableTooLargeError,
     UnknownNameError,
 )
@@ -233,3 +234,16 @@ def test_a_sampler_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         TaskSampler(**{"pool": pool, "num_tables": (5, 9), "num_devices": (2, 3), **arguments})
+
+
+def test_brackets_take_indices_and_names_and_refuse_others_by_name(suite: TaskSuite) -> None:
+    assert suite[-1] is suite.tasks[-1]
+    assert suite[suite[0].name] is suite[0]
+    assert suite[:1] == suite.tasks[:1]
+    for index in (99, -99):
+        with pytest.raises(IndexError, match=f"there is no task {index}") as caught:
+            suite[index]
+        assert isinstance(caught.value, ShardGymError)
+    for key in ("none", 1.5, None):
+        with pytest.raises(ShardGymError, match=r"there is no task|There is no task"):
+            suite[key]  # type: ignore[index]

@@ -22,11 +22,11 @@ MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
-    ("lookup_statistics", "tables", "topology", "hardware", "placement", "pools"),
+    ("lookup_statistics", "row_popularity", "tables", "topology", "hardware", "placement", "pools"),
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain"),
     ("agents",),
-    ("experiments", "leaderboard", "__init__"),
+    ("experiments", "leaderboard", "plots", "__init__"),
     ("cli", "__main__"),
 )
 """Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""

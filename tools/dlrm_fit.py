@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from shard_gym.pools.dlrm import DISTRIBUTIONS, Distributions, Totals, published_totals, sample_tables, totals_of
-from shard_gym.pools.reuse import reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 
 
 class Range(NamedTuple):

@@ -11,7 +11,6 @@ import numpy as np
 
 from shard_gym.hardware import fitted_links, hardware_profile
 from shard_gym.pools import RowPopularity, load_pool
-from shard_gym.pools.reuse import expected_tables
 from shard_gym.tables import Tables, Workload, split_columns
 from shard_gym.topology import Topology
 
@@ -69,7 +68,7 @@ def tables_of(spec: Mapping[str, Any], topology: Topology) -> Tables:
         rows = np.array([n // spec["criteo_divided_by"] if n in divided else n for n in CRITEO_ROWS])
     else:
         rows = np.full(spec["num_tables"], spec["num_embeddings"])
-    return expected_tables(
+    return Tables.from_popularity(
         num_embeddings=rows,
         embedding_dim=np.full(len(rows), spec["embedding_dim"]),
         pooling_factor=np.full(len(rows), float(spec["pooling_factor"])),

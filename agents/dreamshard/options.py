@@ -9,6 +9,9 @@ from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models.neural.storage import network_named
 from shard_gym.errors import InvalidOptionError, unknown_name
 
+MAX_QUERIES = 10_000_000
+"""The most surrogate evaluations for one task: minutes. A file that says more would keep its agent busy for ever."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DreamShardOptions:
@@ -61,7 +64,7 @@ class SearchOptions(DreamShardOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_count("queries", self.queries)
+        checked_count("queries", self.queries, most=MAX_QUERIES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,12 +64,17 @@ def load_replay_arrays(buffer: DictReplayBuffer, arrays: Arrays) -> None:
     parts = _parts(buffer)
     size = len(arrays["rewards"]) if "rewards" in arrays and arrays["rewards"].ndim else 0
     expected = {name: np.broadcast_to(array[:1], (size, *array.shape[1:])) for name, array in parts.items()}
-    require_arrays("The replay buffer", arrays, {**expected, "position": np.zeros(()), "full": np.zeros(())})
+    require_arrays(
+        "The replay buffer", arrays, {**expected, "position": np.zeros((), np.int64), "full": np.zeros((), np.bool_)}
+    )
     position, full, capacity = int(arrays["position"]), bool(arrays["full"]), buffer.buffer_size
     if not (size == capacity and 0 <= position < capacity if full else position == size < capacity):
         raise InvalidCheckpointError(
             f"The replay buffer holds {size} steps of {capacity}, which does not fit its write position {position}."
         )
+    actions, devices = arrays["actions"], int(buffer.action_space.n)  # type: ignore[attr-defined]
+    if not ((actions >= 0) & (actions < devices)).all():
+        raise InvalidCheckpointError(f"The replay buffer holds an action that is none of the {devices} devices.")
     for name, array in parts.items():
         array[:size] = arrays[name]
     buffer.pos, buffer.full = position, full

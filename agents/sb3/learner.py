@@ -212,8 +212,8 @@ class Sb3Learner(Learner):
         with one_thread(), _global_generators_kept():
             self._model.set_random_seed(self._seed(ROLLOUT))
             self._model.learn(self._steps, callback=keep, log_interval=None)
-        failures = sum("failure" in info for info in ended)
-        costs = [info["cost_ms"] if "cost_ms" in info else self._penalty_ms(info["task"]) for info in ended]
+        failures = sum(bool(info["failure"]) for info in ended)
+        costs = [self._penalty_ms(info["task_index"]) if info["failure"] else info["cost_ms"] for info in ended]
         return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
 
     def _logged(self) -> dict[str, float]:
@@ -223,8 +223,8 @@ class Sb3Learner(Learner):
         logger.dump()
         return {name: float(value) for name, value in logged.items() if name != "n_updates"}
 
-    def _penalty_ms(self, name: str) -> float:
-        task = self.suite.task(name)
+    def _penalty_ms(self, index: int) -> float:
+        task = self.suite[index]
         return self.cost_model.penalty_ms(task.tables, task.topology)
 
     def state(self) -> Arrays:

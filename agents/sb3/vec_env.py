@@ -22,8 +22,9 @@ class PlacementVecEnv(VecEnv):
     """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
 
     It makes its own `EmbeddingPlacementVectorEnv` and resets episodes in the step that ends them, as SB3 expects:
-    `infos[i]` then holds the last step's info (`cost_ms`, `placement`, `failure`) and `"terminal_observation"`. In all
-    other steps infos are empty. The masks of all environments come from one `env_method("action_masks")`.
+    `infos[i]` then holds the last step's info (`cost_ms`, `placement`, `failure` and more) and
+    `"terminal_observation"`. In all other steps infos are empty. The masks of all environments come from one
+    `env_method("action_masks")`.
 
     Args:
         num_envs: N.
@@ -49,7 +50,7 @@ class PlacementVecEnv(VecEnv):
             raise InvalidOptionError(f"reset() takes the option 'task', not {sorted(map(str, unknown))}.")
         tasks = [options.get("task") for options in self._options]
         observation, infos = self.envs.reset(seed=list(self._seeds), options={"tasks": tasks})
-        self.reset_infos = [{"task": name} for name in infos["task"]]
+        self.reset_infos = [_info_of(infos, env) for env in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         return observation

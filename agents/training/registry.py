@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
+from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name
+from shard_gym.errors import InvalidCheckpointError, missing_extra, unknown_name
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
@@ -64,7 +65,7 @@ def make_learner(
     """
     if name not in LEARNERS:
         raise unknown_name("agent that learns", name, LEARNERS)
-    tasks = load_suite(suite, "train") if isinstance(suite, str) else suite
+    tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
     learner = _imported(name, LEARNERS[name].learner)
     known = _option_names(learner)
     for option in options:
@@ -96,19 +97,21 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
         MissingExtraError: a package it needs is not installed.
     """
     path = Path(path)
-    path = path / AGENT if path.is_dir() else path
+    try:
+        path = path / AGENT if path.is_dir() else path
+    except OSError as error:
+        raise InvalidCheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     arrays, about = load_arrays(path, "agent")
     _warn_if_unfinished(path, about)
     name = about.get("agent")
     if not isinstance(name, str) or name not in LEARNERS:
         raise InvalidCheckpointError(f"{path} holds an agent {name!r}; known are {', '.join(sorted(LEARNERS))}.")
     loader = _imported(name, LEARNERS[name].loader)
+    require_arguments(loader, f"Agent {name!r}", arrays, about, cost_model, seed, **options)
     try:
         agent: Agent = loader(arrays, about, make_cost_model(cost_model), seed, **options)
     except InvalidCheckpointError as error:
         raise InvalidCheckpointError(f"{path} is not usable. {error}") from error
-    except TypeError as error:
-        raise InvalidOptionError(f"Agent {name!r} cannot be loaded with the options {options}: {error}.") from error
     return agent
 
 

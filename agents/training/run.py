@@ -26,11 +26,23 @@ from shard_gym.errors import (
     TrainingDivergedError,
     UnwritablePathError,
     missing_extra,
+    short_repr,
 )
 from shard_gym.io.arrays import load_arrays, save_arrays
-from shard_gym.io.files import read_json, require_writable, write_json
+from shard_gym.io.files import is_file, read_json, require_writable, write_json
+from shard_gym.io.parsing import require_fields
+from shard_gym.text import counted
 
 CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
+
+MAX_COUNT = 2**53
+
+_PROGRESS: dict[str, type] = {"iteration": int, "true_cost_queries": int, "seconds": float}
+_PROGRESS_LATER: dict[str, type] = {"iterations": int, "costed": int, "failures": int}
+"""Keys of the progress in a state, and those that states of older versions lack."""
+
+_KEYS = {"agent", "suite", "split", "suite_sha256", "cost_model", "seed", "options", "version"}
+"""Keys of every configuration."""
 
 OnReport = Callable[[Learner, Report], None]
 """Called after every iteration, once its state is saved."""
@@ -47,7 +59,7 @@ class TrainingRun:
 
     Raises:
         InvalidOptionError: the folder holds a run already and `resume` is False, or a run with another configuration.
-        InvalidCheckpointError: the state cannot be used.
+        InvalidCheckpointError: the state cannot be used, or the folder holds an agent without it.
         DamagedFileError: the folder's configuration cannot be read.
         UnwritablePathError: the folder cannot be written to.
     """
@@ -67,6 +79,8 @@ class TrainingRun:
             self._require_same_run(resume)
             if (folder / TRAINING).exists():
                 self._restore()
+            else:
+                self._require_first_iteration()
         else:
             write_json(folder / CONFIG, self._config)
 
@@ -82,26 +96,46 @@ class TrainingRun:
                 "another folder."
             )
         found = read_json(self.folder / CONFIG)
-        if not isinstance(found, dict) or not self._config.keys() <= found.keys():
+        if not isinstance(found, dict) or not found.keys() >= _KEYS:
             raise DamagedFileError(f"{self.folder / CONFIG} is not the configuration of a run. Name another folder.")
-        differing = sorted(key for key in self._config if found.get(key) != self._config[key])
-        if differing:
-            key = differing[0]
-            raise InvalidOptionError(
-                f"The run in {self.folder} was started with {key} {found.get(key)!r}, not {self._config[key]!r}. "
-                "Resume it with the same configuration, or name another folder."
+        for key in sorted({*self._config, *found}):
+            if found.get(key) != self._config.get(key):
+                raise InvalidOptionError(
+                    f"The run in {self.folder} was started with {key} {short_repr(found.get(key))}, not "
+                    f"{short_repr(self._config.get(key))}. Resume it with the same configuration, or name another "
+                    "folder."
+                )
+
+    def _require_first_iteration(self) -> None:
+        """Refuse a folder whose agent was trained further than the first iteration, without the state of that."""
+        if not is_file(self.folder / AGENT):
+            return
+        trained = load_arrays(self.folder / AGENT, "agent")[1].get("trained")
+        done = trained.get("iteration") if isinstance(trained, dict) else None
+        if done != 1:  # a run that was killed between its first two files begins again
+            after = counted(done, "iteration") if isinstance(done, int) else "training"
+            raise InvalidCheckpointError(
+                f"{self.folder} holds an agent after {after}, "
+                f"but no {TRAINING}, the state to resume from. Restore that file, or name another folder."
             )
 
     def _restore(self) -> None:
-        arrays, about = load_arrays(self.folder / TRAINING, "training")
+        path = self.folder / TRAINING
+        arrays, about = load_arrays(path, "training")
         try:
-            iteration, queries = int(about["iteration"]), int(about["true_cost_queries"])
-            failures, costed = int(about.get("failures", 0)), int(about.get("costed", 0))
-            self.seconds = float(about["seconds"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidCheckpointError(
-                f"{self.folder / TRAINING} does not hold the progress of the run: {error!r}."
-            ) from error
+            require_fields(about, _PROGRESS, str(path), _PROGRESS_LATER)
+        except DamagedFileError as error:
+            raise InvalidCheckpointError(f"{path} does not hold the progress of the run: {error}") from error
+        limits = {"iteration": self.learner.iterations}
+        for key, value in about.items():
+            if not 0 <= value <= limits.get(key, MAX_COUNT):
+                raise InvalidCheckpointError(
+                    f"{path} does not hold the progress of the run: {key} is {short_repr(value)}, but it must be from "
+                    f"0 to {limits.get(key, MAX_COUNT):,}."
+                )
+        iteration, queries = about["iteration"], about["true_cost_queries"]
+        failures, costed = about.get("failures", 0), about.get("costed", 0)
+        self.seconds = float(about["seconds"])
         try:
             self.learner.load_state(arrays)
         except InvalidCheckpointError as error:

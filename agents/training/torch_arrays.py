@@ -38,7 +38,10 @@ def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> 
     Raises:
         InvalidCheckpointError: they are of another module; the message calls it `called`.
     """
-    expected = {name: np.broadcast_to(np.float32(0), value.shape) for name, value in module.state_dict().items()}
+    expected = {
+        name: np.broadcast_to(torch.zeros((), dtype=value.dtype).numpy(), value.shape)
+        for name, value in module.state_dict().items()
+    }
     require_arrays(called, arrays, expected)
     weights = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
     module.load_state_dict(weights, assign=next(module.parameters()).is_meta)
@@ -66,9 +69,12 @@ def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, pref
     for position, parameter in enumerate(parameters):
         if position in stepped:
             average = np.broadcast_to(np.float32(0), tuple(parameter.shape))
-            expected |= {f"{position}.step": np.zeros(()), f"{position}.exp_avg": average}
+            expected |= {f"{position}.step": np.zeros((), np.float32), f"{position}.exp_avg": average}
             expected[f"{position}.exp_avg_sq"] = average
     require_arrays("The optimizer's state", found, expected)
+    for name, array in found.items():
+        if not name.endswith(".exp_avg") and (array < 0).any():
+            raise InvalidCheckpointError(f"{name!r} in the optimizer's state is negative.")
     state = {
         position: {name: torch.from_numpy(array.copy()) for name, array in under(f"{position}.", found).items()}
         for position in sorted(stepped)

@@ -14,6 +14,7 @@ from shard_gym.cost_models.base import CostEstimate, FloatArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
+from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
@@ -60,6 +61,7 @@ class CostDataset:
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         """Each requirement with whether it holds; later ones rely on earlier ones."""
         count, rows = self.cost_ms.shape[:1], self.members.shape
+        yield "there must be a topology", bool(self.topologies)
         widest = max(topology.num_devices for topology in self.topologies)
         for name, dtype, shape in (
             *(("topology", np.int64, count), ("start", np.int64, (self.cost_ms.size + 1,))),
@@ -132,7 +134,13 @@ class CostDataset:
             DamagedFileError: an array is missing or impossible.
         """
         try:
-            about = json.loads(arrays["about"].tobytes())
+            lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
+            if lacking:
+                raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
+            about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
+            require_fields(about["workload"], _WORKLOAD_KEYS, "Its workload")
+            for record in about["topologies"]:
+                require_fields(record, TOPOLOGY_KEYS, "A topology")
             tables = Tables(
                 **{name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS},
                 workload=Workload(**about["workload"]),
@@ -141,8 +149,12 @@ class CostDataset:
             topologies = tuple(topology_from_json(record) for record in about["topologies"])
             own = {name: arrays[name] for name in _OWN_ARRAYS}
             return CostDataset(tables=tables, topologies=topologies, source=about["source"], **own)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFileError(f"The measured costs are damaged: {error!r}.") from error
+        except (TypeError, ValueError) as error:
+            raise DamagedFileError(f"The measured costs are damaged: {error}") from error
+
+
+_ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
+_WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 
 
 def _within(numbers: IntArray, below: int | IntArray) -> bool:
@@ -245,6 +257,18 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
     return Tables(**arrays, workload=parts[0].workload, names=names)
 
 
+_DEVICE_KEYS, _LINK_KEYS = (
+    tuple(field.name for field in fields(kind) if field.name != "sources") for kind in (DeviceSpec, LinkSpec)
+)
+
+_KNEES = tuple(name for name in _LINK_KEYS if "knee" in name)
+
+TOPOLOGY_KEYS: dict[str, type] = {
+    **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
+}
+"""The keys of `topology_to_json`."""
+
+
 def topology_to_json(topology: Topology) -> dict[str, Any]:
     """`topology` as JSON values, without the sources of its numbers."""
     device, links = asdict(topology.device), asdict(topology.links)
@@ -258,7 +282,20 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`. A device's `ramp_bytes`, which older records have, is left out."""
+    """The inverse of `topology_to_json`.
+
+    Records of older versions name a device's `ramp_bytes`, which is left out, and no knees of links, which are 0 then.
+
+    Raises:
+        DamagedFileError: `record` is no such object.
+        InvalidTopologyError: its numbers are impossible.
+    """
+    for part, known, older in (("device", _DEVICE_KEYS, {"ramp_bytes"}), ("links", _LINK_KEYS, set(_KNEES))):
+        if not isinstance(record[part], dict) or set(record[part]) ^ set(known) not in (set(), older):
+            raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")
+    caps = record["memory_cap_bytes"]
+    if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
+        raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
     device = {key: value for key, value in record["device"].items() if key != "ramp_bytes"}
     return Topology(
         device=DeviceSpec(**device),

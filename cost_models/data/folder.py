@@ -1,7 +1,8 @@
 """A folder of measurements, to which parts are only ever added.
 
     index.json               where the costs come from, how the tables are trained, how placements are sampled, which
-                             could not be measured, and for each part its topologies and the SHA-256 of its two files
+                             could not be measured, for each part its topologies and the SHA-256 of its two files,
+                             and a SHA-256 of all of that
     tables-0000.parquet      the tables of part 0; see `parquet` for the columns
     placements-0000.parquet  its measurements
 
@@ -22,14 +23,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.cost_models.data.dataset import topology_from_json, topology_to_json
-from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, require_arrow, to_parquet
+from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, topology_from_json, topology_to_json
+from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra
-from shard_gym.io.files import read_json, sha256_of, write_atomically, write_json
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra, short_repr
+from shard_gym.io.files import read_bytes, read_json, remove_temporaries, sha256_of, write_atomically, write_json
+from shard_gym.io.parquet import require_arrow
+from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.tables import Workload
 
-SCHEMA = "shard-gym-costs/1"
+SCHEMA = "shard-gym-costs/2"
+WITHOUT_CHECKSUM = "shard-gym-costs/1"
+"""Schema of older indexes, which have no checksum of their own; `tools/add_checksums.py` adds it."""
+
 INDEX = "index.json"
 LOCK = ".lock"
 
@@ -71,14 +77,50 @@ class MeasurementIndex:
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
-    """The index of `folder`."""
+    """The index of `folder`.
+
+    Raises:
+        DamagedFileError: it is missing, damaged, or from another version.
+    """
     path = Path(folder) / INDEX
-    index = read_json(path)
-    if not isinstance(index, dict) or index.get("schema") != SCHEMA:
-        raise DamagedFileError(f"{path} is no index of the form {SCHEMA!r}; it may come from another version.")
+    record = read_json(path)
+    if isinstance(record, dict) and record.get("schema") == WITHOUT_CHECKSUM:
+        raise DamagedFileError(
+            f"{path} has no checksum, because an older version wrote it. If you trust it, add one: "
+            f"python tools/add_checksums.py {folder}"
+        )
+    index = require_fields(require_schema(record, SCHEMA, str(path)), {**_KEYS, "sha256": str}, str(path))
+    if index.pop("sha256") != _digest(index):
+        raise DamagedFileError(
+            f"{path} is damaged: its content is not what its SHA-256 says. Restore it from a copy, or collect into "
+            "another folder."
+        )
+    return _from_json(index, path)
+
+
+_KEYS = {
+    **{"schema": str, "source": str, "hardware": str, "workload": dict},
+    **{"drawn": dict, "parts": list, "skipped": list},
+}
+
+
+def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
+    if not HARDWARE_NAME.fullmatch(index["hardware"]):
+        raise DamagedFileError(
+            f"{path} is damaged: hardware is named by small letters, digits, '.' and '-', not "
+            f"{short_repr(index['hardware'])}."
+        )
+    workload = {"batch_size": int, "weight_dtype": str, "optimizer": str}
+    require_fields(index["workload"], workload, f"The workload in {path}")
+    failed = {"number": int, "repeat": int, "reason": str}
+    for each in index["skipped"]:
+        require_fields(each, failed, f"A failed measurement in {path}")
+    for number, part in enumerate(index["parts"]):
+        require_fields(part, {"topologies": list, "sha256": dict}, f"Part {number} in {path}")
+        require_fields(part["sha256"], {"tables": str, "placements": str}, f"The checksums of part {number} in {path}")
+        for topology in part["topologies"]:
+            require_fields(topology, TOPOLOGY_KEYS, f"A topology of part {number} in {path}")
     try:
-        if not HARDWARE_NAME.fullmatch(index["hardware"]):
-            raise ValueError("hardware must be named by small letters, digits, '.' and '-'.")
         return MeasurementIndex(
             source=index["source"],
             hardware=index["hardware"],
@@ -87,8 +129,34 @@ def read_index(folder: str | Path) -> MeasurementIndex:
             parts=tuple(index["parts"]),
             failed=tuple(FailedMeasurement(**each) for each in index["skipped"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:  # of this project
         raise DamagedFileError(f"{path} is damaged: {error}") from error
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of an index without its checksum."""
+    return sha256_of(json.dumps(content, sort_keys=True, allow_nan=False).encode())
+
+
+def add_checksum(folder: str | Path) -> bool:
+    """Add the checksum to the index of an older version; what it says stays. False if it has one already.
+
+    Raises:
+        DamagedFileError: it is no such index.
+        UnwritablePathError: it cannot be written.
+    """
+    path = Path(folder) / INDEX
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("schema") != WITHOUT_CHECKSUM:
+        return False
+    _from_json(require_fields(record, _KEYS, str(path)), path)
+    _write(path, {**record, "schema": SCHEMA})
+    return True
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(content, allow_nan=False))  # as it is read back: tuples become lists
+    write_json(path, {**plain, "sha256": _digest(plain)})
 
 
 def _write_index(folder: Path, index: MeasurementIndex) -> None:
@@ -101,7 +169,7 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
         "parts": list(index.parts),
         "skipped": [failed._asdict() for failed in index.failed],
     }
-    write_json(folder / INDEX, content)
+    _write(folder / INDEX, content)
 
 
 def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementIndex:
@@ -165,6 +233,7 @@ def exclusive_access(folder: str | Path) -> Iterator[None]:
     except OSError as error:
         raise UnwritablePathError(f"{folder} cannot be written to: {error.strerror or error}.") from error
     try:
+        remove_temporaries(folder)
         yield
     finally:
         lock.release()
@@ -212,7 +281,7 @@ def _read_part(folder: Path, number: int, index: MeasurementIndex) -> tuple[Spli
         files = {kind: _read_file(_path(folder, kind, number), sha256) for kind, sha256 in part["sha256"].items()}
         topologies = [topology_from_json(record) for record in part["topologies"]]
         return from_parquet(files, index.workload, topologies, index.source)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # this project's errors are ValueErrors too
+    except ValueError as error:  # of this project
         raise DamagedFileError(
             f"Part {number} of {folder} is damaged: {error} Restore its two files and the index from a copy, or "
             "collect into another folder."
@@ -221,9 +290,9 @@ def _read_part(folder: Path, number: int, index: MeasurementIndex) -> tuple[Spli
 
 def _read_file(path: Path, sha256: str) -> bytes:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}.") from error
+        content = read_bytes(path)
+    except DamagedFileError as error:
+        raise DamagedFileError(str(error).replace(str(path), path.name)) from error
     if sha256_of(content) != sha256:
         raise DamagedFileError(f"{path.name} is not the file that was written: its SHA-256 differs.")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -104,8 +105,8 @@ def load_workloads(folder: str | Path) -> dict[str, Measurements]:
     """
     folder = Path(folder)
     groups: dict[Workload, list[Measurements]] = {}
-    for path in sorted(folder.rglob(INDEX)):
-        found = load_measurements(path.parent)
+    for path in _folders(folder):
+        found = load_measurements(path)
         groups.setdefault(found.index.workload, []).append(found)
     if not groups:
         raise DamagedFileError(f"{folder} holds no measurements; `shard-gym collect` makes such a folder.")
@@ -114,6 +115,21 @@ def load_workloads(folder: str | Path) -> dict[str, Measurements]:
         raise InvalidOptionError(f"{folder} holds measurements of different hardware: {', '.join(hardware)}.")
     joined = [_joined(groups[workload]) for workload in sorted(groups, key=lambda each: each.batch_size)]
     return {"" if len(joined) == 1 else each.folder.relative_to(folder).as_posix(): each for each in joined}
+
+
+def _folders(folder: Path) -> list[Path]:
+    """`folder` and those in it that hold measurements, sorted.
+
+    Raises:
+        DamagedFileError: one may not be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            return
+        raise DamagedFileError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+
+    return sorted(Path(path) for path, _, files in os.walk(folder, onerror=refuse) if INDEX in files)
 
 
 def _joined(parts: Sequence[Measurements]) -> Measurements:

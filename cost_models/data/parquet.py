@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, IntArray
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
-from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
+from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.io.parquet import read_table, require_arrow, values_of, write_table
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables, Workload
 from shard_gym.topology import Topology
@@ -95,21 +94,7 @@ def from_parquet(
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
     placements = _read("placements", files["placements"])
     costs = SplitCosts(_read_placements(placements, tables, topologies, source), table_split)
-    return costs, MeasurementInfo(*(_values(placements[name]) for name in _INFO))
-
-
-def require_arrow() -> Any:
-    """The module pyarrow.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("pyarrow", "torch", "Reading and writing measured costs") from error
-    return pyarrow
+    return costs, MeasurementInfo(*(values_of(placements[name]) for name in _INFO))
 
 
 def _schema(kind: str) -> Any:
@@ -131,41 +116,6 @@ def _schema(kind: str) -> Any:
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
-    """A Parquet file with these columns, which are of the kinds that the pyarrow `schema` says."""
-    arrow = require_arrow()
-    sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(arrow.table(dict(columns), schema=schema), sink, compression="zstd")
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def read_table(content: bytes, schema: Any, name: str, added: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """The pyarrow table in a Parquet file, which messages call `name`.
-
-    Args:
-        content: of the file.
-        schema: its columns.
-        name: what messages call it.
-        added: the last columns, which the file may lack, and what they hold then.
-
-    Raises:
-        DamagedFileError: it is no Parquet file, or has other columns than `schema`.
-    """
-    arrow = require_arrow()
-    try:
-        table = arrow.parquet.read_table(arrow.BufferReader(content))
-    except (OSError, arrow.ArrowException) as error:
-        raise DamagedFileError(f"{name} is damaged, or no Parquet file: {error}.") from error
-    for column, value in added.items():
-        if column not in table.column_names:
-            field = schema.field(column)
-            table = table.append_column(field, arrow.array([value] * len(table), field.type))
-    if not table.schema.equals(schema):
-        raise DamagedFileError(f"{name} has other columns than {', '.join(schema.names)}.")
-    return table
-
-
 def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
     return write_table(columns, _schema(kind))
 
@@ -176,15 +126,9 @@ def _read(kind: str, content: bytes) -> dict[str, Any]:
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 
-def _values(column: Any) -> NDArray[Any]:
-    """A column of numbers, or all numbers of a column of lists."""
-    flat = column.flatten() if hasattr(column, "flatten") else column
-    return np.array(flat.to_numpy(zero_copy_only=False))
-
-
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
     """The tables, and the number of the split of each."""
-    arrays = {name: _values(columns[name]) for name in TABLE_ARRAYS}
+    arrays = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
     splits = columns["split"].to_pylist()
     unknown = sorted(set(splits) - set(SPLITS))
@@ -197,24 +141,24 @@ def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables
 def _read_placements(
     columns: Mapping[str, Any], tables: Tables, topologies: Sequence[Topology], source: str
 ) -> CostDataset:
-    topology, num_devices = _values(columns["topology"]), _values(columns["num_devices"])
+    topology, num_devices = values_of(columns["topology"]), values_of(columns["num_devices"])
     expected = np.array([each.num_devices for each in topologies])
     if ((topology < 0) | (topology >= len(expected))).any() or (expected[topology] != num_devices).any():
         raise DamagedFileError("The topologies of the file of placements are not those of the index.")
-    sizes = {name: np.diff(_values(columns[name].offsets)) for name in ("tables", "devices", "phases_ms")}
+    sizes = {name: np.diff(values_of(columns[name].offsets)) for name in ("tables", "devices", "phases_ms")}
     if (sizes["tables"] != sizes["devices"]).any() or (sizes["phases_ms"] != 4 * num_devices).any():
         raise DamagedFileError("The file of placements has lists of impossible lengths.")
     widest = int(expected.max())
     phases = np.zeros((len(topology), widest, 4))
-    phases[np.arange(widest) < num_devices[:, None]] = _values(columns["phases_ms"]).reshape(-1, 4)
+    phases[np.arange(widest) < num_devices[:, None]] = values_of(columns["phases_ms"]).reshape(-1, 4)
     return CostDataset(
         tables=tables,
         topologies=tuple(topologies),
         topology=topology,
         start=np.concatenate([[0], np.cumsum(sizes["tables"])]),
-        members=_values(columns["tables"]),
-        devices=_values(columns["devices"]),
+        members=values_of(columns["tables"]),
+        devices=values_of(columns["devices"]),
         phases_ms=phases,
-        cost_ms=_values(columns["cost_ms"]),
+        cost_ms=values_of(columns["cost_ms"]),
         source=source,
     )

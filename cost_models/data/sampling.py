@@ -21,7 +21,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.pools.reuse import reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 from shard_gym.tables import Tables, Workload
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology

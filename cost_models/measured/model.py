@@ -108,9 +108,9 @@ class Measurement(CostEstimate):
 
     @property
     def details(self) -> dict[str, float]:
-        """See `CostEstimate`; `clock_ghz` and `late` are there if a GPU measured."""
-        of_gpu = {} if math.isnan(self.clock_ghz) else {"clock_ghz": self.clock_ghz, "late": self.late}
-        return {"spread": self.spread, "seconds": self.seconds, **of_gpu}
+        """See `CostEstimate`; the clock of a CPU is 0."""
+        clock = 0.0 if math.isnan(self.clock_ghz) else self.clock_ghz
+        return dict(zip(MeasuredCostModel.detail_names, (self.spread, self.seconds, clock, self.late), strict=True))
 
 
 class MeasuredCostModel(CostModel):
@@ -151,6 +151,7 @@ class MeasuredCostModel(CostModel):
 
     name = "measured"
     version = 2
+    detail_names = ("spread", "seconds", "clock_ghz", "late")
 
     def __init__(
         self,
@@ -172,8 +173,8 @@ class MeasuredCostModel(CostModel):
         for kind, value, known in (
             ("device", device, DEVICES),
             ("layout", layout, LAYOUTS),
-            ("weight_dtype", weight_dtype or "fp32", WEIGHT_BYTES),
-            ("optimizer", optimizer or "sgd", OPTIMIZER_BYTES_PER_ROW),
+            ("weight_dtype", "fp32" if weight_dtype is None else weight_dtype, WEIGHT_BYTES),
+            ("optimizer", "sgd" if optimizer is None else optimizer, OPTIMIZER_BYTES_PER_ROW),
         ):
             if value not in known:
                 raise unknown_name(kind, value, known)
@@ -276,29 +277,35 @@ class MeasuredCostModel(CostModel):
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
         order = np.argsort(widths, kind="stable")
         exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
-        new = [d for d, part in enumerate(parts) if part is not None and (again or self._cache.get(keys[d]) is None)]
+        compute = {
+            device: None if again else self._cached(keys[device], 1)
+            for device, part in enumerate(parts)
+            if part is not None
+        }
+        new = [device for device, ms in compute.items() if ms is None]
         self._timings = []
         if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
             for device in new:
                 job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
-                self._keep(keys[device], self._measure([job], [device])[:, 0, COMPUTE])
+                compute[device] = self._keep(keys[device], self._measure([job], [device])[:, :1, COMPUTE])
             one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
             exchange = np.stack([one_way, one_way], axis=-1)[order]
         else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
-            if new or self._cache.get(exchange_key) is None:
+            kept = self._cached(exchange_key, num_devices)
+            if new or kept is None:
                 new, together = list(range(num_devices)), num_devices > 1
                 jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
                 measured = self._measure(jobs, new)
                 measured[..., COMMUNICATION] *= together
                 for device, key in enumerate(keys):
-                    self._keep(key, measured[:, device, COMPUTE])
-                self._keep(exchange_key, measured[:, order, COMMUNICATION])
-            exchange = np.array(self._cache.get(exchange_key)).reshape(self.repeats.iterations, -1, 2)
+                    compute[device] = self._keep(key, measured[:, [device]][..., COMPUTE])
+                kept = self._keep(exchange_key, measured[:, order, COMMUNICATION])
+            exchange = kept
         ms = np.zeros((self.repeats.iterations, num_devices, 4))
         ms[:, order, COMMUNICATION] = exchange
         for device, part in enumerate(parts):
             if part is not None:
-                ms[:, device, COMPUTE] = np.array(self._cache.get(keys[device])).reshape(-1, 2)
+                ms[:, device, COMPUTE] = np.asarray(compute[device])[:, 0]
         measurement = _summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
         self._compare_with_penalty(measurement.total_ms, tables, topology)
         return measurement
@@ -355,8 +362,16 @@ class MeasuredCostModel(CostModel):
     def _key(self, layout: str, kind: str, what: Any) -> str:
         return _digest([self.machine.fingerprint, self.settings, layout, kind, what])
 
-    def _keep(self, key: str, ms: FloatArray) -> None:
+    def _cached(self, key: str, num_devices: int) -> FloatArray | None:
+        """(iterations, devices, 2) ms of two phases that were measured before; or None."""
+        shape = (self.repeats.iterations, num_devices, 2)
+        ms = self._cache.get(key, math.prod(shape))
+        return None if ms is None else np.array(ms).reshape(shape)
+
+    def _keep(self, key: str, ms: FloatArray) -> FloatArray:
+        """`ms`, which the cache has from now on."""
         self._cache.put(key, ms.ravel().tolist())
+        return ms
 
     def _measure(self, jobs: Sequence[Job], devices: Sequence[int]) -> FloatArray:
         """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors."""

@@ -17,7 +17,7 @@ from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
-from shard_gym.errors import InvalidOptionError, MissingExtraError
+from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
 from shard_gym.io.files import require_writable
 from shard_gym.tables import Workload
 from shard_gym.text import format_seconds
@@ -33,6 +33,8 @@ DEFAULT_PROFILE = "a100-dgx"
 
 MAX_REASONS = 5
 """Reasons of failed measurements that are shown."""
+
+MAX_DEVICES = 4096
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIB = 2**30
@@ -76,7 +78,7 @@ def collect(
         seed: of the placements.
     """
     budget_s = parse_duration(budget)
-    checked_count("--devices", devices)
+    checked_count("--devices", devices, most=MAX_DEVICES)
     checked_count("--iterations", iterations)
     checked_count("--repeat-every", repeat_every, 0)
     if memory_gib is not None and not 0 < memory_gib < 2**20:
@@ -84,7 +86,11 @@ def collect(
     require_writable(out / INDEX)
     machine = _machine(hardware)
     default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
-    workload = Workload(batch_size, weight_dtype or default_dtype, optimizer or default_optimizer)
+    workload = Workload(
+        batch_size,
+        default_dtype if weight_dtype is None else weight_dtype,
+        default_optimizer if optimizer is None else optimizer,
+    )
     if layout == "auto":
         # Fixed here, because one data set has one layout, even if the number of devices changes later.
         layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
@@ -136,6 +142,9 @@ def collect(
         signal.signal(signal.SIGTERM, before)
         if latest:
             _print_progress(machine.name, out, latest)
+    if not latest.measured:
+        reason = next(iter(latest.reasons), "The time was up before the first measurement; allow more with --budget.")
+        raise RunsFailedError(f"Nothing was measured. {reason}")
 
 
 def parse_duration(text: str) -> float:

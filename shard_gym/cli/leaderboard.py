@@ -12,8 +12,10 @@ import tyro
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
+from shard_gym.cli.options import OptionalPath
 from shard_gym.cli.train import parse_options
 from shard_gym.errors import InvalidOptionError
+from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.markdown import outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
@@ -137,6 +139,8 @@ class Verify:
         replay: let agents that ship with ShardGym place this many tasks of their entries again, and compare.
         keep_times: write the replayed planning times, for the tables and the page; with --all.
         update_best_known: write placements that are better than the best known ones to the suites' data.
+        before: folder of the leaderboards before a pull request: nothing in it may be changed or removed but the
+            generated tables.
         root: folder of the leaderboards.
     """
 
@@ -145,6 +149,7 @@ class Verify:
     replay: int = 0
     keep_times: bool = False
     update_best_known: bool = False
+    before: OptionalPath = None
     root: Path = ROOT
 
     def run(self) -> int:
@@ -155,6 +160,8 @@ class Verify:
         if self.keep_times and not (self.all and self.replay):
             raise InvalidOptionError("--keep-times needs --all and --replay TASKS.")
         verified, findings = self._verified()
+        if self.before is not None:
+            findings = [*check_changes(self.root, self.before), *findings]
         replays, differences = _replayed(verified, self.replay) if self.replay else ({}, [])
         if findings or differences:
             return _print_findings([*findings, *differences], "The entries are not valid")

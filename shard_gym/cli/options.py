@@ -9,8 +9,9 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.agents import Agent, CostGuidedAgent, make_agent
+from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.cli import PROG
+from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import errors, sentence
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
@@ -76,13 +77,13 @@ PLANNING = "analytical"
 
 
 def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int) -> Agent:
-    """The agent of that name or folder, to be scored by `model`, which `cost` made; see `make_agent` for the errors.
+    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for both.
 
     With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
     """
     if not cost.measures:
-        return make_agent(name, cost_model=model, seed=seed)
-    agent = make_agent(name, cost_model=PLANNING, seed=seed)
+        return agent_named(name, cost_model=model, seed=seed)
+    agent = agent_named(name, cost_model=PLANNING, seed=seed)
     if isinstance(agent, CostGuidedAgent):
         text = (
             f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."

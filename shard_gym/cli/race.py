@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from shard_gym.agents import make_agent
+from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalPath
@@ -102,7 +102,7 @@ def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | 
     """
     if source.endswith(".json"):
         return _from_file(Path(source), suite)
-    agent = make_agent(source, seed=seed)
+    agent = agent_named(source, seed=seed)
     placements: list[Placement | None] = []
     for task in suite:
         try:

@@ -1,11 +1,12 @@
 """Files of weights and checkpoints: named arrays and JSON metadata in the safetensors format. Loading runs no code.
 
-The metadata are in the header of the file: its kind, and what its reader needs besides the arrays. Needs the package
-`safetensors` (extra `torch`).
+The metadata are in the header of the file: its kind, what its reader needs besides the arrays, and a SHA-256 of all of
+that, so that a file in which a single bit is another is refused. Needs the package `safetensors` (extra `torch`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, missing_extra
-from shard_gym.io.files import parse_json, write_atomically
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, missing_extra, short_repr
+from shard_gym.io.files import is_file, write_atomically
+from shard_gym.io.parsing import parse_json, require_fields, require_schema
 
 SUFFIX = ".safetensors"
-SCHEMA = "shard-gym-weights/1"
+SCHEMA = "shard-gym-weights/2"
+WITHOUT_CHECKSUM = "shard-gym-weights/1"
+"""Schema of older files, which have no checksum; `tools/add_checksums.py` adds it."""
+
 _KEY = "shard_gym"
 
 Arrays = dict[str, NDArray[Any]]
@@ -41,56 +46,102 @@ def save_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], about
         from safetensors.numpy import save
     except ImportError as error:
         raise missing_extra("safetensors", "torch", "Writing weights") from error
-    header = json.dumps({"schema": SCHEMA, "kind": kind, "about": dict(about)}, allow_nan=False)
     # np.ascontiguousarray would turn arrays of shape () into shape (1,).
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # As it is read back: tuples become lists, and the keys of objects texts.
+    metadata = json.loads(json.dumps({"schema": SCHEMA, "kind": kind, "about": dict(about)}, allow_nan=False))
+    header = json.dumps({**metadata, "sha256": _digest(metadata, contiguous)}, allow_nan=False)
     write_atomically(path, save(contiguous, {_KEY: header}))
+
+
+def _digest(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of the metadata without their checksum, and of the name, dtype, shape and bytes of every array."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True, allow_nan=False).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        digest.update(np.asarray(array, order="C").data)
+    return digest.hexdigest()
 
 
 def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     """The arrays in `path` and their metadata `about`.
 
     Raises:
-        InvalidCheckpointError: the file is missing, damaged, pickled, from another program or of another kind, or holds
-            NaN or infinity.
+        InvalidCheckpointError: the file is missing, unreadable, damaged, pickled, from another program or of another
+            kind, or holds NaN or infinity.
         MissingExtraError: safetensors is not installed.
     """
+    arrays, metadata = _read(path)
+    if metadata.get("schema") == WITHOUT_CHECKSUM:
+        raise InvalidCheckpointError(
+            f"{path} has no checksum, because an older version wrote it. If you trust it, add one: "
+            f"python tools/add_checksums.py {path}"
+        )
+    try:
+        require_schema(metadata, SCHEMA, str(path))
+        require_fields(metadata, _METADATA, str(path))
+    except DamagedFileError as error:
+        raise InvalidCheckpointError(str(error)) from error
+    if metadata.pop("sha256") != _digest(metadata, arrays):
+        raise InvalidCheckpointError(
+            f"{path} is damaged: its content is not what its SHA-256 says. Restore it from a copy, or train it again."
+        )
+    if metadata["kind"] != kind:
+        raise InvalidCheckpointError(f"{path} holds {short_repr(metadata['kind'])}, not {kind!r}.")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")
+    return arrays, metadata["about"]
+
+
+def add_checksum(path: Path) -> bool:
+    """Rewrite a file of an older version with a checksum; its arrays and metadata stay. False if it has one already.
+
+    Raises:
+        InvalidCheckpointError: it is no such file.
+        UnwritablePathError: it cannot be written.
+    """
+    arrays, metadata = _read(path)
+    if metadata.get("schema") != WITHOUT_CHECKSUM:
+        return False
+    try:
+        require_fields(metadata, {key: kind for key, kind in _METADATA.items() if key != "sha256"}, str(path))
+    except DamagedFileError as error:
+        raise InvalidCheckpointError(str(error)) from error
+    save_arrays(path, metadata["kind"], arrays, metadata["about"])
+    return True
+
+
+_METADATA = {"schema": str, "kind": str, "about": dict, "sha256": str}
+
+
+def _read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays in `path`, and what its header says of them; nothing is checked but its form."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise missing_extra("safetensors", "torch", "Reading weights") from error
-    if not path.is_file():
-        raise InvalidCheckpointError(f"There is no file {path}; name one that ShardGym wrote, *{SUFFIX}.")
     try:
+        if not is_file(path):
+            raise InvalidCheckpointError(f"There is no file {path}; name one that ShardGym wrote, *{SUFFIX}.")
         with safe_open(path, framework="numpy") as file:
             header = (file.metadata() or {}).get(_KEY)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is not iterable
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        if isinstance(error, InvalidCheckpointError):
+            raise
         raise InvalidCheckpointError(
             f"{path} is damaged, or no safetensors file: {error}. Pickle files (.pt, .pkl, .zip) are not read."
         ) from error
-    about = _checked_header(path, header, kind)
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")
-    return arrays, about
-
-
-def _checked_header(path: Path, header: str | None, kind: str) -> dict[str, Any]:
     if header is None:
         raise InvalidCheckpointError(f"{path} was not written by ShardGym: its header does not say what it holds.")
     try:
         metadata = parse_json(header.encode(), str(path))
     except DamagedFileError as error:
         raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
-    if not isinstance(metadata, dict) or metadata.get("schema") != SCHEMA:
-        raise InvalidCheckpointError(f"{path} does not have the schema {SCHEMA!r}; it may be from another version.")
-    if metadata.get("kind") != kind:
-        raise InvalidCheckpointError(f"{path} holds {metadata.get('kind')!r}, not {kind!r}.")
-    about = metadata.get("about")
-    if not isinstance(about, dict):
-        raise InvalidCheckpointError(f"{path} is damaged: its metadata 'about' are {type(about).__name__}, not a dict.")
-    return about
+    if not isinstance(metadata, dict):
+        raise InvalidCheckpointError(f"{path} is damaged: its header is no object.")
+    return arrays, metadata
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -99,7 +150,7 @@ def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDArray[Any]]) -> None:
-    """Check that the names and shapes of `arrays` are those of `expected`.
+    """Check that the names, shapes and dtypes of `arrays` are those of `expected`.
 
     Raises:
         InvalidCheckpointError: the message names the first difference.
@@ -112,4 +163,8 @@ def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDAr
         if arrays[name].shape != expected[name].shape:
             raise InvalidCheckpointError(
                 f"{name!r} in {path} has shape {arrays[name].shape}, but {expected[name].shape} is needed."
+            )
+        if arrays[name].dtype != expected[name].dtype:
+            raise InvalidCheckpointError(
+                f"{name!r} in {path} holds {arrays[name].dtype}, but {expected[name].dtype} is needed."
             )

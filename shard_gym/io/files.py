@@ -1,18 +1,26 @@
-"""Reading and writing of files: checked JSON, atomic writes, and the indexes of the data that ship with ShardGym."""
+"""Reading and writing of files: limited reads, atomic writes, and the indexes of the data that ship with ShardGym."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shard_gym.errors import DamagedFileError, UnwritablePathError, unknown_name
+from shard_gym.io.parsing import parse_json
 
 INDEX = "index.json"
+
+_TEMPORARY = ".shard-gym-"
+"""Beginning of the names of files that are not complete yet."""
+
+MAX_BYTES = 2**28
+"""The largest file that is read as a whole."""
 
 
 def sha256_of(data: bytes) -> str:
@@ -20,48 +28,36 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _refuse_constant(token: str) -> float:
-    raise ValueError(f"the number {token} is not allowed")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"the number {digits} is too large")
-    return value
-
-
-def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in record:
-            raise ValueError(f"the key {key!r} occurs twice in one object")
-        record[key] = value
-    return record
-
-
-def parse_json(data: bytes, source: str) -> Any:
-    """The JSON value in `data`; NaN, infinities and duplicate keys are refused.
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The content of the regular file at `path`, of at most `limit` bytes.
 
     Raises:
-        DamagedFileError: `data` is not such JSON; the message names `source` and the reason.
+        DamagedFileError: the file is missing, unreadable, too large, or a folder, pipe or device.
     """
     try:
-        return json.loads(
-            data, parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicate_keys
-        )
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise DamagedFileError(f"{source} is not readable JSON: {error}.") from error
+        # A pipe would block without O_NONBLOCK.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(handle, "rb") as file:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                raise DamagedFileError(f"{path} cannot be read: it is no regular file.")
+            if about.st_size > limit:
+                raise DamagedFileError(f"{path} has {about.st_size:,} bytes; the limit is {limit:,}.")
+            return file.read(limit)
+    except (OSError, ValueError) as error:  # a ValueError of a path with a null character
+        if isinstance(error, DamagedFileError):
+            raise
+        raise DamagedFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of the file at `path`.
+def is_file(path: Path) -> bool:
+    """Whether there is a file at `path`.
 
     Raises:
-        DamagedFileError: the file is missing or unreadable.
+        DamagedFileError: a folder above it may not be read.
     """
     try:
-        return path.read_bytes()
+        return path.is_file()
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -148,7 +144,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _write_and_rename(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".shard-gym-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -161,6 +157,14 @@ def _write_and_rename(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove the incomplete files that a killed `write_atomically` left in `folder`, where no program writes now."""
+    with suppress(OSError):
+        for path in folder.glob(f"{_TEMPORARY}*"):
+            if path.is_file() and not path.is_symlink():
+                path.unlink()
 
 
 def _unwritable(path: Path, error: OSError) -> UnwritablePathError:

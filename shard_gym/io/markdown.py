@@ -49,6 +49,17 @@ def with_block(page: Path, block: str, content: str) -> str:
     return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
 
 
+def without_blocks(page: Path, block: str) -> str:
+    """The text of `page` without the content of its first generated block of that name; all of it if there is none.
+
+    Raises:
+        DamagedFileError: it is not UTF-8.
+    """
+    before, start, rest = _text(page).partition(f"{begin(block)}\n")
+    _, end, after = rest.partition(f"{END}\n")
+    return f"{before}{start}{end}{after}" if end else f"{before}{start}{rest}"
+
+
 def _text(page: Path) -> str:
     try:
         return page.read_text(encoding="utf-8")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shard_gym.agents import make_agent
-from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.io.files import read_json
+from shard_gym.io.parsing import require_fields
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.scorer import COST_MODEL
 from shard_gym.leaderboard.training_data import Options, recorded_training
@@ -109,17 +110,30 @@ def read_evaluation(path: Path) -> Evaluation:
         DamagedFileError: it is no such file.
         InvalidOptionError: it holds several agents.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     record = read_json(path)
     if isinstance(record, list):
         raise InvalidOptionError(f"{path} holds {len(record)} agents; evaluate one agent and seed for each file.")
-    try:
-        evaluation = TypeAdapter(Evaluation).validate_python(record)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DamagedFileError(f"{path} is no evaluation of one agent: {place}: {first['msg']}.") from error
-    if any(result.true_cost_queries > MAX_INT for result in evaluation.tasks):
-        raise DamagedFileError(f"{path} is no evaluation of one agent: true_cost_queries is larger than {MAX_INT}.")
-    return evaluation
+    source = f"{path}, the evaluation of one agent,"
+    require_fields(record, _EVALUATION, source)
+    for number, task in enumerate(record["tasks"]):
+        require_fields(task, _TASK, f"Task {number} of {source}")
+        placement = task["placement"]
+        if placement is not None and not all(type(device) is int and abs(device) < MAX_INT for device in placement):
+            raise DamagedFileError(f"The placement of task {number} of {source} must be a list of device numbers.")
+        if not 0 <= task["true_cost_queries"] <= MAX_INT or min(task["seconds"], task["cost_ms"]) < 0:
+            raise DamagedFileError(f"Task {number} of {source} has a negative number, or more than {MAX_INT} queries.")
+    interval = record["interval_ms"]
+    if len(interval) != 2 or not all(type(each) in (int, float) for each in interval):
+        raise DamagedFileError(f"interval_ms of {source} must be two numbers, not {short_repr(interval)}.")
+    tasks = tuple(TaskResult(**task) for task in record["tasks"])
+    return Evaluation(**{**record, "interval_ms": tuple(interval), "tasks": tasks})
+
+
+_EVALUATION: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("suite", "sha256", "split", "agent", "cost_model"), str),
+    **{"mean_cost_ms": float, "interval_ms": list, "failures": int, "tasks": list},
+}
+_TASK: dict[str, type | tuple[type, ...]] = {
+    **{"task": str, "cost_ms": float, "valid": bool, "seconds": float, "true_cost_queries": int},
+    **{"placement": (list, type(None)), "failure": str},
+}

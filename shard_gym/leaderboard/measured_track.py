@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
-from shard_gym.io.files import parse_json
+from shard_gym.io.parsing import parse_json
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import load_race, placements_to_json
 from shard_gym.leaderboard.store import (

@@ -18,10 +18,11 @@ import numpy as np
 
 from shard_gym.checks import is_integer
 from shard_gym.cost_models.base import COMPUTE
-from shard_gym.cost_models.data.parquet import read_table, require_arrow, write_table
 from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
-from shard_gym.io.files import parse_json, read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.io.parquet import lists_of, read_table, require_arrow, write_table
+from shard_gym.io.parsing import parse_json, require_schema
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import placement_from_json, placement_to_json
@@ -37,6 +38,9 @@ ROWS = "rows"
 
 TOLERANCE = 1e-9
 """Relative difference of two penalties that differ by rounding only."""
+
+MAX_MEASUREMENTS = 500_000
+"""The most in a race, of all rounds, tasks and entries."""
 
 UNMEASURED = "unmeasured"
 """Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
@@ -120,8 +124,7 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
         MissingExtraError: pyarrow is not installed.
     """
     path, record = folder / RACE, read_json(folder / RACE)
-    if not isinstance(record, dict) or not _same(record.get("schema"), SCHEMA):
-        raise DamagedFileError(f"{path} is not a race of schema {SCHEMA}.")
+    require_schema(record, SCHEMA, str(path))
     if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
@@ -253,18 +256,13 @@ def _from_parquet(content: bytes, path: Path) -> tuple[tuple[Measured, ...], tup
         DamagedFileError: it is no file of rounds, or its rows are not those that were written.
     """
     rounds = f"The rounds of {path}"
-    table = read_table(content, _schema(), str(path.parent / ROUNDS))
+    table = read_table(content, _schema(), str(path.parent / ROUNDS), max_rows=MAX_MEASUREMENTS)
+    plain = [table[name].to_pylist() for name in ("round", "task", "entry", "load", "num_devices")]
     metadata = table.schema.metadata or {}
     try:
         measurements = tuple(
-            Measured(
-                row["round"],
-                row["task"],
-                row["entry"],
-                row["load"],
-                np.array(row["phases_ms"]).reshape(-1, row["num_devices"], 4),
-            )
-            for row in table.to_pylist()
+            Measured(number, task, entry, load, ms.reshape(-1, devices, 4))
+            for number, task, entry, load, devices, ms in zip(*plain, lists_of(table["phases_ms"]), strict=True)
         )
         digest = metadata.get(DIGEST.encode(), b"").decode()
     except ValueError as error:
@@ -314,6 +312,11 @@ def _check_measurements(race: Race, path: Path) -> None:
                 f"The rounds of {path} name a placement that was not raced, twice, or not in the first round: "
                 f"{short_repr(failed)}."
             )
+    if len(race.placements) * len(race.suite) * race.num_rounds > MAX_MEASUREMENTS:
+        raise DamagedFileError(
+            f"The rounds of {path} are {race.num_rounds:,} of {len(race.placements):,} entries and {len(race.suite):,} "
+            f"tasks; the limit is {MAX_MEASUREMENTS:,} measurements."
+        )
     wanted = {(number, *key) for key in raced for number in range(race.num_rounds)}
     found = [(each.round, each.task, each.entry) for each in race.measurements]
     if len(found) != len(wanted) or set(found) != wanted:

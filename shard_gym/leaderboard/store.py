@@ -26,7 +26,7 @@ RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
 
 KIB, MIB = 2**10, 2**20
-LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, RACE: 16 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
+LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth."""
 
 ROOT_FILES = ("README.md", REPLAYED)
@@ -188,7 +188,7 @@ def find_races(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
 def _subfolders(root: Path, folder: Path, findings: list[Finding]) -> list[Path]:
     """The folders in `folder`; anything else that is not allowed becomes a finding."""
     found = []
-    for path in sorted(folder.iterdir()):
+    for path in _listed(root, folder, findings):
         name = path.relative_to(root).as_posix()
         if path.is_symlink():
             findings.append(Finding(name, LINKED_FOLDER))
@@ -197,6 +197,16 @@ def _subfolders(root: Path, folder: Path, findings: list[Finding]) -> list[Path]
         elif name not in ROOT_FILES:
             findings.append(Finding(name, "No file is allowed here; remove it."))
     return found
+
+
+def _listed(root: Path, folder: Path, findings: list[Finding]) -> list[Path]:
+    """What `folder` holds, sorted; a finding if that cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        name = folder.relative_to(root).as_posix()
+        findings.append(Finding(name, f"The folder cannot be read: {error.strerror or error}."))
+        return []
 
 
 def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> tuple[dict[str, bytes], list[Finding]]:
@@ -210,9 +220,13 @@ def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> 
             return {}, [Finding(name, LINKED_FOLDER)]
         if not path.is_dir():
             return {}, [Finding(name, "There is no such folder.")]
-    findings = [
+    findings: list[Finding] = []
+    listed = _listed(folder.root, folder.path, findings)
+    if findings:
+        return {}, findings
+    findings += [
         Finding(folder.file(path.name), f"The folder holds {', '.join(required)} and nothing else; remove it.")
-        for path in sorted(folder.path.iterdir())
+        for path in listed
         if path.name not in required and not _is_lock(path)
     ]
     contents = {}

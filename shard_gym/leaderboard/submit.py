@@ -17,10 +17,11 @@ from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
+from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, EntryFolder, Finding, read_files, require_root
-from shard_gym.leaderboard.verify import name_taken, normalized_name, verify_entry
+from shard_gym.leaderboard.verify import name_taken, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
 
@@ -156,7 +157,7 @@ def _check_name_is_free(folder: EntryFolder, name: str) -> list[Finding]:
     for path in sorted(folder.path.parent.glob("*")):
         other = EntryFolder(folder.root, folder.track, folder.suite, path.name)
         entry, _ = parse(read_files(other)[0].get(ENTRY, b""), ENTRY)
-        if entry is not None and normalized_name(entry.name) == normalized_name(name):
+        if entry is not None and skeleton(entry.name) == skeleton(name):
             return [name_taken(folder, name, other, entry.name)]
     return []
 

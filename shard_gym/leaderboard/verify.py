@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard.leagues import check_league, league_of
+from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, PlacementRow, PlacementTable, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import (
@@ -37,6 +37,9 @@ TOLERANCE = 1e-9
 
 MANY_TASKS = 10
 """On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
+
+COPY = 0.9
+"""Share of an entry's placements that another entry has, too, from which on it is a copy."""
 
 DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
 """The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
@@ -274,32 +277,47 @@ def verify_all(
 def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
     """A finding for each entry with the placements of another one on its track and suite, or a name like it.
 
-    The files do not tell which was first, so both are named. Two exact solvers would count as copies, too.
+    Device numbers and seeds are left out, and a few tasks may differ. Two honest entries of the project agree on 14% at
+    most (November 2026). The files do not tell which was first, so both are named. Two exact solvers would count as
+    copies, too.
     """
-    names = [((each.folder.track, each.folder.suite, normalized_name(each.entry.name)), each) for each in entries]
-    placements = [
-        ((each.folder.track, each.folder.suite, *map(_canonical, each.placements)), each)
-        for each in entries
-        if len(each.placements[0]) >= MANY_TASKS
-    ]
+    names = [((each.folder.track, each.folder.suite, skeleton(each.entry.name)), each) for each in entries]
     findings = [
         name_taken(each.folder, each.entry.name, first.folder, first.entry.name) for first, each in _repeated(names)
     ]
-    for first, each in _repeated(placements):
-        reason = (
-            f"The placements are those of {first.folder.id}, on every task and for every seed. An entry needs "
-            "placements of its own."
-        )
-        findings.append(Finding(each.folder.file(PLACEMENTS), reason))
+    suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
+    for each in entries:
+        if len(each.placements[0]) >= MANY_TASKS:
+            suites.setdefault((each.folder.track, each.folder.suite), []).append(each)
+    for others in suites.values():
+        cells = [_cells(each) for each in others]
+        for position, each in enumerate(others):
+            for earlier, first in enumerate(others[:position]):
+                shares = _share(cells[position], cells[earlier]), _share(cells[earlier], cells[position])
+                if max(shares) >= COPY:
+                    reason = (
+                        f"{max(shares):.0%} of the placements are those of {first.folder.id}, with device numbers and "
+                        "seeds left out. An entry needs placements of its own."
+                    )
+                    findings.append(Finding(each.folder.file(PLACEMENTS), reason))
+                    break
     return findings
+
+
+def _cells(entry: VerifiedEntry) -> list[list[bytes]]:
+    """For each task the placements of all seeds, without device numbers."""
+    return [
+        [_canonical([placement]) for row in entry.placements if (placement := row[number]) is not None]
+        for number in range(len(entry.placements[0]))
+    ]
+
+
+def _share(own: list[list[bytes]], others: list[list[bytes]]) -> float:
+    """Share of one entry's placements that another one has for the same task."""
+    equal = sum(placement in other for mine, other in zip(own, others, strict=True) for placement in mine)
+    return equal / max(1, sum(map(len, own)))
 
 
 def name_taken(folder: EntryFolder, name: str, other: EntryFolder, other_name: str) -> Finding:
     """The finding that two entries of a suite have names that look the same."""
     return Finding(folder.file(ENTRY), f"The name {name!r} is that of {other.id}, {other_name!r}. Choose another.")
-
-
-def normalized_name(name: str) -> str:
-    """Equal for names that look the same: without case, blanks, hyphens and compatibility forms of letters."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(character for character in folded if character.isalnum()) or folded

@@ -7,6 +7,6 @@ from Meta's published lookup files.
 
 from shard_gym.pools.meta import import_meta
 from shard_gym.pools.pool import Pool, PoolCard, load_pool, pool_names, save_pool
-from shard_gym.pools.reuse import RowPopularity
+from shard_gym.row_popularity import RowPopularity
 
 __all__ = ["Pool", "PoolCard", "RowPopularity", "import_meta", "load_pool", "pool_names", "save_pool"]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shard_gym.io.files import read_json
 from shard_gym.lookup_statistics import ReuseStatistics, round_significant
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
-from shard_gym.pools.reuse import RowPopularity, expected_tables
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 Floats = NDArray[np.float64]
@@ -218,7 +218,7 @@ def make_pool(name: str) -> Pool:
     lookups = np.rint(sampled.pooling * totals.batch_size)
     lookups[np.argmax(lookups)] += totals.lookups - lookups.sum()
     popularity = RowPopularity(round_significant(sampled.q, 5), np.round(sampled.s, 4))
-    tables = expected_tables(
+    tables = Tables.from_popularity(
         num_embeddings=np.rint(sampled.rows).astype(np.int64),
         embedding_dim=np.full(totals.num_tables, DEFAULT_DIM),
         pooling_factor=lookups / totals.batch_size,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pool
-from shard_gym.pools.reuse import RowPopularity, expected_tables
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 MERLIN_MODELS = ("tiny", "small", "medium", "large", "jumbo", "colossal")
@@ -40,7 +40,7 @@ def make_merlin_pool(model: str) -> Pool:
         return np.array(values)[group_of_table]
 
     popularity = RowPopularity(np.full(len(group_of_table), 0.5), np.full(len(group_of_table), MERLIN_ALPHA))
-    tables = expected_tables(
+    tables = Tables.from_popularity(
         num_embeddings=per_table([group["num_rows"] for group in groups]),
         embedding_dim=per_table([group["embedding_dim"] for group in groups]),
         pooling_factor=per_table([sum(group["nnz"]) for group in groups]).astype(np.float64),
@@ -74,7 +74,7 @@ def make_mlperf_pool() -> Pool:
     facts = read_json(DATA / "facts" / "mlperf_dlrm_dcnv2.json")
     rows = np.array(facts["num_embeddings"])
     popularity = RowPopularity(np.zeros(len(rows)), np.zeros(len(rows)))
-    tables = expected_tables(
+    tables = Tables.from_popularity(
         num_embeddings=rows,
         embedding_dim=np.full(len(rows), facts["embedding_dim"]),
         pooling_factor=np.array(facts["pooling_factor"], np.float64),

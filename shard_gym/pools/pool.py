@@ -13,17 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidTablesError
-from shard_gym.io.files import (
-    INDEX,
-    parse_json,
-    read_bytes,
-    read_index,
-    read_shipped,
-    sha256_of,
-    write_atomically,
-    write_json,
-)
-from shard_gym.pools.reuse import RowPopularity
+from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha256_of, write_atomically, write_json
+from shard_gym.io.parsing import parse_json
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables, Workload
 
 SCHEMA = "shard-gym-pool/1"

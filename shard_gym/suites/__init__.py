@@ -1,5 +1,6 @@
 """The named task suites: data with checksums, shipped in the package."""
 
 from shard_gym.suites.load import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
+from shard_gym.suites.own import save_suite
 
-__all__ = ["SPLITS", "SuiteInfo", "load_suite", "suite_info", "suite_names"]
+__all__ = ["SPLITS", "SuiteInfo", "load_suite", "save_suite", "suite_info", "suite_names"]

@@ -13,8 +13,10 @@ import numpy as np
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, unknown_name, wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile
-from shard_gym.io.files import parse_json, read_index, read_shipped, sha256_of
+from shard_gym.io.files import read_index, read_shipped, sha256_of
+from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
+from shard_gym.suites.own import SUFFIX, read_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
@@ -94,16 +96,22 @@ def suite_info(name: str) -> SuiteInfo:
     )
 
 
-def load_suite(name: str, split: str = "test") -> TaskSuite:
-    """One split of the suite named `name`; its `max_tables` and `max_devices` cover all splits.
+def load_suite(name: str | Path, split: str = "test") -> TaskSuite:
+    """One split of the suite named `name`, or in a file; its `max_tables` and `max_devices` cover all splits.
+
+    Args:
+        name: of a suite, or the path of a file that `save_suite` wrote: a Path, or a text that ends in .json.
+        split: "train" or "test"; for a file, one of its own, and ignored if it has only one.
 
     Raises:
         UnknownNameError: no suite has that name.
         InvalidOptionError: the suite has no such split; a suite of a whole model has only "test".
-        DamagedFileError: the file of the suite or of its pool was changed.
+        DamagedFileError: the file of the suite or of its pool was changed, or the file at a path holds no suite.
     """
     if not isinstance(split, str):
         raise wrong_kind("split", split, f"the name of a split, one of {list(SPLITS)}")
+    if isinstance(name, Path) or (isinstance(name, str) and name.endswith(SUFFIX)):
+        return read_suite(Path(name), split)
     if not isinstance(name, str):  # lru_cache needs a hashable name
         raise unknown_name("suite", name, read_index(DATA))
     return _load(name, split)

@@ -97,9 +97,19 @@ def test_another_cost_model_is_refused(random_task: Any) -> None:
         ExactAgent(Doubled()).solve(random_task(np.random.default_rng(0), 3, 2))
 
 
-@pytest.mark.parametrize("option", [{"max_work": 0}, {"max_seconds": -1.0}, {"workers": 0}, {"gap": 1.0}])
-def test_impossible_limits_are_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOptionError, match="max_work and max_seconds must be above 0"):
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"max_work": 0}, "max_work must be a positive number, not 0"),
+        ({"max_work": "much"}, "max_work must be a positive number"),
+        ({"max_seconds": -1.0}, "max_seconds must be a positive number"),
+        ({"workers": 0}, "workers must be an integer of at least 1"),
+        ({"gap": 1.0}, "gap must be a number from 0 to below 1"),
+        ({"depth": 3}, "Agent 'exact' cannot be made with the options"),
+    ],
+)
+def test_impossible_limits_are_refused(option: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
         make_agent("exact", **option)
 
 

@@ -10,7 +10,7 @@ import pytest
 from shard_gym import evaluate, load_suite
 from shard_gym.agents import PolicyAgent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.placement import check_placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -71,3 +71,10 @@ def test_a_task_too_large_for_the_policy_is_a_failure_that_says_so() -> None:
     agent = PolicyAgent("small", first_legal, max_tables=20, max_devices=4)
     with pytest.raises(NoPlacementFoundError, match="at most 20 tables and 4 devices"):
         agent.place(load_suite("dlrm-50x4")[0])
+
+
+@pytest.mark.parametrize("arguments", [{"policy": 5}, {"policy": dict}, {"max_tables": 0}, {"max_devices": "4"}])
+def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"policy": lambda observation, mask: 0, "max_tables": 20, "max_devices": 4}
+    with pytest.raises(InvalidOptionError, match=f"{next(iter(arguments))} must be"):
+        PolicyAgent("mine", **(right | arguments))

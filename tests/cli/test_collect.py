@@ -149,7 +149,10 @@ def test_a_data_set_has_one_layout(run, fake, tmp_path: Path, layout: str, gpus:
     [
         (("--budget", "soon"), "--budget must be a duration such as 90s, 30m, 2h or 1d, not 'soon'"),
         (("--budget", "0m"), "--budget must be a duration"),
-        (("--devices", 0), "--devices must be an integer of at least 1"),
+        (("--devices", 0), "--devices must be an integer from 1 to 4096"),
+        (("--devices", 100_000), "--devices must be an integer from 1 to 4096, not 100000"),
+        (("--weight-dtype", ""), "weight_dtype must be one of"),
+        (("--optimizer", ""), "optimizer must be one of"),
         (("--iterations", 0), "--iterations must be an integer of at least 1"),
         (("--repeat-every", -1), "--repeat-every must be an integer of at least 0"),
         (("--memory-gib", -2), "--memory-gib must be a positive number"),
@@ -179,3 +182,14 @@ def test_unknown_memory_has_to_be_given(run, fake, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (" 2D ", 172_800)])
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_a_collection_that_measures_nothing_fails(run, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Any, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+        raise DeviceMemoryError("Device 3 is full.")
+
+    fake()
+    monkeypatch.setattr(AnalyticalCostModel, "estimate", never)
+    outcome = run("collect", "--out", tmp_path / "costs", *SMALL, "--count", 3)
+    assert outcome.code != 0
+    assert "Nothing was measured. Device 3 is full." in outcome.err

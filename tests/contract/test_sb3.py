@@ -20,6 +20,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
 
+ILLEGAL_ACTION = 1
+"""As infos number it."""
+
 # Mixed sizes, padded beyond the largest task; and one small fixed size.
 SETTINGS = [
     pytest.param({"suite": "generalize", "max_tables": 220, "max_devices": 20}, id="mixed-padded"),
@@ -47,12 +50,12 @@ class Collect(BaseCallback):
         return True
 
     @property
-    def reasons(self) -> list[str]:
-        return [info["failure"]["reason"] for info in self.infos if "failure" in info]
+    def failures(self) -> list[int]:
+        return [info["failure"] for info in self.infos if info["failure"]]
 
     @property
     def completed(self) -> int:
-        return sum("placement" in info for info in self.infos)
+        return sum(bool((info["placement"] >= 0).any()) for info in self.infos)
 
 
 def maker(env_id: str, **arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
@@ -87,7 +90,8 @@ def test_vector_environments_step_and_hand_out_masks(env_id: str, vector: Callab
             for row in np.flatnonzero(dones):
                 ends += 1
                 last = infos[row]["terminal_observation"]
-                assert ("placement" in infos[row]) == (last["progress"][0] == 1.0)
+                complete = last["progress"][0] == 1.0
+                assert (infos[row]["placement"] >= 0).any() == (infos[row]["failure"] == 0) == complete
                 assert obs["progress"][row, 0] == 0.0
                 assert not infos[row]["TimeLimit.truncated"]
         assert ends >= 4
@@ -102,8 +106,8 @@ def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, observation: st
     envs = DummyVecEnv([maker(env_id, observation=observation, **arguments)] * 2)
     model = MaskablePPO("MultiInputPolicy", envs, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
     infos = collected(model, 300)
-    assert "illegal_action" not in infos.reasons
-    assert infos.completed + len(infos.reasons) >= 2
+    assert ILLEGAL_ACTION not in infos.failures
+    assert infos.completed + len(infos.failures) >= 2
     returns, _ = evaluate_policy(model, envs, n_eval_episodes=2, warn=False)
     assert -np.inf < returns < 0
 
@@ -123,6 +127,6 @@ def test_unmasked_agents_learn_from_illegal_actions_too(
     """They meet full devices, and padding where there is some."""
     env = maker(env_id, reward="dense", **arguments)()
     model = algorithm("MultiInputPolicy", env, seed=0, device="cpu", **options)
-    assert "illegal_action" in collected(model, 300).reasons
+    assert ILLEGAL_ACTION in collected(model, 300).failures
     obs, _ = env.reset(seed=0)
     assert env.action_space.contains(model.predict(obs)[0])

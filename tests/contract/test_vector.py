@@ -101,6 +101,7 @@ def test_every_instance_has_its_own_autoreset_mode(env_id: str) -> None:
     arguments = [{} if mode is None else {"autoreset_mode": mode} for mode in given]
     envs = [gymnasium.make_vec(env_id, num_envs=1, suite="dlrm-20x4", **more) for more in arguments]
     assert [env.metadata["autoreset_mode"] for env in envs] == [AutoresetMode[name] for name in given.values()]
+    assert [env.unwrapped.autoreset_mode for env in envs] == [AutoresetMode[name] for name in given.values()]
     assert vector_class.metadata == of_class
     render_modes = gymnasium.make(env_id, suite="dlrm-20x4").metadata["render_modes"]
     assert all(env.metadata["render_modes"] == render_modes for env in envs)

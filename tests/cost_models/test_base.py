@@ -7,8 +7,9 @@ import pytest
 
 from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.base import placement_order
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import InvalidPlacementError, MemoryExceededError, UnknownNameError
 from shard_gym.hardware import hardware_profile
+from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -107,3 +108,12 @@ def test_costs_follow_the_topology(four_tables: Tables) -> None:
 
     old, new = hardware_profile("v100-nvlink"), hardware_profile("h100-dgx")
     assert cost(new.topology(4)) < cost(old.topology(4)) < cost(old.topology(4, devices_per_host=1))
+
+
+@pytest.mark.parametrize("placement", [[-1] * 20, [4] * 20, [0] * 19, [0.0] * 20, "all", [[0], [0, 1]]])
+def test_an_estimate_of_no_placement_is_refused(placement: Any) -> None:
+    task = load_suite("dlrm-20x4")[0]
+    with pytest.raises(InvalidPlacementError):
+        AnalyticalCostModel().estimate(placement, task.tables, task.topology)
+    with pytest.raises(MemoryExceededError):
+        AnalyticalCostModel().estimate([0] * 20, task.tables, task.topology)  # type: ignore[arg-type]

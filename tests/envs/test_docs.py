@@ -114,16 +114,38 @@ def test_the_rewards_and_observations_are_those_there_are() -> None:
     assert named == set(OBSERVATIONS)
 
 
-def test_the_information_is_what_steps_return(random_task: Any, env_of: Any) -> None:
-    text, running = section("Information"), {"action_mask", "task"}
-    env = env_of(random_task(np.random.default_rng(0), 2, 2), max_devices=3)
-    assert set(env.reset(seed=0)[1]) == set(env.step(0)[4]) == running
-    complete = env.step(1)[4]
-    assert set(complete) == running | {"placement", "cost_ms", "phase_costs_ms"}
-    env.reset(seed=0)
-    failed = env.step(2)[4]
-    assert set(failed) == running | {"failure"}
-    for key in {*complete, *failed, *failed["failure"]}:
-        assert f"`{key}`" in text, key
-    for reason in ("illegal_action", "dead_end"):
-        assert f'"{reason}"' in text
+def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:
+    """Shape (empty for a number) and type of each key."""
+    rows = re.findall(r"^- `(\w+)`: (?:\(([^)]*)\) )?(\w+)", section("Information", env_class), re.MULTILINE)
+    assert rows
+    return {key: (shape, kind) for key, shape, kind in rows}
+
+
+def test_the_information_is_what_resets_and_steps_return(random_task: Any, env_of: Any) -> None:
+    env = env_of(random_task(np.random.default_rng(0), 2, 2), max_tables=5, max_devices=3)
+    sizes = {"max_tables": 5, "max_devices": 3}
+    documented = {
+        key: (eval(shape, {}, sizes) if shape else (), kind)
+        for key, (shape, kind) in documented_infos(EmbeddingPlacementEnv).items()
+    }
+    infos = [env.reset(seed=0)[1], *(env.step(action)[4] for action in (0, 1)), env.reset()[1], env.step(2)[4]]
+    assert [info["failure"] for info in infos] == [0, 0, 0, 0, 1]
+    for info in infos:
+        kinds = {
+            key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
+            for key, value in info.items()
+        }
+        assert kinds == documented
+    said = inspect.getdoc(env.failure) or ""
+    for part in (*env.failure(), "illegal_action", "dead_end"):
+        assert part in said
+    with_texts = EmbeddingPlacementEnv(env.tasks, info_text=True)
+    texts = set(with_texts.reset(seed=0)[1]) - set(documented)
+    assert texts == {"task", "failure_message"}
+    assert all(f"`{key}`" in section("Information") for key in texts)
+
+
+def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
+    keys = documented_infos(EmbeddingPlacementRealEnv)
+    assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
+    assert set(keys.values()) == {("", "float")}

@@ -19,7 +19,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save
 
 from shard_gym.errors import InvalidCheckpointError, MissingExtraError
-from shard_gym.io.arrays import SCHEMA, load_arrays, require_arrays, save_arrays
+from shard_gym.io import arrays as storage
+from shard_gym.io.arrays import SCHEMA, WITHOUT_CHECKSUM, add_checksum, load_arrays, require_arrays, save_arrays
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b.c": np.array(3.0)}
 ABOUT = {"agent": "rnn", "sizes": [1, 2], "nested": {"ä": None}}
@@ -60,10 +61,16 @@ class Bomb:
 
 
 def header(**changes: Any) -> dict[str, str]:
-    return {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}} | changes)}
+    return {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}, "sha256": "0" * 64} | changes)}
 
 
-WHOLE = save(ARRAYS, header())
+def signed(arrays: dict[str, np.ndarray]) -> bytes:
+    """A file with a checksum that is right."""
+    metadata = {"schema": SCHEMA, "kind": "agent", "about": {}}
+    return save(arrays, header(sha256=storage._digest(metadata, arrays)))
+
+
+WHOLE = signed(ARRAYS)
 REFUSED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "damaged, or no safetensors file"),
     "text": (b"not a file of weights at all", "damaged, or no safetensors file"),
@@ -74,12 +81,22 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "foreign, no header": (save(ARRAYS), "not written by ShardGym"),
     "foreign, another header": (save(ARRAYS, {"format": "pt"}), "not written by ShardGym"),
     "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
-    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "does not have the schema 'shard-gym-weights/1'"),
-    "another schema": (save(ARRAYS, header(schema="shard-gym-weights/2")), "may be from another version"),
-    "about is a list": (save(ARRAYS, header(about=[])), "'about' are list, not a dict"),
-    "another kind": (save(ARRAYS, header(kind="training")), "holds 'training', not 'agent'"),
-    "NaN": (save({"w": np.array([1.0, np.nan])}, header()), "'w' in .* holds NaN or infinity. Train it again."),
-    "infinity": (save({"w": np.array([np.inf], np.float16)}, header()), "'w' in .* holds NaN or infinity"),
+    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
+    "another schema": (save(ARRAYS, header(schema="weights/2")), "must have the schema 'shard-gym-weights/2'"),
+    "a newer schema": (save(ARRAYS, header(schema="shard-gym-weights/3")), "update shard-gym"),
+    "an older schema": (
+        save(ARRAYS, header(schema="shard-gym-weights/1")),
+        "has no checksum, because an older version",
+    ),
+    "about is a list": (save(ARRAYS, header(about=[])), "about of .* must be dict"),
+    "an unknown key": (save(ARRAYS, header(more=1)), "has the unknown key 'more'"),
+    "no checksum": (save(ARRAYS, {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}})}), "lacks"),
+    "another checksum": (save(ARRAYS, header()), "is damaged: its content is not what its SHA-256 says"),
+    "another weight": (WHOLE.replace(np.float32(5).tobytes(), np.float32(4).tobytes()), "not what its SHA-256 says"),
+    "another dtype": (WHOLE.replace(b'"F32"', b'"I32"'), "not what its SHA-256 says"),
+    "another kind": (WHOLE, "holds 'agent', not 'training'"),
+    "NaN": (signed({"w": np.array([1.0, np.nan])}), "'w' in .* holds NaN or infinity. Train it again."),
+    "infinity": (signed({"w": np.array([np.inf], np.float16)}), "'w' in .* holds NaN or infinity"),
 }
 
 
@@ -89,8 +106,52 @@ def test_what_is_no_file_of_ours_is_refused_by_its_path(path: Path, what: str) -
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(InvalidCheckpointError, match=says) as caught:
-        load_arrays(path, "agent")
+        load_arrays(path, "training" if what == "another kind" else "agent")
     assert str(path) in str(caught.value)
+
+
+def test_no_flipped_bit_passes(path: Path) -> None:
+    """Without a checksum, every flip of a bit of a weight passed."""
+    save_arrays(path, "agent", ARRAYS, ABOUT)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(200):
+        content = bytearray(whole)
+        content[int(rng.integers(len(whole)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(content)
+        try:
+            arrays, about = load_arrays(path, "agent")
+        except InvalidCheckpointError:
+            continue
+        assert about == ABOUT  # a blank of the header became another blank
+        assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
+
+
+def test_a_checksum_is_added_once_and_changes_nothing_else(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(save(ARRAYS, {"shard_gym": json.dumps({"schema": WITHOUT_CHECKSUM, "kind": "x", "about": ABOUT})}))
+    with pytest.raises(InvalidCheckpointError, match=r"python tools/add_checksums\.py"):
+        load_arrays(path, "x")
+    assert add_checksum(path)
+    written = path.read_bytes()
+    assert not add_checksum(path)
+    assert path.read_bytes() == written
+    arrays, about = load_arrays(path, "x")
+    assert about == ABOUT
+    assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
+
+
+def test_a_folder_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    with pytest.raises(InvalidCheckpointError, match=rf"{path}.*Permission denied"):
+        load_arrays(path, "agent")
+
+
+def test_keys_and_tuples_are_signed_as_they_are_read_back(path: Path) -> None:
+    save_arrays(path, "agent", ARRAYS, {"sizes": (1, 2), "by_number": {10: "a", 9: "b"}})
+    assert load_arrays(path, "agent")[1] == {"sizes": [1, 2], "by_number": {"10": "a", "9": "b"}}
 
 
 def test_a_missing_file_and_a_folder_are_refused(path: Path) -> None:
@@ -121,6 +182,7 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
         ({"z": np.zeros(1)}, "The file holds an array 'z' that does not belong there."),
         ({"a": np.zeros((3, 2), np.float32)}, r"has shape \(3, 2\), but \(2, 3\) is needed"),
         ({"b.c": np.zeros(1)}, r"has shape \(1,\), but \(\) is needed"),
+        ({"b.c": np.array(3)}, r"'b.c' in The file holds int64, but float64 is needed"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(changes: dict[str, Any], says: str) -> None:

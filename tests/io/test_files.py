@@ -13,7 +13,6 @@ import pytest
 from shard_gym.errors import DamagedFileError, UnknownNameError, UnwritablePathError
 from shard_gym.io.files import (
     INDEX,
-    parse_json,
     read_bytes,
     read_index,
     read_json,
@@ -23,6 +22,7 @@ from shard_gym.io.files import (
     write_atomically,
     write_json,
 )
+from shard_gym.io.parsing import parse_json
 
 
 @pytest.fixture

@@ -107,6 +107,11 @@ def random_entry(root: Path) -> ChangedEntry:
 
 
 @pytest.fixture
+def entry_named(root: Path) -> Callable[[str], ChangedEntry]:
+    return lambda slug: ChangedEntry(root, slug=slug)
+
+
+@pytest.fixture
 def greedy_entry(root: Path) -> ChangedEntry:
     return ChangedEntry(root, slug="size-greedy")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -149,16 +150,37 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     "a future schema": ("schema = 1", "schema = 2", "It has schema 2, but this version reads 1"),
     "an integer without end": ("search_budget = 0", f"search_budget = 0x{HUGE}", ".*search_budget is refused"),
     "a schema without end": ("schema = 1", f"schema = 0x{HUGE}", "It has schema a int too large to show"),
-    "keys in keys in keys": ("options = {}", f"options{'.x' * 3_000} = 1", ".*agent.options.x"),
+    "keys in keys in keys": ("options = {}", f"options{'.x' * 3_000} = 1", "It is not readable TOML: a dotted"),
     "a bomb of brackets": ("options = {}", f"options = {{x = {'[' * 9_000}{']' * 9_000}}}", "It is not readable TOML"),
     # Names and links
     "a link that runs code": (LINK, "javascript:alert(1)", "link is refused: it must be an https:// address"),
+    "a link with lines of its own": (LINK, r"https://e.org/\\n\\n#\\tOWNED\\n", "link is refused: it must be an https"),
+    "a link with a line break at its end": (LINK, r"https://e.org/\\n", "link is refused: it must be an https://"),
+    "a link with a tab": (LINK, r"https://e.org/\\tx", "link is refused: it must be an https:// address"),
+    "a link without a host": (LINK, "https://", "link is refused: it must be an https:// address"),
+    "a link with an empty host": (LINK, "https:///code", "link is refused: it must be an https:// address"),
+    "a link with a port for a host": (LINK, "https://:443/", "link is refused: it must be an https:// address"),
+    "a link with a password": (LINK, "https://github.com@evil.org/", "link is refused: it must be an https://"),
+    "a link with dots for a host": (LINK, "https://../x", "link is refused: it must be an https:// address"),
+    "a licence that is none": ('"MIT"', '"Free (2026)"', "licence is refused: it must be an SPDX licence expression"),
+    "a licence in other letters": ('"MIT"', '"mit"', "licence is refused: it must be written 'MIT'"),
+    "a truth value for a schema": ("schema = 1", "schema = true", "It must have the schema 1, not True"),
+    "a float for a schema": ("schema = 1", "schema = 1.0", "It must have the schema 1, not 1.0"),
+    "a text of several lines": ("options = {}", 'options = {x = """a"""}', "It is not readable TOML: texts of several"),
+    "keys with dots": ("options = {}", f"options = {{{'x.' * 40}x = 1}}", "It is not readable TOML: a dotted key"),
     "a link that leaves its cell": (LINK, "https://e.org/x)|<b>", "link is refused"),
     "a name with reversed text": (NAME, "The \u202emodnar agent", "name is refused: it must be printable text"),
     "a name of two lines": (NAME, r"The\\nagent", "name is refused: it must be printable"),
     "an endless name": (NAME, "x" * 500, "name is refused: .*120"),
-    "a Cyrillic letter": (NAME, "The r\u0430ndom agent", "name is refused: it must be made of Latin"),
-    "an invisible letter": (NAME, "The random agent\u3164", "name is refused: it must be made of Latin"),
+    "a Cyrillic letter": (NAME, "The r\u0430ndom agent", "name is refused: it must be made of ASCII and Latin"),
+    "a letter of phonetics": (NAME, "The r\u0251ndom agent", "name is refused: it must be made of ASCII and Latin"),
+    "an agent in Greek letters": (
+        'name = "random"',
+        'name = "rand\u03bfm"',
+        "agent.name is refused: it must be made of",
+    ),
+    "an invisible letter": (NAME, "The random agent\u3164", "name is refused: it must be printable"),
+    "an invisible author": ("Ada Example", "\u3164", "authors.0 is refused: it must be printable"),
     "a tower of accents": (NAME, "Z" + "\u0301\u0302" * 40, "name is refused"),
     "an option with a line break": ("options = {}", r'options = {"x\\n::stop-commands::" = 1}', ".*options.x"),
 }
@@ -215,9 +237,22 @@ CHANGED: dict[str, tuple[Change, str]] = {
         f"{ROWS}: It is not readable JSON: the key 'seed'",
     ),
     "a row that is no object": (rows(lambda rows: rows.append(5)), rf"{ROWS}: rows.250 is refused"),
+    **{
+        f"a schema of {value!r}": (
+            lambda entry, value=value: entry.text(lambda text: text.replace('"schema":1', f'"schema":{value}'), ROWS),
+            f"{ROWS}: It must have the schema 1, not {value.title()}",
+        )
+        for value in ("true", "1.0")
+    },
+    **{
+        f"an encoding {encoding}": (
+            lambda entry, encoding=encoding: content((entry.path / ROWS).read_text().encode(encoding))(entry),
+            f"{ROWS}: It is not readable JSON",
+        )
+        for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be")
+    },
+    "half a character": (device_text(r'"\ud800"'), f"{ROWS}: It is not readable JSON: .*surrogates not allowed"),
     "a list for an object": (content(b"[]"), f"{ROWS}: It must be an object"),
-    "a schema that is true": (content(b'{"schema": true, "rows": []}'), f"{ROWS}: schema is refused"),
-    "a schema with a dot": (content(b'{"schema": 1.0, "rows": []}'), f"{ROWS}: schema is refused"),
     "a pickle": (content(pickle.dumps({"schema": 1, "rows": []})), f"{ROWS}: It is not readable JSON"),
     "a bomb of brackets": (content(b"[" * 500_000 + b"]" * 500_000), f"{ROWS}: It is not readable JSON"),
     "not UTF-8": (
@@ -283,19 +318,46 @@ def test_equal_seeds_are_allowed_on_suites_of_few_tasks(random_entry, monkeypatc
     assert not any("are those of seed" in each for each in random_entry.findings())
 
 
-def test_a_copy_of_another_entry_is_refused(root: Path, random_entry) -> None:
+def rotate_seeds(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        row["seed"] = (row["seed"] + 2) % 5
+
+
+def one_task_else(entry: Any) -> None:
+    """Other placements of every eleventh task."""
+    others = {row["task"]: row["placement"] for row in json.loads(greedy_rows(entry).read_text())["rows"]}
+    entry.rows(lambda rows: [row.update(placement=others[row["task"]]) for row in rows[::11]])
+
+
+def greedy_rows(entry: Any) -> Path:
+    return entry.path.with_name("size-greedy") / ROWS
+
+
+@pytest.mark.parametrize("change", [lambda entry: None, rows(rotate_seeds), one_task_else])
+def test_a_copy_of_another_entry_is_refused(
+    root: Path, random_entry, entry_named: Any, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_check_scores", lambda *_: [])  # a copy with changes claims its own scores
     copy = random_entry.path.with_name("my-own")
     shutil.copytree(random_entry.path, copy)
     path = copy / TOML
     path.write_text(path.read_text().replace("The random agent", "My own").replace('name = "random"', 'name = "own"'))
-    (finding,) = verify_all(root)[1]
-    assert str(finding) == (
-        "simulated/dlrm-20x4/random/placements.json: The placements are those of simulated/dlrm-20x4/my-own, on every "
-        "task and for every seed. An entry needs placements of its own."
-    )
+    change(entry_named("my-own"))
+    finding = next(each for each in verify_all(root)[1] if "placements are" in str(each))
+    assert re.fullmatch(
+        r"simulated/dlrm-20x4/random/placements.json: (100|9\d)% of the placements are those of "
+        "simulated/dlrm-20x4/my-own, with device numbers and seeds left out. An entry needs placements of its own.",
+        str(finding),
+    ), str(finding)
 
 
-@pytest.mark.parametrize("name", ["The random agent", "THE RANDOM AGENT", "The Random-Agent", "Therandom agent"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("The random agent", "THE RANDOM AGENT", "The Random-Agent", "Therandom agent", "The rand0m agent"),
+        *("The randorn agent", "The r\u00e1ndom agent", "The ran\u0111om agent", "The ran\u00f0om agent"),
+    ],
+)
 def test_two_names_that_look_alike_are_refused(root: Path, greedy_entry, name: str) -> None:
     greedy_entry.toml("The size-greedy agent", name)
     (finding,) = verify_all(root)[1]
@@ -304,3 +366,18 @@ def test_two_names_that_look_alike_are_refused(root: Path, greedy_entry, name: s
 
 def test_findings_stay_on_their_line() -> None:
     assert "\n" not in str(Finding("a\n::stop-commands::x", "It is.", "t\r\n1 entry is valid."))
+
+
+@pytest.mark.parametrize("unreadable", ["simulated", "simulated/dlrm-20x4", "simulated/dlrm-20x4/random"])
+def test_a_folder_that_may_not_be_read_is_named(root: Path, unreadable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after chmod 000, which root does not notice."""
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path == root / unreadable:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = [str(each) for each in verify_all(root)[1]]
+    assert f"{unreadable}: The folder cannot be read: Permission denied." in found

@@ -255,7 +255,7 @@ def test_a_copy_is_refused_within_the_track_only(root: Path, add_entry: Any) -> 
     assert findings_of(root) == []
     add_entry(root, "size-greedy", SUITE, track="measured", slug="copy", as_agent="copy", name="Copy")
     (finding,) = findings_of(root)
-    assert f"The placements are those of measured/{SUITE}/copy" in finding
+    assert f"100% of the placements are those of measured/{SUITE}/copy" in finding
 
 
 def test_only_valid_entries_are_raced_with_the_placements_of_seed_0(

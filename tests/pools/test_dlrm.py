@@ -8,7 +8,7 @@ import pytest
 
 from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
 from shard_gym.pools import dlrm, load_pool, pool
-from shard_gym.pools.reuse import reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 
 POOLS = ("dlrm-2021", "dlrm-2022")
 

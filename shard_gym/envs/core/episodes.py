@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,12 +16,12 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
-from shard_gym.envs.core.reward import Reward, Transition, make_reward
+from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
     ILLEGAL_ACTION,
-    RUNNING,
+    UNPLACED,
     PlacementState,
     Status,
     action_mask,
@@ -37,6 +37,16 @@ from shard_gym.text import format_bytes
 
 ObservationDict = dict[str, Any]
 """An array for each key of the observation space."""
+
+FAILURES = np.zeros(len(Status), np.int64)
+FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
+"""The number of a failure in infos, by `Status`; 0 for none."""
+
+_FIRST = np.zeros(1, np.int64)
+"""Index of the only episode."""
+
+ILLEGAL = ("terminate", "redirect")
+"""What an illegal action does: it ends the episode, or the table goes to the emptiest device where it fits."""
 
 
 @runtime_checkable
@@ -67,7 +77,9 @@ class Episodes:
     Attributes:
         source: where tasks come from.
         cost_model: estimates the costs.
-        final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`.
+        final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`. Its details
+            are in infos.
+        redirected: (N,) int64, illegal actions of each episode that were redirected.
         observe: builds the observations.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
@@ -85,18 +97,26 @@ class Episodes:
         observation: Observation,
         max_tables: int | None,
         max_devices: int | None,
+        illegal: str,
     ) -> None:
+        if illegal not in ILLEGAL:
+            raise wrong_kind("illegal", illegal, " or ".join(map(repr, ILLEGAL)))
         self.source = task_source(suite, split)
         self.cost_model = make_additive_cost_model(cost_model)
         self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
         self._reward = make_reward(reward)
+        self._own_reward = self._reward not in REWARDS.values()
         order_of = observation.order if isinstance(observation, CostFreeObservation) else None
         padding = self.max_tables, self.max_devices
         self._prepared = PreparedTasks(self.source, self.cost_model, *padding, num_envs, order_of)
-        self.final_cost: CostModel | None = None
-        self._details: dict[int, dict[str, float]] = {}
+        self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), (num_envs, self.max_tables))
+        self._details: dict[str, FloatArray] = {}
+        self._final_cost: CostModel | None = None
+        self._redirects = illegal == "redirect"
+        self._none = np.broadcast_to(False, num_envs)
+        self.redirected = np.zeros(num_envs, np.int64)
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
         self._constant = self.observe.constant(self.problem)
@@ -105,6 +125,17 @@ class Episodes:
     def problem(self) -> Problem:
         """The tasks of the episodes as arrays; changed in place."""
         return self._prepared.problem
+
+    @property
+    def final_cost(self) -> CostModel | None:
+        """See the attributes; set it before the first `begin`."""
+        return self._final_cost
+
+    @final_cost.setter
+    def final_cost(self, model: CostModel | None) -> None:
+        names = () if model is None else model.detail_names
+        self._details = {f"measurement_{name}": np.zeros(len(self.tasks)) for name in names}
+        self._final_cost = model
 
     def choose(self, rng: np.random.Generator, key: Any = None) -> Task:
         """The task of `key` (an index, a name or a Task); without a key, one drawn with `rng`.
@@ -133,9 +164,11 @@ class Episodes:
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
-            self._details.pop(env, None)
             if self.final_cost is not None:
                 self.problem.penalty_ms[env] = self.final_cost.penalty_ms(task.tables, task.topology)
+        self.redirected[envs] = 0
+        for numbers in self._details.values():
+            numbers[envs] = 0.0
         for key, rows in self.observe.constant(self.problem, envs).items():
             self._constant[key][envs] = rows
 
@@ -148,6 +181,9 @@ class Episodes:
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
         before = None if self.final_cost is None else state.copy()
+        redirected = None
+        if self._redirects:
+            actions, redirected = self._redirected(actions)
         advance(problem, state, actions, self.cost_model)
         over = state.over > was_over
         if self.final_cost is not None:
@@ -157,6 +193,8 @@ class Episodes:
                 assert before is not None
                 self.state = before  # so that the step can be tried again
                 raise
+        if redirected is not None:
+            self.redirected += redirected
         failed = over & (state.status != COMPLETE)
         # Copies: a reward may keep what it saw, or return one of these arrays.
         after, penalty, bound = state.cost_ms.copy(), problem.penalty_ms.copy(), problem.lower_bound_ms.copy()
@@ -164,7 +202,9 @@ class Episodes:
             complete = over & ~failed
             after[complete] = np.minimum(after[complete], np.nextafter(penalty[complete], 0.0))
         rewards = np.empty(len(actions))
-        rewards[:] = self._reward(Transition(cost_before, after, over.copy(), failed, penalty, bound))
+        moved = self._none if redirected is None else redirected
+        seen = Transition(cost_before, after, over.copy(), failed, penalty, bound, moved)
+        rewards[:] = checked_rewards(self._reward, seen) if self._own_reward else self._reward(seen)
         rewards[was_over] = 0.0
         return rewards, over
 
@@ -175,7 +215,18 @@ class Episodes:
             cost = model.estimate(placement[: task.num_tables], task.tables, task.topology)
             self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
             self.state.cost_ms[env] = cost.total_ms
-            self._details[env] = cost.details
+            details = cost.details
+            for name in model.detail_names:
+                self._details[f"measurement_{name}"][env] = details[name]
+
+    def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
+        """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
+        legal = self.masks()
+        illegal = ~legal[np.arange(len(actions)), actions] & ~self.state.over
+        if not illegal.any():
+            return actions, illegal
+        emptiest = np.where(legal, self.state.memory_used, np.iinfo(np.int64).max).argmin(axis=1)
+        return np.where(illegal, emptiest, actions), illegal
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, D) bool, the legal actions; see `state.action_mask`."""
@@ -195,24 +246,48 @@ class Episodes:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
         return self.problem.placements_of(self.state.assignment, envs)
 
-    def ending(self, env: int) -> dict[str, Any]:
-        """What the last step of an episode adds to its info; empty while the episode runs.
+    def infos(self) -> dict[str, NDArray[Any]]:
+        """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
+        status, placement = self.state.status, self._unplaced.copy()
+        complete = np.flatnonzero(status == COMPLETE)
+        if len(complete):
+            placement[complete] = self.placements(complete)
+        mask = self.masks().astype(np.int8, order="C")
+        return self._infos(mask, placement, FAILURES[status], np.ndarray.copy, np.ndarray.copy)
 
-        Raises:
-            InvalidCostError: see `require_finite_costs`.
-        """
-        if self.state.status[env] == RUNNING:
-            return {}
-        self.require_finite_costs(np.array([env]))
-        if self.state.status[env] == COMPLETE:
-            # Padded like the observations: vector environments stack infos, and tasks differ in size.
-            return {
-                "placement": self.placements(np.array([env]))[0],
-                "cost_ms": float(self.state.cost_ms[env]),
-                "phase_costs_ms": self.state.phases_ms[env].copy(),
-                **self.details(env),
-            }
-        return {"failure": self.failure(env)}
+    def info(self) -> dict[str, Any]:
+        """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
+        status = self.state.status.item()
+        placement = self.placements(_FIRST)[0] if status == COMPLETE else self._unplaced[0].copy()
+        mask = self.masks()[0].astype(np.int8)
+        return self._infos(mask, placement, FAILURES.item(status), np.ndarray.item, _first_copy)
+
+    def _infos(
+        self,
+        mask: NDArray[np.int8],
+        placement: IntArray,
+        failure: Any,
+        number: Callable[[NDArray[Any]], Any],
+        array: Callable[[NDArray[Any]], NDArray[Any]],
+    ) -> dict[str, Any]:
+        """The keys of infos; `number` and `array` make what is returned of the arrays of the state."""
+        infos = {
+            "action_mask": mask,
+            "task_index": number(self._prepared.suite_index),
+            "cost_ms": number(self.state.cost_ms),
+            "phase_costs_ms": array(self.state.phases_ms),
+            "placement": placement,
+            "failure": failure,
+            "redirected": number(self.redirected),
+        }
+        for name, numbers in self._details.items():  # a comprehension takes longer where there are none
+            infos[name] = number(numbers)
+        return infos
+
+    def texts(self, env: int) -> dict[str, str]:
+        """What infos hold with `info_text`: the task's name, and the message of a failure."""
+        failure = self.failure(env)
+        return {"task": self.task(env).name, "failure_message": failure["message"] if failure else ""}
 
     def failure(self, env: int) -> dict[str, Any] | None:
         """Why an episode failed, or None if it did not.
@@ -242,11 +317,6 @@ class Episodes:
             ),
         }
 
-    def details(self, env: int) -> dict[str, dict[str, float]]:
-        """What `final_cost` adds to the info of a complete placement."""
-        found = self._details.get(env)
-        return {"measurement": dict(found)} if found else {}
-
     def require_finite_costs(self, envs: IntArray) -> None:
         """Refuse costs that are not finite; checked only where episodes end, to keep steps fast.
 
@@ -274,20 +344,32 @@ class Episodes:
             raise InvalidOptionError(f"Environment {env} has no task yet; reset it first.")
         return task
 
-    def restore(self, env: int, task: Task, state: PlacementState) -> None:
-        """Continue episode `env` from `state` (N = 1) of `task`."""
+    def restore(self, env: int, task: Task, state: PlacementState, redirected: int = 0) -> None:
+        """Continue episode `env` from `state` (N = 1) of `task`.
+
+        Raises:
+            InvalidTaskError, InvalidOptionError: they are of an environment with another padding or cost model.
+        """
+        self.state.require_same_shapes(state)
         self.begin(np.array([env]), [task])
         self.state.put(env, state)
+        self.redirected[env] = redirected
 
     def copy(self) -> Episodes:
         """Independent episodes in the same state. The tasks, the model, the reward and the observation are shared."""
         clone = copy.copy(self)
         clone._prepared = self._prepared.copy()
         clone.tasks = list(self.tasks)
-        clone._details = dict(self._details)
+        clone._details = {name: numbers.copy() for name, numbers in self._details.items()}
+        clone.redirected = self.redirected.copy()
         clone.state = self.state.copy()
         clone._constant = {key: array.copy() for key, array in self._constant.items()}
         return clone
+
+
+def _first_copy(array: NDArray[Any]) -> NDArray[Any]:
+    first: NDArray[Any] = array[0].copy()
+    return first
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:
@@ -315,7 +397,7 @@ def task_source(suite: Any, split: str) -> TaskSource:
         UnknownNameError: no suite has that name, or it has no such split.
         InvalidOptionError: `suite` is neither a name nor a source of tasks.
     """
-    if isinstance(suite, str):
+    if isinstance(suite, (str, Path)):
         return load_suite(suite, split)
     if isinstance(suite, type) or not isinstance(suite, TaskSource):
         wanted = "the name of a suite, a TaskSuite or a TaskSampler"

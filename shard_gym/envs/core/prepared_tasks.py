@@ -25,6 +25,7 @@ class PreparedTasks:
 
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
+        suite_index: (N,) int64, the number of each environment's task in the suite; -1 for one from elsewhere.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PreparedTasks:
         places = len(self._suite) + num_envs
         self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
         self.problem = empty_problem(num_envs, max_devices, self._all.tables)
+        self.suite_index = np.full(num_envs, -1, np.int64)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
         """Give environment `envs[i]` the task `tasks[i]`.
@@ -52,11 +54,12 @@ class PreparedTasks:
         """
         rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
         self.problem.take(envs, self._all, rows)
+        self.suite_index[envs] = np.where(rows < len(self._suite), rows, -1)
 
     def copy(self) -> PreparedTasks:
         """A copy that shares no memory with this one."""
         clone = copy.copy(self)
-        clone._prepared = self._prepared.copy()
+        clone._prepared, clone.suite_index = self._prepared.copy(), self.suite_index.copy()
         clone._all, clone.problem = copy.deepcopy((self._all, self.problem))  # together: they share their tables
         return clone
 

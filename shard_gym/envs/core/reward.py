@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import unknown_name, wrong_kind
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Transition:
         failed: bool, it ended without a valid placement.
         penalty_ms: float64, cost charged for a failure.
         lower_bound_ms: float64, lower bound on the cost of every placement of the task.
+        redirected: bool, the action was illegal, and the table went elsewhere (`illegal="redirect"`).
     """
 
     cost_before_ms: FloatArray
@@ -31,11 +32,16 @@ class Transition:
     failed: NDArray[np.bool_]
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
+    redirected: NDArray[np.bool_]
 
     @property
     def final_cost_ms(self) -> FloatArray:
         """(N,) float64, the cost charged if the episode ends here: after a failure the penalty."""
         return np.where(self.failed, self.penalty_ms, self.cost_after_ms)
+
+
+REDIRECTED = 0.05
+"""What a redirected action costs, in multiples of the task's lower bound."""
 
 
 @runtime_checkable
@@ -48,21 +54,55 @@ class Reward(Protocol):
 
 def terminal(transition: Transition) -> FloatArray:
     """(N,) float64, ms: 0 until the episode ends, then minus its cost (DreamShard, section 3.2)."""
-    if not np.count_nonzero(transition.over):  # nearly every step of a single environment
-        return np.zeros(len(transition.over))
-    return np.where(transition.over, -transition.final_cost_ms, 0.0)
+    rewards = np.zeros(len(transition.over))
+    if np.count_nonzero(transition.over):  # in nearly no step of a single environment
+        rewards = np.where(transition.over, -transition.final_cost_ms, 0.0)
+    return _less_redirected(transition, rewards, transition.lower_bound_ms)
 
 
 def dense(transition: Transition) -> FloatArray:
     """(N,) float64, ms: minus what the step added to the cost; the sum over an episode is that of `terminal`."""
-    return transition.cost_before_ms - np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
+    after = np.where(transition.over, transition.final_cost_ms, transition.cost_after_ms)
+    return _less_redirected(transition, transition.cost_before_ms - after, transition.lower_bound_ms)
 
 
 def normalized(transition: Transition) -> FloatArray:
     """(N,) float64: 0 until the episode ends, then minus its cost divided by the task's lower bound; at most -1."""
-    if not np.count_nonzero(transition.over):
-        return np.zeros(len(transition.over))
-    return np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
+    rewards = np.zeros(len(transition.over))
+    if np.count_nonzero(transition.over):
+        rewards = np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
+    return _less_redirected(transition, rewards, 1.0)
+
+
+def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
+    """What a reward of one's own returns: a new (N,) float64 array, or () for the same of all.
+
+    Raises:
+        InvalidOptionError: it is no such array of finite numbers.
+    """
+    rewards: Any = reward(transition)
+    count = len(transition.over)
+    try:
+        checked = np.array(rewards, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _wrong_rewards(reward, rewards, count) from error
+    if rewards is None or checked.shape not in ((count,), ()) or not np.isfinite(checked).all():
+        raise _wrong_rewards(reward, rewards, count)
+    return checked
+
+
+def _wrong_rewards(reward: Reward, rewards: Any, count: int) -> InvalidOptionError:
+    name = getattr(reward, "__name__", type(reward).__name__)
+    return InvalidOptionError(
+        f"The reward {name!r} must return {count} finite numbers, one for each environment, not {short_repr(rewards)}."
+    )
+
+
+def _less_redirected(transition: Transition, rewards: FloatArray, unit: FloatArray | float) -> FloatArray:
+    """`rewards` less REDIRECTED * `unit` where the action was redirected."""
+    if not np.count_nonzero(transition.redirected):
+        return rewards
+    return rewards - REDIRECTED * unit * transition.redirected
 
 
 REWARDS: dict[str, Reward] = {"terminal": terminal, "dense": dense, "normalized": normalized}

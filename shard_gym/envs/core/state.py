@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
 from shard_gym.envs.core.problem import IntArray, Problem, by_device
+from shard_gym.errors import InvalidOptionError
 
 UNPLACED = -1
 
@@ -84,6 +85,20 @@ class PlacementState:
         """Set the state of environment `env` to `state` (N = 1)."""
         for f in fields(self):
             getattr(self, f.name)[env] = getattr(state, f.name)[0]
+
+    def require_same_shapes(self, other: PlacementState) -> None:
+        """Check that one environment of `other` can be put here.
+
+        Raises:
+            InvalidOptionError: it is of an environment with another padding or cost model.
+        """
+        for f in fields(self):
+            own, given = getattr(self, f.name).shape[1:], getattr(other, f.name).shape[1:]
+            if given != own:
+                raise InvalidOptionError(
+                    f"The snapshot's {f.name} has shape {given}, but this environment's has {own}: it was taken from "
+                    "one with another padding or cost model. Make both with the same arguments."
+                )
 
     def copy(self) -> PlacementState:
         """A copy that shares no memory with this one."""

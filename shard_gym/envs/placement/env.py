@@ -22,7 +22,7 @@ from shard_gym.envs.core.state import RUNNING, PlacementState
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import RENDER_MODES, check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError
+from shard_gym.errors import InvalidActionError, wrong_kind
 from shard_gym.tasks import Task, TaskSource
 
 _ENV = np.zeros(1, np.int64)
@@ -37,11 +37,13 @@ class Snapshot:
         task: the task of the episode.
         state: the placement so far.
         rng_state: state of the environment's random generator.
+        redirected: illegal actions so far that were redirected.
     """
 
     task: Task
     state: PlacementState
     rng_state: Mapping[str, Any]
+    redirected: int = 0
 
 
 class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
@@ -60,7 +62,9 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     `Discrete(max_devices)`: the device that receives the current table.
 
     An action is legal if the task has that device and the table fits into its free memory. An illegal action ends the
-    episode (see Episode End) and raises nothing. A value outside the space raises `InvalidActionError`.
+    episode (see Episode End) and raises nothing. With `illegal="redirect"`, for learners without masks, the table goes
+    to the legal device with the least memory in use instead, and the reward is less by 0.05 times the task's lower
+    bound. A value outside the space raises `InvalidActionError`.
 
     ## Observation Space
 
@@ -111,15 +115,20 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     ## Information
 
-    `reset` and `step` return
+    `reset` and `step` return the same keys, all of them numbers or arrays of a fixed shape:
     - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
       episode it is 1 for all devices of the task. `env.unwrapped.action_masks()` returns it as bool, for MaskablePPO;
-    - `task`: name of the task.
+    - `task_index`: int, number of the task in the suite; -1 for a task that has none;
+    - `cost_ms`: float, ms of the tables placed so far; at the end of a complete placement its cost. After a failure it
+      is not the penalty, which only the reward charges;
+    - `phase_costs_ms`: (max_devices, 4) float64, ms of each device in each phase;
+    - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
+      own order, -1 in padding;
+    - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it;
+    - `redirected`: int, illegal actions of the episode that were redirected.
 
-    The last step of a complete placement adds `placement` ((max_tables,) int64, in the task's own order of tables, -1
-    in padding), `cost_ms` (float) and `phase_costs_ms` ((max_devices, 4) float64). The last step of a failed one adds
-    `failure`: a dict of `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on
-    any device) and a `message`.
+    `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
+    (empty without a failure).
 
     ## Arguments
 
@@ -134,6 +143,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `reward="terminal"`, `observation="full"`: names as above, or objects;
     - `max_tables=None`, `max_devices=None`: padding; by default the size of the largest task in all splits of the
       suite. Set both to train one agent on several suites;
+    - `illegal="terminate"`: or "redirect", see Action Space;
+    - `info_text=False`: see Information;
     - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array". Gymnasium's `RecordVideo` also needs
       the package `moviepy`.
 
@@ -162,11 +173,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         max_tables: int | None = None,
         max_devices: int | None = None,
         render_mode: str | None = None,
+        illegal: str = "terminate",
+        info_text: bool = False,
     ) -> None:
         check_render_mode(render_mode)
-        self.render_mode = render_mode
+        self.render_mode, self._info_text = render_mode, info_text
         observe = make_observation(observation)
-        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
         self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
         self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
         self.observation_space = observe.space(self.max_tables, self.max_devices)
@@ -204,6 +217,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         if not self._is_device(action):
             raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
+        if over[0]:
+            self._episodes.require_finite_costs(_ENV)
         return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
 
     def render(self) -> Any:
@@ -239,6 +254,13 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         mask: NDArray[np.bool_] = self._episodes.masks()[0]
         return mask
 
+    def failure(self) -> dict[str, Any] | None:
+        """Why the episode failed, or None: `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`,
+        `bytes_free` (the most on any device) and a `message`.
+        """
+        self._require_episode("Nothing has failed yet")
+        return self._episodes.failure(0)
+
     def view(self) -> PlacementView:
         """The placement so far, for rendering."""
         self._require_episode("There is nothing to see yet")
@@ -246,11 +268,19 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
 
     def get_state(self) -> Snapshot:
         """A copy of the episode and of the state of the random generator, for `set_state`."""
-        return Snapshot(self.task, self.state.copy(), copy.deepcopy(self.np_random.bit_generator.state))
+        rng_state = copy.deepcopy(self.np_random.bit_generator.state)
+        return Snapshot(self.task, self.state.copy(), rng_state, int(self._episodes.redirected[0]))
 
     def set_state(self, snapshot: Snapshot) -> None:
-        """Continue from `snapshot`, taken from this environment or one with equal arguments."""
-        self._episodes.restore(0, snapshot.task, snapshot.state)
+        """Continue from `snapshot`, taken from this environment or one with equal arguments.
+
+        Raises:
+            InvalidOptionError: it is no snapshot, or one of an environment with other arguments.
+            InvalidTaskError: its task has more tables or devices than the padding holds.
+        """
+        if not isinstance(snapshot, Snapshot):
+            raise wrong_kind("snapshot", snapshot, "what get_state() of such an environment returned")
+        self._episodes.restore(0, snapshot.task, snapshot.state, snapshot.redirected)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
     def clone(self) -> EmbeddingPlacementEnv:
@@ -278,5 +308,5 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         return {key: batch[0] for key, batch in self._episodes.observations().items()}
 
     def _info(self) -> dict[str, Any]:
-        mask = self._episodes.masks()[0].astype(np.int8)
-        return {"action_mask": mask, "task": self.task.name, **self._episodes.ending(0)}
+        info = self._episodes.info()
+        return info | self._episodes.texts(0) if self._info_text else info

@@ -18,12 +18,11 @@ from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.reward import Reward
-from shard_gym.envs.core.state import COMPLETE
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError, InvalidOptionError
+from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
 from shard_gym.tasks import TaskSource
 
 BoolArray = NDArray[np.bool_]
@@ -46,8 +45,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         copy: False returns the observation arrays that stay the same during an episode (`device_mask`,
             `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
         max_episode_steps: must be None, because an episode ends after one step for each table.
-        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode: see
-            `EmbeddingPlacementEnv`.
+        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal,
+            info_text: see `EmbeddingPlacementEnv`.
 
     `reset` takes `seed` (an int for seed, seed + 1, ...; or one for each environment) and the options "task" (one for
     all), "tasks" (one for each) and "reset_mask".
@@ -67,6 +66,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
         max_episode_steps: int | None = None,
+        illegal: str = "terminate",
+        info_text: bool = False,
     ) -> None:
         if max_episode_steps is not None:
             raise InvalidOptionError(
@@ -76,17 +77,20 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         check_render_mode(render_mode)
         self.num_envs = checked_count("num_envs", num_envs)
         self.render_mode = render_mode
-        self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": _autoreset_mode(autoreset_mode)}
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": self.autoreset_mode}
+        self._info_text = info_text
         self._share = not copy
         observe = make_observation(observation)
-        self._episodes = Episodes(self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices)
+        self._episodes = Episodes(
+            self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal
+        )
         self._max_devices = self._episodes.max_devices
         self.single_observation_space = observe.space(self._episodes.max_tables, self._max_devices)
         self.single_action_space = spaces.Discrete(self._max_devices)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
-        self._names = np.full(self.num_envs, None, dtype=object)
         self._over = np.ones(self.num_envs, np.bool_)
 
     # The Gymnasium interface
@@ -123,18 +127,19 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
             InvalidCostError: an episode ends here, and its cost is NaN or infinite.
         """
         chosen = self._checked(actions)
-        mode, waiting = self.metadata["autoreset_mode"], self._over
-        if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._names[0] is None):
+        mode, waiting = self.autoreset_mode, self._over
+        if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._episodes.tasks[0] is None):
             raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
         rewards, over = self._episodes.step(chosen)
         self._over = over | waiting  # first, so that it holds if what follows raises
-        endings = self._endings(np.flatnonzero(over))
+        self._episodes.require_finite_costs(np.flatnonzero(over))
+        final: Infos = {}
         if mode == AutoresetMode.NEXT_STEP:
             self._begin(np.flatnonzero(waiting))
         elif mode == AutoresetMode.SAME_STEP and over.any():
-            endings = self._final(np.flatnonzero(over), endings)
+            final = self._final(np.flatnonzero(over))
             self._begin(np.flatnonzero(over))
-        infos = {**self._infos(np.arange(self.num_envs)), **endings}
+        infos = {**self._infos(np.arange(self.num_envs)), **final}
         return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -157,7 +162,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return self._episodes.masks()
 
     def _require_reset(self) -> None:
-        if self._names[0] is None:
+        if self._episodes.tasks[0] is None:
             raise ResetNeeded("No episodes have begun: call reset() first.")
 
     def _reset_mask(self, mask: Any) -> BoolArray:
@@ -208,11 +213,15 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
             assert rng is not None  # the first reset seeds every environment
             tasks.append(self._episodes.choose(rng, keys[env] if keys is not None else None))
         self._episodes.begin(envs, tasks)
-        self._names[envs] = [task.name for task in tasks]
         self._over[envs] = False
 
     def _checked(self, actions: Any) -> NDArray[np.int64]:
-        chosen = np.asarray(actions)
+        try:
+            chosen = np.asarray(actions)
+        except ValueError as error:  # lists of different lengths
+            raise InvalidActionError(
+                f"Actions are {self.num_envs} device numbers, one for each environment, not {short_repr(actions)}."
+            ) from error
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
             raise InvalidActionError(
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
@@ -227,33 +236,15 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return chosen.astype(np.int64, copy=False)
 
     def _infos(self, envs: NDArray[np.int64]) -> Infos:
-        """The keys of every info, for the environments `envs`; zeros, None and False for the others."""
-        there = self._mask_of(envs)
-        mask, names = self._episodes.masks().astype(np.int8, order="C"), self._names.copy()
+        """The infos of the environments `envs`; zeros, None and False for the others."""
+        there, infos = self._mask_of(envs), self._episodes.infos()
+        if self._info_text:
+            texts = [self._episodes.texts(env) for env in range(self.num_envs)]
+            infos |= {key: np.array([each[key] for each in texts], dtype=object) for key in texts[0]}
         if len(envs) < self.num_envs:
-            mask[~there], names[~there] = 0, None
-        return {"action_mask": mask, "_action_mask": there, "task": names, "_task": there.copy()}
-
-    def _endings(self, envs: NDArray[np.int64]) -> Infos:
-        """The keys that the last step of the episodes `envs` adds to the infos."""
-        infos: Infos = {}
-        complete = envs[self._episodes.state.status[envs] == COMPLETE]
-        if len(complete):
-            self._episodes.require_finite_costs(complete)
-            state = self._episodes.state
-            self._fill(infos, complete, "placement", self._episodes.placements(complete))
-            self._fill(infos, complete, "cost_ms", state.cost_ms[complete])
-            self._fill(infos, complete, "phase_costs_ms", state.phases_ms[complete])
-            for env in complete.tolist():
-                infos = self._add_info(infos, self._episodes.details(env), env)
-        for env in np.setdiff1d(envs, complete).tolist():
-            infos = self._add_info(infos, self._episodes.ending(env), env)
-        return infos
-
-    def _fill(self, infos: Infos, envs: NDArray[np.int64], key: str, values: NDArray[Any]) -> None:
-        infos[key] = np.zeros((self.num_envs, *values.shape[1:]), values.dtype)
-        infos[key][envs] = values
-        infos[f"_{key}"] = self._mask_of(envs)
+            for values in infos.values():
+                values[~there] = None if values.dtype == object else 0
+        return infos | {f"_{key}": there.copy() for key in infos}
 
     def _mask_of(self, envs: NDArray[np.int64]) -> BoolArray:
         """(N,) bool, True for `envs`."""
@@ -261,7 +252,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         mask[envs] = True
         return mask
 
-    def _final(self, envs: NDArray[np.int64], endings: Infos) -> Infos:
+    def _final(self, envs: NDArray[np.int64]) -> Infos:
         """The last observations and infos of the episodes `envs`, which end and are followed by new ones."""
         batch = self._episodes.observations()
         final = np.full(self.num_envs, None, dtype=object)
@@ -270,7 +261,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         return {
             "final_obs": final,
             "_final_obs": self._mask_of(envs),
-            "final_info": {**self._infos(envs), **endings},
+            "final_info": self._infos(envs),
             "_final_info": self._mask_of(envs),
         }
 

@@ -61,9 +61,12 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
     ## Information
 
-    As in `EmbeddingPlacementEnv`; `cost_ms` and `phase_costs_ms` are measured. The last step of a complete placement
-    adds `measurement`: a dict of `spread` (interquartile range of the iterations' costs, as a share of the median) and
-    `seconds` (wall-clock time of the measurement; 0 if it comes from the cache).
+    As in `EmbeddingPlacementEnv`; at the end of a complete placement `cost_ms` and `phase_costs_ms` are measured.
+    Further keys, all 0 until then:
+    - `measurement_spread`: float, interquartile range of the iterations' costs, as a share of the median;
+    - `measurement_seconds`: float, wall-clock time of the measurement; 0 if it comes from the cache;
+    - `measurement_clock_ghz`: float, lowest SM clock of the GPUs; 0 on a CPU;
+    - `measurement_late`: float, iterations on a GPU whose times contain time of the host.
 
     Measuring the same placement twice gives two numbers, so the environment is registered as nondeterministic. Times
     are cached by hardware and tables on the device, as long as the environment exists or in the file `cache`.
@@ -76,7 +79,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     ```
 
     - `suite="dlrm-50x4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
-      `max_devices=None`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
+      `max_devices=None`, `illegal="terminate"`, `info_text=False`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
     - `device="cpu"`: or "cuda";
     - `layout="auto"`: "parallel", "sequential", or "auto": parallel if there are as many GPUs (or CPUs) as devices;
     - `batch_size=None`: samples of all devices together, at most those of the tables' workload, which is the default;
@@ -115,6 +118,8 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
         max_tables: int | None = None,
         max_devices: int | None = None,
         render_mode: str | None = None,
+        illegal: str = "terminate",
+        info_text: bool = False,
     ) -> None:
         self.measured = checked(measured) or MeasuredCostModel(
             device,
@@ -126,7 +131,9 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
             cache=cache,
         )
         source = as_measured(task_source(suite, split), self.measured)
-        super().__init__(source, split, cost_model, reward, observation, max_tables, max_devices, render_mode)
+        super().__init__(
+            source, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal, info_text
+        )
         self._episodes.final_cost = self.measured
 
     def close(self) -> None:

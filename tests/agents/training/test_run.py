@@ -205,6 +205,32 @@ def test_a_run_that_learns_from_other_sources_is_refused(folder: Path) -> None:
         TrainingRun(learner(data_sha256="b2"), folder, {}, resume=True)
 
 
+def test_a_run_without_its_state_does_not_begin_anew(make: Make, folder: Path) -> None:
+    make().run()
+    (folder / "training.safetensors").unlink()
+    with pytest.raises(InvalidCheckpointError, match=r"an agent after 4 iterations, but no training\.safetensors"):
+        make(resume=True)
+
+
+def test_incomplete_files_of_a_killed_save_are_removed(make: Make, folder: Path) -> None:
+    make().run()
+    (folder / ".shard-gym-abc").write_bytes(b"half a state")
+    (folder / "notes").touch()
+    make(resume=True)  # another program may train there until `run` has the folder to itself
+    assert (folder / ".shard-gym-abc").exists()
+    make(resume=True).run()
+    assert list(folder.glob(".shard-gym-*")) == []
+    assert (folder / "notes").exists()
+
+
+def test_a_run_with_sources_is_not_resumed_without_them(folder: Path) -> None:
+    made = make_learner("walk", "dlrm-20x4")
+    made.sources = {"data_sha256": "a1"}
+    TrainingRun(made, folder, {})
+    with pytest.raises(InvalidOptionError, match="was started with data_sha256 'a1', not None"):
+        TrainingRun(make_learner("walk", "dlrm-20x4"), folder, {}, resume=True)
+
+
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder: Path) -> None:
     make()  # not even begun
     with pytest.raises(InvalidOptionError, match=f"{folder} already holds a training run, or its agent. Resume it"):
@@ -243,6 +269,13 @@ def test_another_agent_or_other_tasks_are_refused(make: Make, folder: Path, walk
         ({}, {}, "not a state of this run. The state lacks the array 'position'"),
         ({"position": np.zeros(())}, {"iteration": None}, "does not hold the progress"),
         ({"position": np.zeros(())}, {"seconds": "long"}, "does not hold the progress"),
+        ({"position": np.zeros(())}, {"iteration": 1.0}, "does not hold the progress.*iteration of .* must be int"),
+        ({"position": np.zeros(())}, {"iteration": -1}, "iteration is -1, but it must be from 0 to 4"),
+        ({"position": np.zeros(())}, {"iteration": 10**9}, "iteration is 1000000000, but it must be from 0 to 4"),
+        ({"position": np.zeros(())}, {"true_cost_queries": -5}, "true_cost_queries is -5, but it must be from 0"),
+        ({"position": np.zeros(())}, {"failures": 10**40}, "failures is 1000.*, but it must be from 0"),
+        ({"position": np.zeros(())}, {"surprise": 1}, "has the unknown key 'surprise'"),
+        ({"position": np.zeros((), np.float32)}, {}, "holds float32, but float64 is needed"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -134,6 +133,14 @@ def sign(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
     index = read_json(folder / INDEX)
     index["parts"][0]["sha256"][name.partition("-")[0]] = sha256_of(content)
+    sign_index(folder, index)
+
+
+def sign_index(folder: Path, index: Any) -> None:
+    """Write an index with the right SHA-256 of itself."""
+    if isinstance(index, dict):
+        index = {key: value for key, value in index.items() if key != "sha256"}
+        index["sha256"] = storage._digest(index)
     write_json(folder / INDEX, index)
 
 
@@ -202,6 +209,13 @@ def without(key: str) -> Any:
     "change",
     [
         lambda index: {**index, "schema": "shard-gym-costs/0"},
+        lambda index: {**index, "schema": "shard-gym-costs/1"},
+        lambda index: {**index, "schema": "shard-gym-costs/3"},
+        lambda index: {**index, "surprise": 1},
+        lambda index: {**index, "workload": {**index["workload"], "epochs": 3}},
+        lambda index: {**index, "workload": {**index["workload"], "batch_size": 2048.0}},
+        lambda index: {**index, "skipped": [{"number": 3, "repeat": 0, "reason": None}]},
+        lambda index: {**index, "parts": [{**index["parts"][0], "more": 1}]},
         *map(without, ("source", "hardware", "drawn", "skipped")),
         lambda index: {**index, "hardware": "../../evil"},
         lambda index: {**index, "hardware": 3},
@@ -219,9 +233,32 @@ def without(key: str) -> Any:
     ],
 )
 def test_a_foreign_or_damaged_index_is_refused(folder: Path, change: Any) -> None:
-    (folder / INDEX).write_text(json.dumps(change(read_json(folder / INDEX))))
-    with pytest.raises(DamagedFileError):
+    sign_index(folder, change(read_json(folder / INDEX)))
+    with pytest.raises(DamagedFileError) as caught:
         load_measurements(folder)
+    for internal in ("__init__", "argument", "object", "KeyError", "attribute"):
+        assert internal not in str(caught.value).replace("must be an object", "")
+
+
+def test_an_index_that_was_edited_is_refused(folder: Path) -> None:
+    text = (folder / INDEX).read_text()
+    for old, new in (('"fake-device"', '"real-device"'), ('"seed": 0', '"seed": 1'), ('"sha256": "', '"sha256": "0')):
+        assert old in text
+        (folder / INDEX).write_text(text[::-1].replace(old[::-1], new[::-1], 1)[::-1])
+        with pytest.raises(DamagedFileError, match=r"index.json is damaged: its content is not what its SHA-256 says"):
+            load_measurements(folder)
+
+
+def test_an_index_of_an_older_version_gets_a_checksum(folder: Path) -> None:
+    index = read_json(folder / INDEX)
+    old = {key: value for key, value in index.items() if key != "sha256"} | {"schema": storage.WITHOUT_CHECKSUM}
+    write_json(folder / INDEX, old)
+    with pytest.raises(DamagedFileError, match=r"has no checksum.*python tools/add_checksums\.py"):
+        load_measurements(folder)
+    assert storage.add_checksum(folder)
+    assert not storage.add_checksum(folder)
+    assert read_json(folder / INDEX) == index
+    assert len(load_measurements(folder).costs.data)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path, costs: SplitCosts) -> None:

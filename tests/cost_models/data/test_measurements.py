@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,3 +85,18 @@ def test_sub_folders_are_sorted_by_batch_size(tmp_path: Path) -> None:
         load_workloads(tmp_path)
     with pytest.raises(DamagedFileError, match="shard-gym collect"):
         load_workloads(tmp_path / "nowhere")
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after chmod 000, which root does not notice."""
+    (tmp_path / "secret").mkdir()
+    listed = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(DamagedFileError, match=r"secret cannot be read: Permission denied"):
+        load_workloads(tmp_path)

@@ -6,12 +6,13 @@ import os
 import pickle
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from shard_gym.cost_models.measured import cache as module
-from shard_gym.cost_models.measured.cache import MeasurementCache
+from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
 from shard_gym.errors import DamagedFileError, UnwritablePathError
 
 MANY = 2_000
@@ -62,24 +63,99 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: 2 * 4096])
 
 
-def other_values(path: Path) -> None:
+def other_columns(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE measurements SET ms = '{\"ms\": 1}'")
+        connection.execute("DROP TABLE times")
+        connection.execute("CREATE TABLE times (name TEXT, seconds REAL)")
 
 
-@pytest.mark.parametrize("damage", [not_a_database, another_database, damaged_page, cut, other_values])
-def test_a_file_that_is_no_cache_is_refused(path: Path, damage: Callable[[Path], None]) -> None:
-    damage(path)
-    with pytest.raises(DamagedFileError, match=r"cache\.sqlite is .*damaged.*another file\."):
+@pytest.mark.parametrize("other", [not_a_database, another_database, other_columns])
+def test_a_file_that_is_no_cache_is_refused_and_stays(path: Path, other: Callable[[Path], None]) -> None:
+    other(path)
+    content = path.read_bytes()
+    with pytest.raises(DamagedFileError, match=r"cache\.sqlite is no measurement cache.*another file\."):
         MeasurementCache(path).get("7")
+    assert path.read_bytes() == content
+    assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_file_that_is_damaged_while_it_is_used_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("damage", [damaged_page, cut])
+def test_a_damaged_cache_is_begun_anew_and_kept(path: Path, damage: Callable[[Path], None]) -> None:
+    damage(path)
+    content = path.read_bytes()
+    with pytest.warns(DamagedCacheWarning, match=r"cache\.sqlite is damaged .* kept as .*cache\.sqlite\.damaged"):
+        assert MeasurementCache(path).get("7") is None
+    cache = MeasurementCache(path)
+    assert path.with_name("cache.sqlite.damaged").read_bytes() == content
+    cache.put("7", [1.0])
+    assert MeasurementCache(path).get("7") == [1.0]
+
+
+def test_a_file_that_is_damaged_while_it_is_used_is_begun_anew(path: Path) -> None:
     cache = MeasurementCache(path)
     damaged_page(path)
-    for use in (lambda: cache.get("1234"), lambda: cache.put("new", [1.0])):
-        with pytest.raises(DamagedFileError, match="damaged"):
-            use()
+    with pytest.warns(DamagedCacheWarning, match="damaged"):
+        cache.put("new", [1.0])
+    assert cache.get("new") == [1.0]
+    assert cache.get("1234") is None
+
+
+@pytest.mark.parametrize(
+    "ms",
+    [
+        *("[NaN]", "[Infinity]", "[1e999]", "[-1.0]", "[]", "3", '["x"]', "[[1.0]]", "[1.0", '{"ms": 1}', "[null]"),
+        *("[" * 9_000, f"[{'9' * 400}]"),
+    ],
+)
+def test_rows_that_are_no_times_are_measured_again(path: Path, ms: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE times SET ms = ?, sha256 = ? WHERE key = '7'", (ms, module._digest("7", ms)))
+    with pytest.warns(DamagedCacheWarning, match=r"cache\.sqlite holds damaged times"):
+        assert MeasurementCache(path).get("7") is None
+    assert MeasurementCache(path).get("8") == [8.5] * 20
+
+
+def test_a_changed_time_and_one_of_another_key_are_measured_again(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE times SET ms = replace(ms, '7.5', '7.4') WHERE key = '7'")
+        nine = "SELECT ms, sha256 FROM times WHERE key = '9'"
+        connection.execute(f"UPDATE times SET (ms, sha256) = ({nine}) WHERE key = '8'")
+        connection.execute("UPDATE times SET ms = CAST(x'ff' AS TEXT) WHERE key = '6'")
+    for key in "678":
+        with pytest.warns(DamagedCacheWarning):
+            assert MeasurementCache(path).get(key) is None
+
+
+def test_a_cache_of_an_older_version_is_filled_again(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE times")
+        connection.execute(module._OLDER_TABLE)
+        connection.execute("INSERT INTO measurements VALUES ('7', '[7.5]')")
+    cache = MeasurementCache(path)
+    assert cache.get("7") is None
+    cache.put("7", [1.0])
+    assert MeasurementCache(path).get("7") == [1.0]
+
+
+def test_times_of_another_length_are_measured_again(path: Path) -> None:
+    cache = MeasurementCache(path)
+    assert cache.get("7", 20) == [7.5] * 20
+    with pytest.warns(DamagedCacheWarning):
+        assert cache.get("7", 19) is None
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_threads_share_a_cache(path: Path, on_disk: bool) -> None:
+    cache = MeasurementCache(path if on_disk else None)
+    cache.put("new", [1.0])
+
+    def use(number: int) -> list[float] | None:
+        cache.put(f"thread {number}", [float(number)])
+        return cache.get("new")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(use, range(40))) == [[1.0]] * 40
+    assert cache.get("thread 39") == [39.0]
 
 
 def test_a_path_that_cannot_be_one_is_refused(tmp_path: Path) -> None:

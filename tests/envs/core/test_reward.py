@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.reward import Transition
+from shard_gym.errors import InvalidOptionError
 
 MODEL = make_cost_model("analytical")
 
@@ -38,7 +39,7 @@ def test_dense_and_terminal_rewards_have_the_same_sum(random_task: Any, env_of: 
         actions[rng.integers(8)] = 3
     dense, info = rewards_of(env_of(task, reward="dense", max_devices=4), actions)
     terminal, _ = rewards_of(env_of(task, reward="terminal", max_devices=4), actions)
-    assert ("failure" in info) == bool(seed % 2)
+    assert info["failure"] == seed % 2
     assert sum(dense) == pytest.approx(terminal[-1], rel=1e-12)
     assert not any(terminal[:-1])
     assert all(reward < 0 for reward in (terminal[-1], dense[0]))
@@ -95,3 +96,17 @@ def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> N
     for transition, before in kept:
         for name, value in vars(before).items():
             assert np.array_equal(value, getattr(transition, name)), name
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, float("nan"), [float("inf")], "much", [1.0, 2.0], [[1.0]], object()],
+)
+def test_a_reward_that_returns_no_numbers_is_named(random_task: Any, env_of: Any, returned: Any) -> None:
+    def broken(transition: Transition) -> Any:
+        return returned
+
+    env = env_of(random_task(np.random.default_rng(0), 4, 2), reward=broken)
+    env.reset(seed=0)
+    with pytest.raises(InvalidOptionError, match="The reward 'broken' must return 1 finite"):
+        env.step(int(env.action_masks().argmax()))

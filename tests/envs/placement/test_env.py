@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
@@ -78,7 +79,7 @@ def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
             _, reward, terminated, _, info = env.step(device)
             if not terminated:
                 explore(env.get_state())
-            elif "placement" in info:
+            elif not info["failure"]:
                 reached[tuple(info["placement"].tolist())] = reward
 
     explore(env.get_state())
@@ -123,8 +124,9 @@ def test_the_mask_shows_exactly_the_legal_devices(random_task: Any, env_of: Any,
         here = env.get_state()
         for device in range(6):
             env.set_state(here)
-            failure = env.step(device)[4].get("failure", {})
-            assert (failure.get("reason") == "illegal_action") == (not legal[device])
+            info = env.step(device)[4]
+            assert (info["failure"] == 1) == (not legal[device])
+            assert ((env.failure() or {}).get("reason") == "illegal_action") == (not legal[device])
         env.set_state(here)
         action = int(rng.choice(np.flatnonzero(legal)))
         if env.step(action)[2]:
@@ -152,11 +154,13 @@ def test_a_failure_ends_the_episode_and_says_why(
     total, info = play(env, actions)
     assert total == pytest.approx(-penalty_ms(task, MODEL))
     needed, free = rows_needed * 32_000, rows_free * 32_000
-    message = info["failure"].pop("message")
-    assert info["failure"] == {"reason": reason, "table": table, "bytes_needed": needed, "bytes_free": free}
+    failure = env.failure()
+    message = failure.pop("message")
+    assert failure == {"reason": reason, "table": table, "bytes_needed": needed, "bytes_free": free}
+    assert info["failure"] == {"illegal_action": 1, "dead_end": 2}[reason]
     for part in (says, f"Table {table}", str(needed), str(free), "2 devices"):
         assert part in message
-    assert "placement" not in info
+    assert (info["placement"] == -1).all()
     assert env.state.status[0] == Status[reason.upper()]
     assert env.state.step[0] == len(actions) - (reason == "illegal_action")
     view = env.view()
@@ -164,8 +168,10 @@ def test_a_failure_ends_the_episode_and_says_why(
     assert (view.placement >= 0).sum() == env.state.step[0]
     assert view.phases_ms.max(axis=0).sum() == pytest.approx(view.cost_ms)
     assert task.tables.names[view.next_table] == table
-    env.reset(seed=0)
+    assert env.reset(seed=0)[1]["failure"] == 0
+    assert env.failure() is None
     assert play(env, [0, 0, 1, 1])[1]["placement"].tolist() == [1, 0, 1, 0]
+    assert env.failure() is None
 
 
 # Snapshots
@@ -176,9 +182,11 @@ def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
     rng, seen = np.random.default_rng(seed), []
     for _ in range(60):
         obs, reward, terminated, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
-        seen.append((info["task"], reward, {key: value.tolist() for key, value in obs.items()}))
+        numbers = {key: np.asarray(value).tolist() for key, value in info.items() if key != "task_index"}
+        seen.append((env.task.name, reward, numbers, {key: value.tolist() for key, value in obs.items()}))
         if terminated:
-            seen.append(env.reset()[1]["task"])
+            env.reset()
+            seen.append(env.task.name)
     return seen
 
 
@@ -217,6 +225,9 @@ def test_a_clone_goes_its_own_way_and_shares_only_the_task() -> None:
     assert whole_future(twin) == future
     twin.reset(seed=8, options={"task": load_suite("dlrm-20x4", "test")[3]})
     assert whole_future(env) == future
+    env.reset(options={"task": 4})
+    twin.reset(options={"task": 5})
+    assert [each.step(0)[4]["task_index"] for each in (env, twin)] == [4, 5]
 
 
 # Padding
@@ -238,3 +249,18 @@ def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed:
         assert (info["placement"][7:] == -1).all()
         assert info["phase_costs_ms"][:3] == pytest.approx(results[0][1]["phase_costs_ms"], rel=1e-12)
         assert (info["phase_costs_ms"][3:] == 0).all()
+
+
+def test_what_is_no_snapshot_of_such_an_environment_is_refused() -> None:
+    env = started(2)
+    small = EmbeddingPlacementEnv("dlrm-120x8")
+    small.reset(seed=0)
+    for wrong, error, message in (
+        (None, InvalidOptionError, "snapshot must be what get_state"),
+        ({"task": 1}, InvalidOptionError, "snapshot must be what get_state"),
+        (small.get_state(), InvalidOptionError, "was taken from one with another padding or cost model"),
+    ):
+        before = env.get_state()
+        with pytest.raises(error, match=message):
+            EmbeddingPlacementEnv.set_state(env, wrong)
+        assert np.array_equal(env.get_state().state.assignment, before.state.assignment)

@@ -30,9 +30,10 @@ def make(num_envs: int = 3, **more: Any) -> EmbeddingPlacementVectorEnv:
     return EmbeddingPlacementVectorEnv(num_envs, **{"suite": SUITE, "observation": "compact", **more})
 
 
-def numbers(names: Any) -> list[int | None]:
-    """The numbers of the tasks in the suite."""
-    return [None if name is None else int(name.rpartition("/")[2]) for name in names]
+def numbers(infos: dict[str, Any]) -> list[int | None]:
+    """The numbers of the tasks in the suite; None where nothing was reset."""
+    reset = zip(infos["task_index"].tolist(), infos["_task_index"].tolist(), strict=True)
+    return [index if there else None for index, there in reset]
 
 
 # The task of one environment
@@ -42,7 +43,8 @@ def numbers(names: Any) -> list[int | None]:
 def test_a_task_is_chosen_by_index_by_name_or_as_it_is(env: EmbeddingPlacementEnv, key: Any) -> None:
     options = {"task": key}
     _, info = env.reset(options=options)
-    assert info["task"] == env.task.name == "dlrm-20x4/test/3"
+    assert env.task.name == "dlrm-20x4/test/3"
+    assert info["task_index"] == 3
     assert env.task is (key if isinstance(key, Task) else env.tasks[3])
     assert options == {"task": key}
 
@@ -55,7 +57,8 @@ def test_a_task_source_of_ones_own_needs_only_the_shape(random_task: Any) -> Non
             return random_task(np.random.default_rng(0), 6, 3)
 
     env = EmbeddingPlacementEnv(Same())
-    assert env.reset(seed=0)[1]["task"] == "random"
+    assert env.reset(seed=0)[1]["task_index"] == -1
+    assert env.task.name == "random"
     with pytest.raises(InvalidOptionError, match="no numbered tasks"):
         env.reset(options={"task": 0})
 
@@ -65,10 +68,11 @@ def test_a_task_source_of_ones_own_needs_only_the_shape(random_task: Any) -> Non
 
 def test_one_task_for_all_or_one_for_each() -> None:
     env = make()
-    assert numbers(env.reset(seed=0, options={"task": 5})[1]["task"]) == [5, 5, 5]
+    assert numbers(env.reset(seed=0, options={"task": 5})[1]) == [5, 5, 5]
     for tasks in ([4, 0, 9], (4, 0, 9), np.array([4, 0, 9]), [f"{SUITE}/train/{number}" for number in (4, 0, 9)]):
         obs, infos = env.reset(options={"tasks": tasks})
-        assert numbers(infos["task"]) == [4, 0, 9]
+        assert numbers(infos) == [4, 0, 9]
+        assert [task.name for task in env.episodes.tasks] == [f"{SUITE}/train/{number}" for number in (4, 0, 9)]
         for row, number in enumerate((4, 0, 9)):
             alone, _ = EmbeddingPlacementEnv(SUITE, observation="compact").reset(seed=0, options={"task": number})
             assert all(np.array_equal(obs[key][row], alone[key]) for key in alone)
@@ -76,11 +80,11 @@ def test_one_task_for_all_or_one_for_each() -> None:
 
 def test_where_no_task_is_named_one_is_drawn_as_ever() -> None:
     env = make()
-    drawn = numbers(env.reset(seed=8)[1]["task"])
+    drawn = numbers(env.reset(seed=8)[1])
     assert len(set(drawn)) > 1
-    assert numbers(env.reset(seed=8, options={"tasks": [None, 1, None]})[1]["task"]) == [drawn[0], 1, drawn[2]]
+    assert numbers(env.reset(seed=8, options={"tasks": [None, 1, None]})[1]) == [drawn[0], 1, drawn[2]]
     for nothing in ({}, {"task": None}, {"tasks": None}, {"reset_mask": None}, None):
-        assert numbers(env.reset(seed=8, options=nothing)[1]["task"]) == drawn
+        assert numbers(env.reset(seed=8, options=nothing)[1]) == drawn
 
 
 def test_only_the_environments_of_the_mask_take_the_tasks_given() -> None:
@@ -89,9 +93,9 @@ def test_only_the_environments_of_the_mask_take_the_tasks_given() -> None:
     env.step(np.zeros(3, np.int64))
     mask = np.array([False, True, False])
     obs, infos = env.reset(options={"reset_mask": mask, "tasks": [1, 2, 3]})
-    assert numbers(infos["task"]) == [None, 2, None]
-    assert infos["_task"].tolist() == infos["_action_mask"].tolist() == mask.tolist()
-    assert numbers(task.name for task in env.episodes.tasks) == [5, 2, 5]
+    assert numbers(infos) == [None, 2, None]
+    assert infos["_cost_ms"].tolist() == infos["_action_mask"].tolist() == mask.tolist()
+    assert [task.name for task in env.episodes.tasks] == [f"{SUITE}/train/{number}" for number in (5, 2, 5)]
     assert obs["progress"].ravel().tolist() == pytest.approx([1 / 20, 0, 1 / 20])
 
 
@@ -192,6 +196,10 @@ def test_wrong_seeds_are_refused(seed: Any, error: type[Exception], message: str
         ({"max_tables": "50"}, "max_tables must be an integer.*'50'"),
         ({"max_devices": 8.0}, "max_devices must be an integer of at least 4.*8.0"),
         ({"render_mode": "human"}, "ansi.*not 'human'"),
+        *(
+            ({"illegal": wrong}, f"illegal must be 'terminate' or 'redirect', not {wrong!r}")
+            for wrong in ("mask", None, True)
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_with_one_message(arguments: dict[str, Any], message: str) -> None:

@@ -116,6 +116,7 @@ def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
         (np.zeros(4, np.bool_), r"got bool"),
         (np.array([0, 1, None, 0]), r"got object"),
         (1, r"of shape \(\)"),
+        ([[0], [0, 1], [0], [0]], r"Actions are 4 device numbers, one for each environment, not \[\[0\], \[0, 1\]"),
         (None, r"got object of shape \(\)"),
         ("0000", r"of shape \(\)"),
         (np.array([0, 0, 3, 0]), r"from 0 to 2, not 3 as for environment 2"),

@@ -72,8 +72,10 @@ def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> 
     assert info["cost_ms"] == pytest.approx(info["phase_costs_ms"].max(axis=0).sum())
     assert (info["phase_costs_ms"] > 0).all()
     assert obs["device_costs"] == pytest.approx(info["phase_costs_ms"].ravel())
-    assert info["measurement"]["seconds"] > 0
-    assert set(info) == {"action_mask", "task", "placement", "cost_ms", "phase_costs_ms", "measurement"}
+    assert info["measurement_seconds"] > 0
+    assert info["measurement_spread"] >= 0
+    assert info["measurement_clock_ghz"] == info["measurement_late"] == 0.0  # of GPUs
+    assert info["failure"] == 0
 
 
 def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasium.Env[Any, Any]) -> None:
@@ -82,7 +84,7 @@ def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasi
         _, info = env.reset(options={"task": 1})
         rng = np.random.default_rng(5)
         infos.append(play(env, info, lambda _, rng=rng, flip=flip: (rng.random() < 0.5) ^ flip)[1])
-    assert infos[1]["measurement"]["seconds"] == 0
+    assert infos[1]["measurement_seconds"] == 0
     assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
     assert infos[2]["phase_costs_ms"][::-1, COMPUTE].tolist() == infos[0]["phase_costs_ms"][:, COMPUTE].tolist()
 
@@ -140,7 +142,7 @@ def test_a_step_whose_measurement_failed_can_be_tried_again(suite: TaskSuite) ->
     found = env.step(1)
     assert found[1] == expected[1]
     assert found[4]["placement"].tolist() == expected[4]["placement"].tolist()
-    assert "measurement" not in found[4]  # this cost model has nothing to add
+    assert not any(key.startswith("measurement") for key in found[4])  # this cost model has nothing to add
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
@@ -184,7 +186,7 @@ def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
     assert over.all()
     penalties_ms = vector.unwrapped.episodes.problem.penalty_ms
     assert (-rewards == np.minimum(info["cost_ms"], np.nextafter(penalties_ms, 0.0))).all()
-    assert (info["measurement"]["seconds"] > 0).all()
+    assert (info["measurement_seconds"] > 0).all()
     session = vector.unwrapped.measured._session
     assert len(session.pids) == 2
     vector.close()

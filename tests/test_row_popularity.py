@@ -4,8 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.pools.reuse import EXACT_ROWS, reuse_statistics
+from shard_gym.row_popularity import EXACT_ROWS, reuse_statistics
+from shard_gym.tables import Tables, Workload
 
 CASES = [  # rows, lookups, q, s
     (100, 500.0, 0.0, 0.0),
@@ -94,3 +96,33 @@ def test_distinct_rows_pass_neither_rows_nor_lookups() -> None:
     assert (stats.distinct_rows > 0).all()
     np.testing.assert_allclose(stats.reuse_histogram.sum(axis=1), 1.0, atol=1e-12)
     np.testing.assert_allclose(stats.access_histogram.sum(axis=1), 1.0, atol=1e-12)
+
+
+def test_tables_from_a_law_have_its_statistics() -> None:
+    workload = Workload(4096)
+    tables = Tables.from_zipf([1000, 50_000], 16, [2.0, 0.5], [0.0, 1.1], workload, names=("a", "b"))
+    exact = reuse_statistics([1000, 50_000], [8192, 2048], [0, 0], [0.0, 1.1])
+    assert tables.names == ("a", "b")
+    assert tables.embedding_dim.tolist() == [16, 16]
+    np.testing.assert_allclose(tables.distinct_rows, exact.distinct_rows, rtol=1e-4)
+    np.testing.assert_allclose(tables.access_histogram, exact.access_histogram, atol=1e-5)
+    uniform = 1000 * -math.expm1(-8192 / 1000)
+    assert tables.distinct_rows[0] == pytest.approx(uniform, rel=1e-4)
+    assert not Tables.from_zipf([10], 4, 0.0, 1.0, workload).distinct_rows.any(), "no lookups read no row"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (([10], 6, 1.0, 1.0), "embedding_dim 6, which is not a multiple of 4"),
+        (([10, 0], 4, 1.0, 1.0), "num_embeddings of table 1"),
+        (([10], 4, -1.0, 1.0), "pooling_factor of table 0"),
+        (([10], 4, "many", 1.0), "pooling_factor must be numbers"),
+        (([10], 4, 1.0, -0.5), "The row popularity's s must be one number"),
+        (([10, 20], 4, 1.0, [1.0]), "There are 2 tables, but row popularities of 1"),
+        (([10, 20], 4, [1.0], 1.0), r"pooling_factor must have shape \(2,\)"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(arguments: Any, says: str) -> None:
+    with pytest.raises(InvalidTablesError, match=says):
+        Tables.from_zipf(*arguments, Workload(64))

@@ -17,14 +17,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, rounded_statistics
-from shard_gym.tables import MAX_ROWS, Tables, Workload
+from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +61,7 @@ class RowPopularity:
                 array = given.astype(np.float64)
             except (TypeError, ValueError) as error:
                 raise InvalidTablesError(f"The row popularity's {name} must be numbers.") from error
-            valid = (array >= 0) & (array <= MAX_ROWS)  # False for NaN too
+            valid = (array >= 0) & (array <= 2**40)  # False for NaN too
             if array.ndim != 1 or not valid.all():
                 raise InvalidTablesError(
                     f"The row popularity's {name} must be one number from 0 to 2**40 for each table."
@@ -92,31 +90,6 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
         for start in range(0, len(rows), _CHUNK)
     ]
     return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
-
-
-def expected_tables(
-    *,
-    num_embeddings: NDArray[np.int64],
-    embedding_dim: NDArray[np.int64],
-    pooling_factor: Floats,
-    popularity: RowPopularity,
-    workload: Workload,
-    **optional: Any,
-) -> Tables:
-    """Tables with the statistics expected under a row popularity, rounded as pool files store them.
-
-    The arguments, the `optional` ones too, are those of `Tables`, which raises InvalidTablesError.
-    """
-    rows, lookups = num_embeddings.astype(np.float64), pooling_factor * float(workload.batch_size)
-    exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
-    return Tables(
-        num_embeddings=num_embeddings,
-        embedding_dim=embedding_dim,
-        pooling_factor=pooling_factor,
-        workload=workload,
-        **rounded_statistics(exact, rows, lookups)._asdict(),
-        **optional,
-    )
 
 
 def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) -> ReuseStatistics:

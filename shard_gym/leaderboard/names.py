@@ -1,0 +1,58 @@
+"""Names of entries: which characters they may have, and when two of them look alike.
+
+Letters are those of ASCII, Latin-1 and Latin Extended-A, with any accents. Of these, the pairs that look alike are few;
+`_LOOKS_LIKE` has them from the table of Unicode Technical Standard 39 (confusables.txt, version 17.0.0).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+LAST_LETTER = 0x17F
+"""The end of Latin Extended-A."""
+
+INVISIBLE = frozenset(
+    map(
+        chr,
+        [
+            *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810)),
+            *(0x2800, 0x3164, *range(0xFE00, 0xFE10), 0xFFA0, *range(0xE0100, 0xE01F0)),
+        ],
+    )
+)
+"""Characters that Python calls printable and fonts draw as nothing, most of them `Default_Ignorable_Code_Point`."""
+
+_LOOKS_LIKE = {
+    # In ASCII, without regard to case: I, l, i, 1 and | are one letter then, O, o and 0 another.
+    **dict.fromkeys("i1|", "l"),
+    **{"0": "o", "m": "rn"},
+    # Beyond ASCII, what has no decomposition; strokes through letters are dropped like accents.
+    **{"\u0131": "l", "\u0142": "l", "\u0140": "l", "\u0133": "lj", "\u0111": "d", "\u00f0": "d", "\u0127": "h"},
+    **{"\u017f": "f", "\u0138": "k", "\u014b": "n", "\u0149": "n", "\u00f8": "o", "\u00fe": "p", "\u0167": "t"},
+    **{"\u00e6": "ae", "\u0153": "oe", "\u00df": "ss"},
+}
+_TABLE = str.maketrans(_LOOKS_LIKE)
+
+
+def plain_name(text: str) -> str:
+    """`text`, if it is made of ASCII and Latin letters. Letters of other scripts look like these.
+
+    Raises:
+        ValueError: it is not.
+    """
+    for character in text:
+        base = unicodedata.normalize("NFD", character)[0]
+        if not (character.isascii() or (character.isalpha() and ord(base) <= LAST_LETTER)):
+            raise ValueError(
+                "it must be made of ASCII and Latin letters with or without accents, so that no two look alike"
+            )
+    return text
+
+
+def skeleton(name: str) -> str:
+    """Equal for names that look alike: without case, accents, blanks and punctuation, with one letter for all that look
+    the same (after section 4 of the standard, which keeps case and accents apart).
+    """
+    letters = name.casefold().translate(_TABLE)
+    decomposed = unicodedata.normalize("NFKD", letters).translate(_TABLE)
+    return "".join(character for character in decomposed if character.isalnum()) or name

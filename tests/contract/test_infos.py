@@ -1,0 +1,126 @@
+"""Infos: the same keys, types and shapes in every reset and step, numbers only, in memory of their own.
+
+That the vector environment's equal those of a SyncVectorEnv: test_vector_parity.py, which also compares their kinds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.core.episodes import ILLEGAL
+from shard_gym.envs.registration import ENVIRONMENTS
+from shard_gym.suites import load_suite
+
+EACH = pytest.mark.parametrize("env_id", ENVIRONMENTS)
+Make = Callable[..., gymnasium.Env[Any, Any]]
+
+
+def kinds_of(info: dict[str, Any]) -> dict[str, Any]:
+    """The type of every number; dtype and shape of every array."""
+    return {key: (v.dtype, v.shape) if isinstance(v, np.ndarray) else type(v) for key, v in info.items()}
+
+
+def infos_of(env: gymnasium.Env[Any, Any], rollout: Any, steps: int = 70) -> list[dict[str, Any]]:
+    """Those of two resets and of steps that end in complete placements and in failures."""
+    first, again = (env.reset(seed=seed)[1] for seed in (4, 5))
+    return [first, again, *(result[-1] for result in rollout(env, np.random.default_rng(1), steps))]
+
+
+def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(make: Make, rollout: Any) -> None:
+    for illegal in ILLEGAL:
+        env = make(illegal=illegal, max_tables=220, max_devices=20)
+        infos = infos_of(env, rollout)
+        kinds = kinds_of(infos[0])
+        assert all(kinds_of(info) == kinds for info in infos)
+        assert set(kinds.values()) - {int, float} == {
+            (np.dtype(np.int8), (20,)),
+            (np.dtype(np.float64), (20, 4)),
+            (np.dtype(np.int64), (220,)),
+        }
+        assert all(np.isfinite(value).all() for info in infos for value in info.values())
+        assert (
+            max(info["redirected"] for info in infos) > 0
+            if illegal == "redirect"
+            else {0, 1} <= {info["failure"] for info in infos}
+        )
+
+
+@EACH
+def test_what_is_known_of_a_placement_grows_with_it(env_id: str) -> None:
+    env = gymnasium.make(env_id, suite="dlrm-20x4", max_tables=22, max_devices=5)
+    task = load_suite("dlrm-20x4", "train")[6]
+    _, info = env.reset(seed=0, options={"task": 6})
+    costs = [info["cost_ms"]]
+    for number in range(20):
+        assert (info["placement"] == -1).all()
+        _, _, over, _, info = env.step(number % 4)
+        assert (info["task_index"], info["failure"], info["redirected"]) == (6, 0, 0)
+        costs.append(info["cost_ms"])
+        assert info["cost_ms"] == pytest.approx(info["phase_costs_ms"].max(axis=0).sum())
+    assert over
+    assert costs[0] == 0.0
+    assert all(one <= other + 1e-12 for one, other in itertools.pairwise(costs))
+    assert costs[-1] > costs[10] > costs[1] > 0
+    placement = np.empty(20, np.int64)
+    placement[env.unwrapped.problem.order[0, :20]] = np.arange(20) % 4
+    assert info["placement"].tolist() == [*placement, -1, -1]
+    if env_id == "EmbeddingPlacement-v0":
+        said = env.unwrapped.cost_model.estimate(placement, task.tables, task.topology)
+        assert info["cost_ms"] == pytest.approx(said.total_ms, rel=1e-9)
+
+
+@EACH
+def test_texts_come_only_if_they_are_asked_for(env_id: str) -> None:
+    env = gymnasium.make(env_id, suite="dlrm-20x4", max_devices=5, info_text=True)
+    _, info = env.reset(seed=0, options={"task": 2})
+    assert (info["task"], info["failure_message"]) == ("dlrm-20x4/train/2", "")
+    info = env.step(4)[4]
+    assert info["task"] == "dlrm-20x4/train/2"
+    assert info["failure_message"] == env.unwrapped.failure()["message"] != ""
+    many = gymnasium.make_vec(env_id, num_envs=2, suite="dlrm-20x4", max_devices=5, info_text=True)
+    many.reset(seed=0, options={"tasks": [2, 3]})
+    infos = many.step(np.array([4, 0]))[4]
+    assert infos["task"].tolist() == ["dlrm-20x4/train/2", "dlrm-20x4/train/3"]
+    assert infos["failure_message"].tolist() == [info["failure_message"], ""]
+    assert infos["failure"].tolist() == [1, 0]
+
+
+def _legal(mask: Any, number: int) -> int:
+    """A legal device, another one for most numbers."""
+    return int(np.flatnonzero(mask)[number % np.count_nonzero(mask)])
+
+
+def test_the_measured_environment_adds_numbers_of_its_measurement() -> None:
+    env = gymnasium.make("EmbeddingPlacementReal-v0", suite="dlrm-20x4", max_devices=5)
+    added = [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
+    infos = [env.reset(seed=0)[1]]
+    for number in range(20):
+        infos.append(env.step(_legal(infos[-1]["action_mask"], number))[4])
+    infos += [env.reset()[1], env.step(4)[4]]
+    assert set(infos[0]) - set(gymnasium.make("EmbeddingPlacement-v0").reset(seed=0)[1]) == set(added)
+    seen = [[info[key] for key in added] for info in infos]
+    assert seen == [[0.0] * 4] * 20 + [[0.01, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2  # the spread that conftest.py made up
+
+
+@EACH
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_a_measurement_stays_in_its_own_environment_and_episode(env_id: str, mode: str) -> None:
+    if env_id == "EmbeddingPlacement-v0":
+        pytest.skip("nothing is measured")
+    many = gymnasium.make_vec(env_id, num_envs=2, suite="dlrm-20x4", max_devices=5, autoreset_mode=mode)
+    infos = many.reset(seed=0)[1]
+    for number in range(20):
+        one, other = (_legal(mask, number) for mask in infos["action_mask"])
+        infos = many.step(np.array([one, 4 if number == 3 else other]))[4]
+    last = infos.get("final_info", infos)
+    assert last["measurement_spread"].tolist() == [0.01, 0.0]
+    assert last["_measurement_spread"].tolist() == ([True, True] if mode == "NEXT_STEP" else [True, False])
+    infos = many.step(np.zeros(2, np.int64))[4]
+    assert infos["measurement_spread"].tolist() == [0.0, 0.0]

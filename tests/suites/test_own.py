@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
+from shard_gym.agents import make_agent
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+
+
+def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
+    """All numbers and names are equal, so costs are equal bit for bit; padding covers both splits."""
+    rng = np.random.default_rng(0)
+    test = TaskSuite("mine", tuple(random_task(rng, 6, 3, name=f"t{k}") for k in range(3)), "test", 4, "", "Words.")
+    train = TaskSuite("mine", (random_task(rng, 9, 2, name="large"),), "train", 4, "", "Words.")
+    path = tmp_path / "mine.json"
+    save_suite(path, train, test)
+    loaded = load_suite(path)
+    assert (loaded.name, loaded.split, loaded.version, loaded.description) == ("mine", "test", 4, "Words.")
+    assert (loaded.max_tables, loaded.max_devices) == (9, 3)
+    assert len(loaded.sha256) == 64
+    for one, other in zip(loaded, test, strict=True):
+        for field in fields(Tables):
+            assert np.array_equal(getattr(one.tables, field.name), getattr(other.tables, field.name)), field.name
+        assert one.topology.device == other.topology.device
+        assert one.topology.device.sources == other.topology.device.sources
+        assert one.topology.links == other.topology.links
+        assert one.topology.memory_cap_bytes.tolist() == other.topology.memory_cap_bytes.tolist()
+        assert np.array_equal(one.known_placement, other.known_placement)
+    agent = make_agent("lookup-greedy")
+    assert evaluate(agent, path).costs_ms.tolist() == evaluate(agent, test).costs_ms.tolist()
+    assert load_suite(str(path), "train")[0].num_tables == 9
+    with pytest.raises(InvalidOptionError, match=r"has the splits \['test', 'train'\], not 'dev'"):
+        load_suite(path, "dev")
+
+
+def test_an_environment_takes_the_file(random_task: Any, tmp_path: Path) -> None:
+    save_suite(tmp_path / "one.json", TaskSuite("one", (random_task(np.random.default_rng(0), 6, 3),), "custom"))
+    env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite=str(tmp_path / "one.json"))
+    env.reset(seed=0)
+    assert env.unwrapped.task.num_tables == 6
+
+
+def test_what_is_no_suite_of_one_name_is_not_saved(random_task: Any, tmp_path: Path) -> None:
+    task = random_task(np.random.default_rng(0), 4, 2)
+    one, same, other = (TaskSuite(*each) for each in (("a", (task,)), ("a", (task,)), ("b", (task,), "train")))
+    for suites in ((), (one, same), (one, other)):
+        with pytest.raises(InvalidOptionError, match="wants the splits of one suite"):
+            save_suite(tmp_path / "x.json", *suites)
+    with pytest.raises(InvalidOptionError, match=r"ends in \.json"):
+        save_suite(tmp_path / "x.txt", one)
+    with pytest.raises(InvalidOptionError, match="must be a TaskSuite"):
+        save_suite(tmp_path / "x.json", [task])  # type: ignore[arg-type]
+    with pytest.raises(UnwritablePathError):
+        save_suite("/proc/x.json", one)
+
+
+def _set(path: str, value: Any) -> Any:
+    def change(record: dict[str, Any]) -> None:
+        *parents, last = path.split("/")
+        for key in parents:
+            record = record[int(key) if key.isdigit() else key]
+        if value is KeyError:
+            del record[last]
+        else:
+            record[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_set("schema", 7), "is not a suite"),
+        (_set("more", 1), "is not a suite"),
+        (_set("splits", {}), "splits must map"),
+        (_set("splits/custom", []), "splits must map"),
+        (_set("version", 1.5), "is not a suite, .*version of It must be int"),
+        (_set("schema", "shard-gym suite 2"), "is not a suite, .*update shard-gym"),
+        (_set("splits/custom/0/more", 1), "task 'random' is not valid: It has the unknown key 'more'"),
+        (_set("splits/custom/0/topology/device/speed", 1), "task 'random' is not valid: Its device must be"),
+        (_set("splits/custom/0/tables/num_embeddings", [0, 1, 2, 3]), "task 'random' is not valid: num_embeddings"),
+        (_set("splits/custom/0/tables/rows", [1]), "task 'random' is not valid"),
+        (_set("splits/custom/0/tables/workload", KeyError), "task 'random' is not valid: Its tables must be an object"),
+        (_set("splits/custom/0/topology/num_devices", 99), "task 'random' is not valid: memory_cap_bytes"),
+        (_set("splits/custom", [5]), "task without a name is not valid: It must be an object, not 5"),
+    ],
+)
+def test_a_damaged_file_is_named(random_task: Any, tmp_path: Path, change: Any, says: str) -> None:
+    path = tmp_path / "mine.json"
+    save_suite(path, TaskSuite("mine", (random_task(np.random.default_rng(0), 4, 2),)))
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(DamagedFileError, match=says) as raised:
+        load_suite(path)
+    assert str(path) in str(raised.value)
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        load_suite(tmp_path / "none.json")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shard_gym import evaluate, load_suite
+from shard_gym.agents import make_agent
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError
+from shard_gym.tasks import TaskSuite
+
+pytest.importorskip("matplotlib")
+
+from shard_gym.plots import plot_costs, plot_placement
+
+
+@pytest.fixture(scope="module")
+def suite() -> TaskSuite:
+    return TaskSuite("three", load_suite("dlrm-20x4").tasks[:3])
+
+
+def test_costs_are_drawn_in_the_order_of_the_first_agent(suite: TaskSuite) -> None:
+    first, second = (evaluate(make_agent(name), suite) for name in ("lookup-greedy", "random"))
+    failed = replace(second, tasks=(replace(second.tasks[0], valid=False), *second.tasks[1:]))
+    figure = plot_costs(first, failed)
+    lines = figure.axes[0].lines
+    order = np.argsort(first.costs_ms)
+    assert lines[0].get_ydata().tolist() == sorted(first.costs_ms)
+    assert len(lines[2].get_ydata()) == 2
+    assert lines[3].get_ydata().tolist() == [second.costs_ms[0]]
+    assert lines[3].get_xdata().tolist() == [order.tolist().index(0)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lookup-greedy", "random"]
+
+
+def test_only_what_can_be_compared_is_drawn(suite: TaskSuite) -> None:
+    first = evaluate(make_agent("random"), suite)
+    for others, says in (
+        ((), "at least one Evaluation"),
+        ((first, replace(first, tasks=first.tasks[:2])), "other tasks"),
+        ((first, replace(first, cost_model="other-v1")), "was scored by other-v1"),
+    ):
+        with pytest.raises(InvalidOptionError, match=says):
+            plot_costs(*others)
+
+
+def test_a_placement_is_drawn_and_checked(suite: TaskSuite) -> None:
+    figure = plot_placement(suite[0], make_agent("lookup-greedy").place(suite[0]))
+    words = " ".join(text.get_text() for text in figure.findobj(lambda each: hasattr(each, "get_text")))
+    assert suite[0].name in words
+    with pytest.raises(InvalidPlacementError):
+        plot_placement(suite[0], [0])

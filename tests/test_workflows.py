@@ -1,0 +1,46 @@
+"""The workflows run what was reviewed: actions by their commit, packages by their hash."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+GITHUB = Path(__file__).parents[1] / ".github"
+WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: (.*)", path.read_text())
+    assert used
+    for action in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_may_read_only(path: Path) -> None:
+    assert "\npermissions:\n  contents: read\n" in path.read_text()
+
+
+def test_what_verifies_entries_is_installed_by_hash() -> None:
+    workflow = (GITHUB / "workflows" / "leaderboards.yml").read_text()
+    for line in re.findall(r"pip install .*", workflow):
+        assert "--require-hashes" in line or "--no-deps --no-build-isolation" in line, line
+    pinned = (GITHUB / "leaderboards.txt").read_text()
+    entries = re.findall(r"^([a-z0-9_-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", pinned, re.MULTILINE)
+    lines = [line for line in pinned.splitlines() if line and not line.startswith(("#", " "))]
+    assert len(entries) == len(lines)
+    names = {name for name, _ in entries}
+    assert {
+        "numpy",
+        "gymnasium",
+        "tyro",
+        "rich",
+        "packaging",
+        "pydantic",
+        "safetensors",
+        "pyarrow",
+        "setuptools",
+    } <= names
