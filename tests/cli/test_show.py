@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.agents import SOLVERS, make_agent
+from shard_gym.agents import SOLVERS, LocalSearchAgent, make_agent
+from shard_gym.cli.options import CostModelOptions, placing_agent, proven_bound
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.explain import explain
 from shard_gym.suites import best_known, bounds, load_suite
 from shard_gym.text import format_ms
@@ -56,6 +58,14 @@ def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
     assert agent.last_bound_ms > 1.01 * simple
     out = run("show", "--suite", "mixdim-4", "--task", "0", "--agent", "exact").out
     assert rows(out)["lower"][2] == format_ms(agent.last_bound_ms)
+
+
+def test_a_bound_holds_for_the_model_that_the_agent_planned_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With measured costs, `exact` plans under the analytical model, whose bounds are none of measured costs."""
+    monkeypatch.setattr(LocalSearchAgent, "last_bound_ms", 1.0)
+    agent = placing_agent("local-search", CostModelOptions("measured"), MeasuredCostModel("cpu"), seed=0)
+    assert proven_bound(agent, MODEL) == 1.0
+    assert proven_bound(agent, MeasuredCostModel("cpu")) is None
 
 
 def test_the_moves_are_listed_largest_gain_first(run) -> None:
