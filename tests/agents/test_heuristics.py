@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,8 @@ def test_cost_greedy_takes_the_cheapest_device_at_every_step(random_task: Any, s
         placement = CostGreedyAgent("analytical").place(task)
     except NoPlacementFoundError:
         return
-    alone = [MODEL.estimate(np.zeros(1, int), task.tables.select([t]), task.topology) for t in range(task.num_tables)]
+    large = replace(task.topology, memory_cap_bytes=2**60)
+    alone = [MODEL.estimate(np.zeros(1, int), task.tables.select([t]), large) for t in range(task.num_tables)]
     order = sorted(range(task.num_tables), key=lambda table: (-alone[table].total_ms, table))
     for step, table in enumerate(order):
         before, tables = placement[order[:step]], task.tables.select(order[: step + 1])
