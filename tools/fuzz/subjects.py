@@ -17,6 +17,7 @@ from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save_cost_model
 from shard_gym.errors import ShardGymError
 from shard_gym.evaluation import evaluate
@@ -158,8 +159,10 @@ def _race(folder: Path) -> Iterator[Subject]:
         for number in range(3)
         for name in placements
     )
-    settings = {"layout": "parallel", "batch_size": None}
-    write_race(folder, Race(suite, "a100", "measured-v2", settings, placements, measured, np.array([99.0])))
+    model = MeasuredCostModel("cpu", layout="parallel", iterations=5)
+    settings, penalty_ms = model.settings_for({task.num_devices}), model.penalty_ms(task.tables, task.topology)
+    race = Race(suite, "a100", model.fingerprint, settings, placements, measured, np.array([penalty_ms]))
+    write_race(folder, race)
 
     def read() -> Any:
         race = load_race(folder, suite)
