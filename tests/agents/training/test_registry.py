@@ -112,7 +112,7 @@ def test_a_file_of_no_known_agent_is_refused(
 
 
 def test_options_the_agent_does_not_have_are_refused(trained: Path) -> None:
-    with pytest.raises(InvalidOptionError, match=r"'walk' cannot be loaded with the options .*jump"):
+    with pytest.raises(InvalidOptionError, match=r"'walk' cannot be made with the options .*jump"):
         make_agent(trained, jump=1)
 
 
