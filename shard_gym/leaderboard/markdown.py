@@ -15,7 +15,7 @@ from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
-from shard_gym.text import counted
+from shard_gym.text import counted, format_ms
 
 README = "README.md"
 
@@ -194,5 +194,4 @@ def _ratio(ratio: float, low: float, high: float) -> str:
 
 
 def _ms(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
+    return format_ms(value) if value < 1000 else f"{value:,.0f}"
