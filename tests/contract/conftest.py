@@ -18,7 +18,8 @@ import pytest
 
 import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.cost_models.measured.measurement import Measurement
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS

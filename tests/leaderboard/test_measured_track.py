@@ -16,7 +16,8 @@ from shard_gym.cli import main
 from shard_gym.cli.race import _from_leaderboard, race
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.cost_models.measured.measurement import Measurement
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.io.markdown import END, begin

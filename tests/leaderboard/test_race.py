@@ -15,7 +15,8 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.attempts import MAX_FAILURES
 from shard_gym.cost_models.data.folder import exclusive_access
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.cost_models.measured.measurement import Measurement
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import (
     DamagedFileError,
     InvalidOptionError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from shard_gym.checks import is_integer
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.envs.core.arguments import padding, task_source
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
@@ -30,7 +30,6 @@ from shard_gym.envs.core.state import (
     initial_state,
 )
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
-from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.text import format_bytes
@@ -103,14 +102,14 @@ class Episodes:
             raise wrong_kind("illegal", illegal, " or ".join(map(repr, ILLEGAL)))
         self.source = task_source(suite, split)
         self.cost_model = make_additive_cost_model(cost_model)
-        self.max_tables = _padding("max_tables", max_tables, self.source.max_tables)
-        self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
+        self.max_tables = padding("max_tables", max_tables, self.source.max_tables)
+        self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
         self._reward = make_reward(reward)
         self._own_reward = self._reward not in REWARDS.values()
         order_of = observation.order if isinstance(observation, CostFreeObservation) else None
-        padding = self.max_tables, self.max_devices
-        self._prepared = PreparedTasks(self.source, self.cost_model, *padding, num_envs, order_of)
+        sizes = self.max_tables, self.max_devices, num_envs
+        self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of)
         self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), (num_envs, self.max_tables))
         self._details: dict[str, FloatArray] = {}
         self._final_cost: CostModel | None = None
@@ -370,44 +369,3 @@ class Episodes:
 def _first_copy(array: NDArray[Any]) -> NDArray[Any]:
     first: NDArray[Any] = array[0].copy()
     return first
-
-
-def checked_options(options: Any, *known: str) -> dict[str, Any]:
-    """A copy of the options of a reset; empty for None.
-
-    Raises:
-        InvalidOptionError: they are not a mapping, or one of them is not known.
-    """
-    if options is None:
-        return {}
-    quoted = [repr(name) for name in known]
-    if not isinstance(options, Mapping):
-        raise wrong_kind("options", options, f"None or a dict with the keys {', '.join(quoted)}, such as {{'task': 0}}")
-    unknown = sorted(str(name) for name in options if name not in known)
-    if unknown:
-        listed = f"option {quoted[0]}" if len(quoted) == 1 else f"options {', '.join(quoted[:-1])} and {quoted[-1]}"
-        raise InvalidOptionError(f"reset() knows the {listed}, not {unknown}.")
-    return dict(options)
-
-
-def task_source(suite: Any, split: str) -> TaskSource:
-    """The suite of this name and split; a source of tasks is returned as it is.
-
-    Raises:
-        UnknownNameError: no suite has that name, or it has no such split.
-        InvalidOptionError: `suite` is neither a name nor a source of tasks.
-    """
-    if isinstance(suite, (str, Path)):
-        return load_suite(suite, split)
-    if isinstance(suite, type) or not isinstance(suite, TaskSource):
-        wanted = "the name of a suite, a TaskSuite or a TaskSampler"
-        raise wrong_kind("suite", suite, wanted, "Wrap tasks of your own in a suite: TaskSuite('mine', [task]).")
-    return suite
-
-
-def _padding(name: str, given: int | None, needed: int) -> int:
-    if given is None:
-        return int(needed)
-    if not is_integer(given) or given < needed:
-        raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
-    return int(given)

@@ -15,7 +15,8 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
+from shard_gym.envs.core.arguments import checked_options
+from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.state import RUNNING, PlacementState

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
+from shard_gym.envs.core.arguments import checked_options
+from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation

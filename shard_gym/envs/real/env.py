@@ -7,7 +7,8 @@ from typing import Any
 
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.envs.core.episodes import Observation, task_source
+from shard_gym.envs.core.arguments import task_source
+from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
