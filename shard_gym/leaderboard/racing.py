@@ -17,7 +17,7 @@ from shard_gym.errors import InvalidOptionError, InvalidPlacementError, Measurem
 from shard_gym.io.files import require_writable
 from shard_gym.io.parquet import require_arrow
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
-from shard_gym.leaderboard.race_files import continued_race, repair_record, write_race
+from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.placement import Placement, check_placement
 from shard_gym.system import load_average
@@ -69,6 +69,11 @@ def run_race(
     if len(placements) < 2:
         raise InvalidOptionError(f"A race has at least two entries, and {len(placements)} was given.")
     check_names(placements)
+    if rounds * len(suite) * len(placements) > MAX_MEASUREMENTS:
+        raise InvalidOptionError(
+            f"{rounds:,} rounds of {len(placements):,} entries and {len(suite):,} tasks are too many for the file of a "
+            f"race; the limit is {MAX_MEASUREMENTS:,} measurements. Give fewer rounds."
+        )
     for name, own in placements.items():
         if len(own) != len(suite):
             raise InvalidPlacementError(f"Entry {name!r} has {len(own)} placements for the {len(suite)} tasks.")
