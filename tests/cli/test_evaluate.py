@@ -14,6 +14,7 @@ from shard_gym.evaluation import evaluate, penalty_ms
 from shard_gym.placement import placement_from_json
 from shard_gym.suites import best_known, load_suite
 from shard_gym.tasks import Task
+from shard_gym.text import format_ms
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")
@@ -73,8 +74,8 @@ def test_the_columns_are_what_their_heads_say(run, agent_rows, tmp_path: Path, m
     change = 100 * float((greedy.costs_ms / random.costs_ms).mean() - 1)
     gap = 100 * float((random.costs_ms / greedy.costs_ms).mean() - 1)
     mean, interval, to_random, to_best, failures = agent_rows(out)["cost-greedy"][:5]
-    assert mean == f"{greedy.mean_cost_ms:.3f}"
-    assert interval == "-".join(f"{end:.3f}" for end in greedy.interval_ms)
+    assert mean == format_ms(greedy.mean_cost_ms)
+    assert interval == "-".join(map(format_ms, greedy.interval_ms))
     assert (to_random, to_best, failures) == (f"{change:+.1f}%", "+0.0%", "0")
     assert agent_rows(out)["random"][2:4] == ["+0.0%", f"{gap:+.1f}%"]
     queries = np.mean([result.true_cost_queries for result in greedy.tasks])
