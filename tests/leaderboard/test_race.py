@@ -14,7 +14,6 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.attempts import MAX_FAILURES
-from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import (
     DamagedFileError,
@@ -24,6 +23,7 @@ from shard_gym.errors import (
     UnwritablePathError,
 )
 from shard_gym.io.files import sha256_of
+from shard_gym.io.lock import exclusive_access
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
