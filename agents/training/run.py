@@ -18,7 +18,6 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -30,6 +29,7 @@ from shard_gym.errors import (
 )
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.io.files import is_file, read_json, require_writable, write_json
+from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parsing import require_fields
 from shard_gym.text import counted
 

@@ -20,13 +20,14 @@ from shard_gym.cost_models.data.folder import (
     append_failed,
     append_part,
     begin_folder,
-    exclusive_access,
     read_parts,
 )
 from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import PlacementSampler, SampledPlacement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import InvalidOptionError, RunsFailedError, ShardGymError, UnwritablePathError
+from shard_gym.io.lock import exclusive_access
+from shard_gym.io.parquet import require_arrow
 from shard_gym.text import counted
 
 PART_SIZE = 24
@@ -102,7 +103,7 @@ def collect(
         RunsFailedError: `MAX_FAILURES` measurements in a row failed; these are not noted.
         DamagedFileError: the folder is damaged.
         UnwritablePathError: the disk refuses.
-        MissingExtraError: pyarrow is not installed.
+        MissingExtraError: pyarrow or filelock is not installed.
     """
     if budget_s is None and count is None:
         raise InvalidOptionError("A collection needs an end: give a budget, a count, or both.")
@@ -111,6 +112,7 @@ def collect(
     for name, value in (("count", count), ("repeat_every", repeat_every), ("part_size", part_size)):
         if value is not None:
             checked_count(name, value)
+    require_arrow()  # before anything is measured
     sampler.sample(0)  # loads the tables, which is not part of the time
     model = make_model()
     begin = clock()

@@ -7,9 +7,9 @@
     placements-0000.parquet  its measurements
 
 A part counts once the index names it; files that a killed program left behind are overwritten. One program at a time
-may add to a folder (`exclusive_access`).
+may add to a folder (`shard_gym.io.lock`).
 
-Needs pyarrow and filelock (extra `torch`); a MissingExtraError says so. What reads raises DamagedFileError where a file
+Needs pyarrow (extra `torch`); a MissingExtraError says so. What reads raises DamagedFileError where a file
 is missing or is not the one that was written, and what writes UnwritablePathError where the disk refuses.
 """
 
@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +25,8 @@ from typing import Any, NamedTuple
 from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, topology_from_json, topology_to_json
 from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra, short_repr
-from shard_gym.io.files import read_bytes, read_json, remove_temporaries, sha256_of, write_atomically, write_json
-from shard_gym.io.parquet import require_arrow
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.tables import Workload
 
@@ -37,7 +35,6 @@ WITHOUT_CHECKSUM = "shard-gym-costs/1"
 """Schema of older indexes, which have no checksum of their own; `tools/add_checksums.py` adds it."""
 
 INDEX = "index.json"
-LOCK = ".lock"
 
 HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 """Names of machines; report pages have them in their file names."""
@@ -207,36 +204,6 @@ def _origin(index: MeasurementIndex) -> dict[str, Any]:
     """All settings that the parts of a folder share, by name."""
     sampling = json.loads(json.dumps(dict(index.sampling)))  # as read from a file: tuples become lists
     return {"source": index.source, "hardware": index.hardware, **asdict(index.workload), **sampling}
-
-
-@contextmanager
-def exclusive_access(folder: str | Path) -> Iterator[None]:
-    """Keep other programs from adding to `folder`, which is made; the lock ends with the program.
-
-    Raises:
-        InvalidOptionError: another program adds to it now.
-    """
-    require_arrow()
-    try:
-        from filelock import FileLock, Timeout
-    except ModuleNotFoundError as error:
-        raise missing_extra("filelock", "torch", "Writing measured costs") from error
-    folder = Path(folder)
-    lock = FileLock(folder / LOCK)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise InvalidOptionError(
-            f"Another program is adding to {folder}. Wait until it is done, or name another folder."
-        ) from error
-    except OSError as error:
-        raise UnwritablePathError(f"{folder} cannot be written to: {error.strerror or error}.") from error
-    try:
-        remove_temporaries(folder)
-        yield
-    finally:
-        lock.release()
 
 
 def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) -> None:

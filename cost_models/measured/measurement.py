@@ -1,4 +1,4 @@
-"""`Measurement`: the measured cost of a placement, with its 95% interval."""
+"""`Measurement`: the measured cost of one placement, from the times of its iterations."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ from shard_gym.checks import checked_count
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.calibration import calibrated_profile
-from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError
@@ -40,6 +39,7 @@ from shard_gym.experiments.study import DREAM_SEARCH, LOCAL_SEARCH, PAPER
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import load_arrays
 from shard_gym.io.files import read_json, write_json
+from shard_gym.io.lock import exclusive_access
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,12 @@ class VerifiedRace:
         settings, rounds = self.race.settings, counted(self.race.num_rounds, "round")
         layout = settings.get("layout")
         layouts = " and ".join(map(str, layout)) if isinstance(layout, list) else layout
-        return (
-            f"{rounds} of {counted(settings['iterations'], 'iteration')} on {self.race.hardware}, layout {layouts}; "
-            f"the measurements of a placement have a standard deviation of {self.race.noise():.1%}"
+        noise = self.race.noise()
+        known = (
+            "" if math.isnan(noise) else f"; the measurements of a placement have a standard deviation of {noise:.1%}"
         )
+        iterations = counted(settings["iterations"], "iteration")
+        return f"{rounds} of {iterations} on {self.race.hardware}, layout {layouts}{known}"
 
 
 def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[VerifiedRace], list[Finding]]:

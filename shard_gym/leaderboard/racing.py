@@ -11,10 +11,10 @@ import numpy as np
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
-from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import require_writable
+from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parquet import require_arrow
 from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
 from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race

@@ -12,8 +12,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.cost_models.data.folder import LOCK
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.io.lock import LOCK
 
 ENTRY, PLACEMENTS = ENTRY_FILES = "entry.toml", "placements.json"
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     run, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("evaluate", "place"):
-        monkeypatch.setattr(f"shard_gym.cli.{module}.make_agent", None)  # calling it would be a TypeError
+        monkeypatch.setattr(f"shard_gym.cli.{module}.placing_agent", None)  # calling it would be a TypeError
     code, out, err = run(*args, tmp_path)
     assert (code, out) == (2, "")
     assert "cannot be written: it is a folder" in " ".join(err.split())

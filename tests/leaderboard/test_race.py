@@ -14,7 +14,6 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.attempts import MAX_FAILURES
-from shard_gym.cost_models.data.folder import exclusive_access
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import (
@@ -25,6 +24,7 @@ from shard_gym.errors import (
     UnwritablePathError,
 )
 from shard_gym.io.files import sha256_of
+from shard_gym.io.lock import exclusive_access
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
@@ -301,164 +301,6 @@ def test_one_program_at_a_time_races_into_a_folder(raced: Path, suite: TaskSuite
     assert run_race(raced, suite, placements, machine, rounds=4).num_rounds == 4
 
 
-def test_what_was_written_is_read_back(raced: Path, suite: TaskSuite) -> None:
-    race = load_race(raced, suite)
-    before = (raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()
-    write_race(raced, race)
-    assert ((raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()) == before
-    record = json.loads(before[0])
-    assert [each["entry"] for each in record["results"]] == [each.entry for each in race.results()]
-
-
-def _with(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda record: record.update({key: value})
-
-
-def _each_device(record: dict[str, Any], kind: type) -> None:
-    record["placements"]["random"][0] = list(map(kind, record["placements"]["random"][0]))
-
-
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda record: record["results"][0].update(mean_ms=1.0), "results in"),
-        (lambda record: record["results"].reverse(), "results in"),
-        (_with("rounds", 4), "rounds in"),
-        (_with("rounds_sha256", "0" * 64), "rounds_sha256 in"),
-        (_with("suite", "cpu-40x4"), "is not a race of these 6 tasks of 'cpu-20x2'"),
-        (_with("hardware", "nvidia-h200"), "names other placements, hardware or settings"),
-        (_with("settings", {"iterations": 1000}), "names other placements, hardware or settings"),
-        (_with("penalties_ms", [1.0] * 6), "names other placements, hardware or settings"),
-        (_with("penalties_ms", "much"), "does not describe a race"),
-        (lambda record: record["placements"]["random"].__setitem__(0, [10**30]), "does not describe a race"),
-        (
-            lambda record: record["placements"].update(random=record["placements"]["local-search"]),
-            "names other placements, hardware or settings",
-        ),
-        (_with("schema", 2), "has schema 2, but this version reads 1; update shard-gym"),
-        (_with("schema", True), "must have the schema 1, not True"),
-        (_with("schema", 1.0), "must have the schema 1, not 1.0"),
-        (_with("winner", "random"), "unknown key 'winner'"),
-        (_with("placements", {}), "names other placements, hardware or settings"),
-        (lambda record: record["placements"].pop("random"), "names other placements, hardware or settings"),
-        (_with("rounds", 3.0), "rounds in"),
-        (lambda record: record["placements"]["random"].__setitem__(0, [0.5] * 20), "a list of integers"),
-        (lambda record: _each_device(record, float), "a list of integers"),
-        (lambda record: _each_device(record, bool), "a list of integers"),
-        (_with("cost_model", "analytical-v1"), "names other placements, hardware or settings"),
-        (lambda record: record["placements"]["random"].pop(), "does not describe a race"),
-        (lambda record: record.pop("hardware"), "does not describe a race"),
-        (lambda record: record["penalties_ms"].__setitem__(0, "much"), "does not describe a race"),
-        (lambda record: record["placements"]["random"][0].__setitem__(0, 10**30), "does not describe a race"),
-    ],
-)
-def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, says: str) -> None:
-    record = json.loads((raced / RACE).read_text())
-    edit(record)
-    (raced / RACE).write_text(json.dumps(record))
-    with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
-
-
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda rows: [*rows[:-1], replace(rows[-1], phases_ms=rows[-1].phases_ms / 2)], "results in"),
-        (lambda rows: rows[:-1], "every round, task and entry"),
-        (lambda rows: [*rows, rows[0]], "every round, task and entry"),
-        (lambda rows: [replace(rows[0], entry="other"), *rows[1:]], "every round, task and entry"),
-        (lambda rows: [replace(rows[0], phases_ms=-rows[0].phases_ms), *rows[1:]], "on 2 devices"),
-        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:, :1]), *rows[1:]], "on 2 devices"),
-        (lambda rows: [replace(rows[0], phases_ms=0 * rows[0].phases_ms), *rows[1:]], "above 0 where there are tables"),
-        (lambda rows: [replace(rows[0], phases_ms=rows[0].phases_ms[:3]), *rows[1:]], "no ms of 4 iterations"),
-        (lambda rows: [replace(rows[0], phases_ms=np.ones((1, 3, 1))), *rows[1:]], "are damaged"),
-        (lambda rows: [replace(rows[0], load=float("nan")), *rows[1:]], "a load average of nan"),
-        (lambda rows: [replace(rows[0], load=-1.0), *rows[1:]], "a load average of -1"),
-    ],
-)
-def test_edited_rounds_are_refused_even_with_their_checksum(
-    raced: Path, suite: TaskSuite, edit: Any, says: str
-) -> None:
-    race = load_race(raced, suite)
-    rounds = module._to_parquet(replace(race, measurements=tuple(edit(list(race.measurements)))))
-    (raced / ROUNDS).write_bytes(rounds)
-    with pytest.raises(DamagedFileError, match="rounds_sha256 in|" + says):
-        load_race(raced, suite)
-    record = json.loads((raced / RACE).read_text())
-    (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(rounds)}))
-    with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
-
-
-def _with_settings(**settings: Any) -> Callable[[Race], Race]:
-    return lambda race: replace(race, settings={**race.settings, **settings})
-
-
-def _renamed(name: str) -> Callable[[Race], Race]:
-    """The entry "random" gets another name."""
-
-    def rename(race: Race) -> Race:
-        placements = {name if old == "random" else old: own for old, own in race.placements.items()}
-        rows = [replace(row, entry=name) if row.entry == "random" else row for row in race.measurements]
-        return replace(race, placements=placements, measurements=tuple(rows))
-
-    return rename
-
-
-def _with_a_failure(race: Race) -> Race:
-    """Without the placement of "random" for the first task."""
-    placements = {**race.placements, "random": [None, *race.placements["random"][1:]]}
-    rows = tuple(row for row in race.measurements if (row.entry, row.task) != ("random", 0))
-    return replace(race, placements=placements, measurements=rows)
-
-
-def _with_penalties(race: Race, penalties_ms: Any) -> Race:
-    return replace(race, penalties_ms=penalties_ms)
-
-
-def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_failed(
-    raced: Path, suite: TaskSuite
-) -> None:
-    race = load_race(raced, suite)
-    write_race(raced, _with_penalties(race, race.penalties_ms / 2))
-    assert load_race(raced, suite).results() == race.results()
-    failed = _with_a_failure(race)
-    write_race(raced, failed)
-    assert load_race(raced, suite).results() == failed.results()
-
-
-@pytest.mark.parametrize(
-    ("forge", "says"),
-    [
-        (lambda race: _with_penalties(_with_a_failure(race), race.penalties_ms / 2), "must be those of the tasks"),
-        (lambda race: _with_penalties(race, -race.penalties_ms), "a number above 0"),
-        (lambda race: _with_penalties(race, race.penalties_ms[:1]), "a number above 0"),
-        (lambda race: replace(race, cost_model="analytical-v1"), "no cost model of this version"),
-        (lambda race: replace(race, cost_model=race.cost_model.replace("v2", "v1")), "no cost model of this version"),
-        (lambda race: replace(race, cost_model=race.cost_model[:-1]), "no cost model of this version"),
-        (lambda race: replace(race, cost_model=race.cost_model.replace("auto", "sequential")), "in this layout"),
-        (_with_settings(layout="ring"), "in this layout"),
-        (_with_settings(layout=[]), "in this layout"),
-        (_with_settings(iterations=5), "no ms of 5 iterations"),
-        (_with_settings(iterations=4.0), "no ms of 4.0 iterations"),
-        (_renamed("\x1b[31mrandom"), "1 to 64 printable characters"),
-        (_renamed("Lookup-Greedy"), "Two entries are named"),
-    ],
-)
-def test_a_race_that_no_program_ran_is_refused(raced: Path, suite: TaskSuite, forge: Any, says: str) -> None:
-    """All checksums and results are those of what is claimed."""
-    write_race(raced, forge(load_race(raced, suite)))
-    with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 1000])
-def test_rounds_that_are_no_parquet_file_are_refused(raced: Path, suite: TaskSuite, content: bytes) -> None:
-    (raced / ROUNDS).write_bytes(content)
-    with pytest.raises(DamagedFileError, match="damaged, or no Parquet file"):
-        load_race(raced, suite)
-
-
 def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suite: TaskSuite, placements: Any) -> None:
     others = {name: list(reversed(own)) for name, own in placements.items()}
     with pytest.raises((InvalidOptionError, InvalidPlacementError)):
@@ -563,5 +405,4 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measur
 
 
 def test_a_race_without_rounds_has_no_results(suite: TaskSuite, placements: Any) -> None:
-    race = Race(suite, "a machine", "measured", {}, placements, (), np.ones(len(suite)))
-    assert race.results() == []
+    assert Race(suite, "a machine", "measured", {}, placements, (), np.ones(len(suite))).results() == []

@@ -17,7 +17,6 @@ import pytest
 from shard_gym.agents.training import Learner, TrainingRun, load_agent, make_learner, run
 from shard_gym.agents.training.learner import Report
 from shard_gym.cli import main
-from shard_gym.cost_models.data.folder import LOCK
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -26,6 +25,7 @@ from shard_gym.errors import (
     UnwritablePathError,
 )
 from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.io.lock import LOCK
 from shard_gym.tasks import TaskSuite
 
 Make = Callable[..., TrainingRun]
@@ -138,7 +138,7 @@ def test_one_program_at_a_time_trains_in_a_folder(make: Make) -> None:
 def test_a_killed_program_leaves_no_lock(make: Make, folder: Path) -> None:
     code = """if True:
         import os, signal, sys
-        from shard_gym.cost_models.data.folder import exclusive_access
+        from shard_gym.io.lock import exclusive_access
         with exclusive_access(sys.argv[1]):
             os.kill(os.getpid(), signal.SIGKILL)"""
     killed = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)

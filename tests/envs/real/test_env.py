@@ -178,7 +178,8 @@ def test_many_at_once_earn_and_tell_what_one_does_beyond_the_penalty(suite: Task
 
 
 def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
-    vector = gymnasium.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", suite=suite, **QUICK)
+    settings = {"suite": suite, "layout": "parallel", **QUICK}
+    vector = gymnasium.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", **settings)
     _, info = vector.reset(seed=0)
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -135,7 +135,7 @@ def measured(example: Example) -> Leaderboard:
     """The leaderboard of a race with a failure, and without the numbers that measured costs do not have."""
     simulated = example.leaderboards[0]
     folder = EntryFolder(Path(), "measured", simulated.suite, "races/nvidia-h200")
-    settings = {"layout": "parallel", "batch_size": None}
+    settings = {"layout": "parallel", "batch_size": None, "iterations": 10}
     race = Race(simulated.scorer.suite, "nvidia-h200", "measured", settings, {}, (), np.ones(TASKS))
     raced = replace(
         simulated,

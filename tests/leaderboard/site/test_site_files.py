@@ -143,7 +143,7 @@ def test_each_race_has_a_folder(measured: Any, values_of: Any) -> None:
     unraced = replace(measured, entries=(), race=None)
     first, second = values_of([measured, unraced])["index"]["suites"]
     assert (first["key"], second["key"]) == ("measured/dlrm-20x4/races/nvidia-h200", "measured/dlrm-20x4")
-    about = "0 rounds on nvidia-h200, layout parallel, batch of the tasks"
+    about = "0 rounds of 10 iterations on nvidia-h200, layout parallel"
     assert (first["race"], second["race"]) == ({"name": "nvidia-h200", "about": about}, None)
     assert first["not_raced"] == second["not_raced"] == ["cost-greedy"]
 

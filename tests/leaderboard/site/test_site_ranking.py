@@ -102,7 +102,7 @@ def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any)
     assert browser.column("ratio")[0] == "1.250 (1.125\u20131.500)"
     assert browser.column("gap") == []
     facts = browser.texts("#about dl")[0]
-    assert "Race0 rounds on nvidia-h200, layout parallel" in facts
+    assert "Race0 rounds of 10 iterations on nvidia-h200, layout parallel" in facts
     assert "Not raced yetcost-greedy" in facts
     assert browser.texts("#profile > p") == ["There is no profile for this track yet."]
     assert browser.column("failures")[0] == "1 of 4, charged with a penalty"
