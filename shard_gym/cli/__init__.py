@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "experiment": "Make the experiments behind the pages of results.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
+    "dataset": "Write placements of agents as a data set for offline RL (Minari).",
     "race": "Measure the placements of several agents in turn, and rank them.",
     "doctor": "Can placements be measured on this machine? If not, what to install.",
     "collect": "Measure random placements on this machine's devices.",
