@@ -42,7 +42,9 @@ def dataset(
 ) -> None:
     """Write placements of agents as a data set for offline RL, in Minari's format.
 
-    Each placement is replayed through the environment. Tasks that an agent fails have no episode.
+    Each placement is replayed through the environment.
+
+    Tasks that an agent fails have no episode.
 
     Args:
         agent: names of agents, or folders of training runs.
