@@ -44,7 +44,13 @@ class Agent(ABC):
 
 
 class CostGuidedAgent(Agent):
-    """An agent that evaluates placements with a cost model; every evaluation is counted."""
+    """An agent that evaluates placements with a cost model; every evaluation is counted.
+
+    Attributes:
+        asks_costs: whether it evaluates any placement; False for a policy whose observations hold no cost.
+    """
+
+    asks_costs = True
 
     def __init__(self, cost_model: str | CostModel = "analytical") -> None:
         self.cost_model = counted(make_cost_model(cost_model))

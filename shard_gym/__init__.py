@@ -10,9 +10,10 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite, save_suite, suite_names
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 __version__ = "0.1.0"
 

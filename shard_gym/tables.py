@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.text import counted, format_bytes
+from shard_gym.workload import Workload
 
 FEATURE_NAMES: tuple[str, ...] = (
     "embedding_dim",
@@ -34,18 +34,11 @@ FEATURE_STD = (1.0, 3.36, 1.46, 0.233)
 dim 16 in FP16 (its dims are constant, so their std is set to 1). One scale serves all pools and tasks, so that equal
 tables have equal features everywhere and a task of equal tables yields no NaN."""
 
-WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
-OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
-"""State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
-
 MAX_ROWS_SHOWN = 20
 """Tables that a notebook shows."""
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
-
-MAX_BATCH_SIZE = 2**30
-"""Bytes of outputs, 4 * dim * num_features * batch size, stay below 2**63."""
 
 _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
     "num_embeddings": (np.int64, 1, MAX_ROWS),
@@ -59,41 +52,6 @@ _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 """Dtype, smallest and largest value of each array of `Tables`."""
 
 _SHARE_TOLERANCE = 5e-3
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The training settings of tables; all tables of a task share one workload.
-
-    Attributes:
-        batch_size: samples per iteration on all devices together (the global batch).
-        weight_dtype: "fp16" or "fp32".
-        optimizer: "sgd" or "rowwise_adagrad"; both are fused into FBGEMM's backward.
-    """
-
-    batch_size: int
-    weight_dtype: str = "fp16"
-    optimizer: str = "sgd"
-
-    def __post_init__(self) -> None:
-        if not is_integer(self.batch_size) or not 1 <= self.batch_size <= MAX_BATCH_SIZE:
-            raise InvalidTablesError(
-                f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {self.batch_size!r}."
-            )
-        object.__setattr__(self, "batch_size", int(self.batch_size))
-        for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
-            if getattr(self, name) not in list(known):
-                raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of one weight."""
-        return WEIGHT_BYTES[self.weight_dtype]
-
-    @property
-    def optimizer_bytes_per_row(self) -> int:
-        """Bytes of optimizer state kept for one row."""
-        return OPTIMIZER_BYTES_PER_ROW[self.optimizer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -413,19 +371,6 @@ class Tables:
         rows, lookups = self.num_embeddings.astype(np.float64), self.lookups_per_batch
         part = rounded_statistics(part_of_batch(lookups, whole, share), rows, share * lookups)
         return replace(self, workload=workload, **part._asdict())
-
-
-def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
-    """`tables` with every table above `max_bytes` split into 2, 4, 8, ... equal column shards, each a table of its own.
-
-    Returns:
-        The shards, and for each the position of its table, int64.
-    """
-    shards = np.ones(len(tables), np.int64)
-    while (too_large := tables.memory_bytes // shards > max_bytes).any():
-        shards[too_large] *= 2
-    positions = np.repeat(np.arange(len(tables)), shards)
-    return tables.select(positions).with_dims((tables.embedding_dim // shards)[positions]), positions
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:

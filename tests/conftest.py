@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import memory_used
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.workload import Workload
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
 settings.register_profile(

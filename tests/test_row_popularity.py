@@ -7,7 +7,8 @@ import pytest
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.row_popularity import EXACT_ROWS, reuse_statistics
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 CASES = [  # rows, lookups, q, s
     (100, 500.0, 0.0, 0.0),

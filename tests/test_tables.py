@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.errors import InvalidTablesError
-from shard_gym.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, Tables, Workload, split_columns
+from shard_gym.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, Tables
+from shard_gym.workload import Workload
 
 ARRAYS = {
     **dict.fromkeys(("num_embeddings", "embedding_dim", "num_features"), np.int64),
@@ -149,15 +150,6 @@ def test_other_widths_are_one_for_all_or_one_each() -> None:
     for strange in ("16", [[4], [4, 8]]):
         with pytest.raises(InvalidTablesError, match="embedding_dim must be numbers"):
             simple().with_dims(strange)
-
-
-def test_tables_above_the_limit_are_split_into_column_shards_that_fit() -> None:
-    tables = simple(embedding_dim=[16, 64, 64])  # 32,000, 256,000 and 384,000 bytes
-    shards, positions = split_columns(tables, 100_000)
-    assert positions.tolist() == [0, *[1] * 4, *[2] * 4]
-    assert shards.embedding_dim.tolist() == [16, *[16] * 8]
-    assert shards.memory_bytes.max() <= 100_000
-    assert shards.names == ("users", *["items"] * 4, *["ads"] * 4)
 
 
 # Bad values

@@ -100,7 +100,7 @@ def suite_table(name: str, records: list[dict[str, Any]]) -> str:
     shares = [" / ".join(f"{share:.0f}" for share in each[-1]) for each in percent]
     tasks = ", then ".join(str(record["suites"][name]["tasks"]) for record in records)
     intro = f"Tasks: {tasks}. Shares of the phases in %: {', then '.join(shares)}."
-    return f"### {name}\n\n{intro}\n\n{table(header, rows)}"
+    return f"## {name}\n\n{intro}\n\n{table(header, rows)}"
 
 
 def tables(records: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
-    ("lookup_statistics", "row_popularity", "tables", "topology", "hardware", "placement", "pools"),
+    ("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "pools"),
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain"),
     ("agents",),

@@ -1,12 +1,12 @@
-"""Makes the entries of ShardGym's own agents on every suite, and the tables of them: `make leaderboard`.
+"""Makes the entries of ShardGym's own agents, and the tables of them: `make leaderboard`.
 
     leaderboards/simulated/<suite>/<entry>/     the entries; valid ones are kept
     leaderboards/replayed.json, README.md, and the README of the repository
     runs/experiments/                           trained agents; none is trained twice
 
-Agents that learn are trained five times, once for each seed: on the training tasks of the suite itself where it has
-some, else on a suite of the same hardware. Training those of Stable-Baselines3 takes hours on large tasks, so they are
-trained on one suite for each hardware and place the tasks of all others without further training.
+Agents that need no training have an entry on every suite. Agents that learn are trained five times, once for each seed,
+on the training tasks of the suite they are ranked on. They have entries on the suites of `TRAINED`; those of
+Stable-Baselines3, which train for minutes on small tasks and for hours on large ones, on those of `SMALL`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import suite_info, suite_names
+from shard_gym.suites import suite_names
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent
@@ -38,37 +38,42 @@ LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
 
-LARGE = {"rtx2080ti-pcie": "dlrm-50x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "generalize"}
-SMALL = {"rtx2080ti-pcie": "dlrm-20x4", "v100-nvlink": "mixdim-v100-4", "a100-dgx": "mixdim-4"}
-"""Suites by hardware: for entries on suites without training tasks, and for agents that train slowly."""
+TRAINED = (
+    "dlrm-20x4",
+    "dlrm-50x4",
+    "dlrm-80x8",
+    "dlrm-mixdim-4",
+    "mixdim-4",
+    "mixdim-8",
+    "mixdim-v100-4",
+    "generalize",
+)
+"""Suites with entries of trained agents: two of the paper, one of them the paper's largest number of devices, and all
+with tables of mixed dims."""
+
+SMALL = ("dlrm-20x4", "mixdim-4")
+"""Suites with entries of the agents that train slowly."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """An agent with an entry on every suite.
+    """An agent with an entry on some suites.
 
     Attributes:
         slug: name of its folders; for an agent that is not trained here, the agent's name.
         name: shown in the tables.
         method: how it is trained; None if it is not.
-        slow: whether it is trained on the suites `SMALL` only.
+        suites: where it has entries; None for every simulated suite.
     """
 
     slug: str
     name: str
     method: Method | None = None
-    slow: bool = False
+    suites: tuple[str, ...] | None = None
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""
-        if self.method is None:
-            return ()
-        info = suite_info(suite)
-        if self.slow:
-            suite = SMALL[info.hardware]
-        elif "train" not in info.tasks:
-            suite = LARGE[info.hardware]
-        return self.method.runs(suite, suite, len(SEEDS))
+        return () if self.method is None else self.method.runs(suite, suite, len(SEEDS))
 
 
 ENTRANTS = (
@@ -81,31 +86,38 @@ ENTRANTS = (
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
     Entrant("dreamshard", "DreamShard, as it ships"),
-    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH]),
-    Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER]),
-    Entrant("rnn", "RNN policy", LEARNED["rnn"]),
+    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH], TRAINED),
+    Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER], TRAINED),
+    Entrant("rnn", "RNN policy", LEARNED["rnn"], TRAINED),
     *(
-        Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], slow=True)
+        Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
     ),
     Entrant(
         "maskable-ppo-features",
         "MaskablePPO (Stable-Baselines3, set policy), sees no costs",
         Method("maskable-ppo-features", "maskable-ppo", options={"observation": "features"}),
-        slow=True,
+        SMALL,
     ),
 )
 
 
+def places() -> dict[EntryFolder, Entrant]:
+    """Every entry: its folder, and who is entered."""
+    return {
+        EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug): entrant
+        for suite in suite_names(SIMULATED)
+        for entrant in ENTRANTS
+        if entrant.suites is None or suite in entrant.suites
+    }
+
+
 def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterator[tuple[EntryFolder, Entrant]]:
-    """The entries that are missing or no longer valid."""
-    for suite in suites or suite_names("simulated"):
-        for entrant in ENTRANTS:
-            if entries and entrant.slug not in entries:
-                continue
-            folder = EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug)
-            if force or not folder.path.exists() or verify_entry(folder)[0] is None:
-                yield folder, entrant
+    """The chosen entries that are missing or no longer valid."""
+    for folder, entrant in places().items():
+        chosen = (not suites or folder.suite in suites) and (not entries or folder.slug in entries)
+        if chosen and (force or not folder.path.exists() or verify_entry(folder)[0] is None):
+            yield folder, entrant
 
 
 def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:

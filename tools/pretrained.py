@@ -35,7 +35,7 @@ HEADER = ("suite", "cost", "gap to best", "failures", *(f"error, {kind}" for kin
 
 INTRODUCTION = """# Agents that come with the package
 
-`make_agent("dreamshard")` and `--agent dreamshard` place a task with the checkpoint trained for its hardware. Both are
+`make_agent("dreamshard")` and `--agent dreamshard` place a task with the checkpoint trained for its hardware. All are
 DreamShard with the preset `dream-search`: a surrogate, trained on the costs of few placements, and a local search under
 the surrogate when a task is placed; the cost model is not evaluated then. The surrogates learned from the cost model
 `analytical`, so they are as far from real hardware as that model is (docs/cost-model.md).

@@ -11,8 +11,10 @@ import numpy as np
 
 from shard_gym.hardware import fitted_links, hardware_profile
 from shard_gym.pools import RowPopularity, load_pool
-from shard_gym.tables import Tables, Workload, split_columns
+from shard_gym.suites.build import split_columns
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 MEASUREMENTS = Path(__file__).parent.parent / "docs" / "published_measurements.json"
 

@@ -1,4 +1,4 @@
-"""The trained DreamShard agents of the package, one for each of two kinds of hardware, for tasks of any size.
+"""The trained DreamShard agents of the package, one for each of three kinds of hardware, for tasks of any size.
 
 `checkpoints/` holds the agents and a page with their results; `python tools/pretrained.py` trains them again.
 """
@@ -33,6 +33,7 @@ class Pretrained(NamedTuple):
 
 PRETRAINED: dict[str, Pretrained] = {
     "rtx2080ti-pcie": Pretrained("dlrm-50x4", {}),
+    "v100-nvlink": Pretrained("mixdim-v100-4", {}),
     "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50}),
 }
 """By hardware profile."""

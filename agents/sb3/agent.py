@@ -53,6 +53,7 @@ class SetPolicyAgent(CostGuidedAgent):
         super().__init__(additive_estimate(make_cost_model(cost_model)))
         self.name = name
         self.scorer = scorer
+        self.asks_costs = scorer.observation != "features"
         self.seed = checked_seed(seed)
         self.retries = checked_count("retries", retries, least=0)
 

@@ -16,8 +16,9 @@ from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.workload import Workload
 
 IntArray = NDArray[np.int64]
 

@@ -28,7 +28,7 @@ from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 SCHEMA = "shard-gym-costs/2"
 WITHOUT_CHECKSUM = "shard-gym-costs/1"

@@ -17,7 +17,7 @@ from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import CYCLE
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 MIN_TASK_PLACEMENTS = 3
 """Placements of the same tables that a test task has at least; the ranking of fewer says nothing."""

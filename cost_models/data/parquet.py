@@ -20,8 +20,9 @@ from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.io.parquet import read_table, require_arrow, values_of, write_table
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 HISTOGRAMS = ("reuse_histogram", "access_histogram")
 

@@ -22,9 +22,10 @@ from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 CYCLE, TEST_EVERY, VALIDATION_EVERY = 40, 5, 10
 """Of 40 placements, eight are for the test (numbers 4, 9, 14, ...) and four for validation (2, 12, 22, 32)."""

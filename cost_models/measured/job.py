@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 Command = tuple[str, dict[str, Any]]
 """The name of a method of `worker.Worker`, and its arguments."""

@@ -28,9 +28,10 @@ from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
-from shard_gym.tables import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES, Tables
+from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import Topology
+from shard_gym.workload import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES
 
 DEVICES = ("cpu", "cuda")
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
+from shard_gym.workload import Workload
 
 LEAST_SHARE, MOST_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than

@@ -19,8 +19,8 @@ from shard_gym.cost_models.measured.machine import Machine, profile_of, this_mac
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
 from shard_gym.io.files import require_writable
-from shard_gym.tables import Workload
 from shard_gym.text import format_seconds
+from shard_gym.workload import Workload
 
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 """Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""

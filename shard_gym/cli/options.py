@@ -84,7 +84,7 @@ def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int
     if not cost.measures:
         return agent_named(name, cost_model=model, seed=seed)
     agent = agent_named(name, cost_model=PLANNING, seed=seed)
-    if isinstance(agent, CostGuidedAgent):
+    if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
         text = (
             f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."
         )

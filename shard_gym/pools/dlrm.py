@@ -25,7 +25,8 @@ from shard_gym.io.files import read_json
 from shard_gym.lookup_statistics import ReuseStatistics, round_significant
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
 from shard_gym.row_popularity import RowPopularity
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 Floats = NDArray[np.float64]
 

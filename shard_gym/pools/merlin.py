@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pool
 from shard_gym.row_popularity import RowPopularity
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 MERLIN_MODELS = ("tiny", "small", "medium", "large", "jumbo", "colossal")
 MERLIN_ALPHA = 1.05

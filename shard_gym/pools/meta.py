@@ -9,7 +9,8 @@ import numpy as np
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, HISTOGRAM_DECIMALS, NUM_BINS, ReuseStatistics
 from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 MIN_ROWS = 100
 """Smallest number of rows of an imported table, as in DreamShard's data tools."""

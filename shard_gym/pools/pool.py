@@ -16,7 +16,8 @@ from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import parse_json
 from shard_gym.row_popularity import RowPopularity
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16

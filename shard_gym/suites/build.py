@@ -16,7 +16,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites.load import DATA, MEASURED, SCHEMA, SIMULATED, SPLITS
-from shard_gym.tables import MAX_ROWS, Tables, split_columns
+from shard_gym.tables import MAX_ROWS, Tables
 from shard_gym.tasks import Task, TaskSampler, capped_task
 
 TASKS_PER_SPLIT = 50
@@ -51,6 +51,19 @@ class Recipe:
     test_tasks: int = TASKS_PER_SPLIT
     batch_size: int | None = None
     max_rows: int = MAX_ROWS
+
+
+def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
+    """`tables` with every table above `max_bytes` split into 2, 4, 8, ... equal column shards, each a table of its own.
+
+    Returns:
+        The shards, and for each the position of its table, int64.
+    """
+    shards = np.ones(len(tables), np.int64)
+    while (too_large := tables.memory_bytes // shards > max_bytes).any():
+        shards[too_large] *= 2
+    positions = np.repeat(np.arange(len(tables)), shards)
+    return tables.select(positions).with_dims((tables.embedding_dim // shards)[positions]), positions
 
 
 def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:

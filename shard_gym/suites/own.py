@@ -13,9 +13,10 @@ import numpy as np
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
 from shard_gym.io.files import read_bytes, sha256_of, write_atomically
 from shard_gym.io.parsing import parse_json, require_fields, require_schema
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.workload import Workload
 
 SCHEMA = "shard-gym suite 1"
 SUFFIX = ".json"

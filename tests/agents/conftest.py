@@ -11,8 +11,9 @@ import pytest
 from shard_gym.agents.training import Learner, Report
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware import hardware_profile
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
+from shard_gym.workload import Workload
 
 
 @pytest.fixture(scope="session")

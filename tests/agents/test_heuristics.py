@@ -24,8 +24,9 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.workload import Workload
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

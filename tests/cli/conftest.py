@@ -13,7 +13,7 @@ from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 
 class Machine(MeasuredCostModel):

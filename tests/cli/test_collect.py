@@ -15,7 +15,7 @@ from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 SMALL = ("--devices", 2, "--batch-size", 512)
 FAST = {"weight_dtype": "fp16", "optimizer": "sgd"}

@@ -23,8 +23,9 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]

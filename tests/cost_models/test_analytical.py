@@ -21,7 +21,8 @@ from shard_gym.cost_models.analytical import (
 from shard_gym.cost_models.base import BACKWARD, FORWARD
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 MODEL = AnalyticalCostModel()
 FULL_OVERLAP = AnalyticalCostModel(FITTED._replace(overlap_loss=0.0))

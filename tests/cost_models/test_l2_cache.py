@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 A100 = hardware_profile("a100-dgx").device
 

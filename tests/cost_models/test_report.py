@@ -19,7 +19,7 @@ from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHIPPED = "cpu-amd-epyc-2-threads"

@@ -9,7 +9,8 @@ import pytest
 from shard_gym.errors import DamagedFileError, InvalidTablesError, UnknownNameError
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import Pool, PoolCard, RowPopularity, load_pool, pool, pool_names, save_pool
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 CARD = PoolCard("two tables", "made up (no licence)", "by hand", ("a fact",), (), ("exact",))
 

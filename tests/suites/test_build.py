@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shard_gym.io.files import INDEX, read_json
+from shard_gym.pools import load_pool
 from shard_gym.suites import build, suite_names
 from shard_gym.suites.load import DATA
 
@@ -39,3 +40,16 @@ def test_halves_part_every_pool_in_two(size: int) -> None:
     assert abs(len(parts["train"]) - len(parts["test"])) <= 1
     assert not np.array_equal(parts["train"], build.halves("another pool", size)["train"])
     assert np.array_equal(parts["train"], build.halves("pool", size)["train"])
+
+
+def test_tables_above_the_limit_are_split_into_column_shards_that_fit() -> None:
+    pool = load_pool("dlrm-2021").tables.select([0, 1, 2])
+    tables = pool.with_dims([16, 64, 64])
+    limit = int(tables.memory_bytes[1]) // 3
+    shards, positions = build.split_columns(tables, limit)
+    parts = np.bincount(positions)
+    assert parts[1] == 4
+    assert (shards.embedding_dim == tables.embedding_dim[positions] // parts[positions]).all()
+    assert shards.memory_bytes.max() <= limit
+    assert (tables.memory_bytes[parts > 1] * 2 / parts[parts > 1] > limit).all()  # half as many would not fit
+    assert [tables.names[p] for p in positions] == list(shards.names)

@@ -10,6 +10,7 @@ import pytest
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS, make_learner
+from shard_gym.leaderboard.store import find_entries
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
@@ -27,14 +28,23 @@ def test_every_agent_enters_once(entries: Any) -> None:
     assert agents == {*AGENTS, *LEARNERS}
 
 
-@pytest.mark.parametrize("suite", ["dlrm-40x8", "mlperf-x8"])
-def test_training_runs_are_on_training_tasks_with_known_options(entries: Any, suite: str) -> None:
+def test_trained_agents_are_trained_on_the_suite_they_are_ranked_on_with_known_options(entries: Any) -> None:
     for entrant in entries.ENTRANTS:
-        runs = entrant.runs(suite)
-        assert len(runs) == (5 if entrant.method else 0)
-        for run in runs[:1]:
-            tasks = load_suite(run.trained_on, "train")
-            make_learner(run.agent, TaskSuite("one", tasks.tasks[:1]), **dict(run.options))
+        for suite in (entrant.suites or ["mlperf-x8"])[:1]:
+            runs = entrant.runs(suite)
+            assert len(runs) == (5 if entrant.method else 0)
+            for run in runs[:1]:
+                tasks = load_suite(suite, "train")
+                assert (run.trained_on, run.test) == (suite, suite)
+                make_learner(run.agent, TaskSuite("one", tasks.tasks[:1]), **dict(run.options))
+
+
+def test_every_entrant_has_its_entries(entries: Any) -> None:
+    """Those of agents that need no training on every suite; tests/leaderboard/test_committed.py verifies them."""
+    assert set(entries.places()) <= set(find_entries(entries.LEADERBOARDS)[0])
+    untrained = {entrant.slug for entrant in entries.ENTRANTS if entrant.suites is None}
+    assert untrained == set(AGENTS)
+    assert all(entrant.suites is None or entrant.method for entrant in entries.ENTRANTS)
 
 
 def test_one_of_those_that_learn_by_trying_sees_no_costs(entries: Any) -> None:

@@ -31,8 +31,8 @@ from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.suites.own import save_suite
-from shard_gym.tables import Workload
 from shard_gym.tasks import TaskSuite
+from shard_gym.workload import Workload
 
 SUITE = "mlperf-x8"
 

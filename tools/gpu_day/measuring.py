@@ -19,7 +19,8 @@ import torch
 from shard_gym.cost_models.measured.clock import Alone, Clock, GpuClock, HostClock, Phases
 from shard_gym.cost_models.measured.operator import FusedTables
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 from tools.gpu_day.points import BATCHES, Point
 
 LEARNING_RATE = 0.01

@@ -32,7 +32,8 @@ from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
 from shard_gym.errors import MeasurementError, ShardGymError
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """Present if the driver of NVIDIA's GPUs is loaded, whether torch can use it or not."""

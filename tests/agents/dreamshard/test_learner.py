@@ -33,8 +33,8 @@ from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
-from shard_gym.tables import Workload
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.workload import Workload
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy
-from shard_gym.agents.sb3.network import ILLEGAL, DeviceScorer, DeviceSet
+from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, DeviceSet
 from shard_gym.agents.training import load_agent
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import AnalyticalCostModel
@@ -90,3 +90,10 @@ else:
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("observation", INPUTS)
+def test_only_a_policy_that_sees_costs_asks_for_them(observation: str, packing_task: Callable[..., Task]) -> None:
+    agent = SetPolicyAgent("policy", DeviceScorer(8, observation))
+    agent.place(packing_task((4, 4, 4), (10, 10)))
+    assert (agent.true_cost_queries(agent.cost_model.fingerprint) > 0) == agent.asks_costs == (observation == "compact")

@@ -38,7 +38,7 @@ from shard_gym.errors import (
     UnwritablePathError,
 )
 from shard_gym.io.files import read_json
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
 
@@ -259,7 +259,7 @@ def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
         "from shard_gym.cost_models import AnalyticalCostModel\n"
         "from shard_gym.cost_models.data.collecting import collect\n"
         "from shard_gym.cost_models.data.sampling import PlacementSampler\n"
-        "from shard_gym.tables import Workload\n"
+        "from shard_gym.workload import Workload\n"
         "sampler = PlacementSampler(Workload(2048), 'a100-dgx', 2, 2**30, tables_per_device=8)\n"
         "show = lambda progress: (print(progress.measured, flush=True), time.sleep(0.005))\n"
         "collect(AnalyticalCostModel, sys.argv[1], sampler, count=10_000, part_size=8, on_progress=show)\n"

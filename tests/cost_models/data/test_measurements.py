@@ -16,7 +16,7 @@ from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 

@@ -15,7 +15,7 @@ from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
-from shard_gym.tables import Workload
+from shard_gym.workload import Workload
 
 GIB = 2**30
 SAMPLER = PlacementSampler(Workload(4096), "h200-dgx", 4, 4 * GIB)

@@ -13,7 +13,8 @@ from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
 EPS = 1e-8

@@ -13,7 +13,8 @@ from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.cost_models.measured.streams import fused_batch
 from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 torch = pytest.importorskip("torch")
 

@@ -19,7 +19,8 @@ from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_wid
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

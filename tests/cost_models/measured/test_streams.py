@@ -24,7 +24,8 @@ from shard_gym.cost_models.measured.streams import (
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools import load_pool
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 SHIPPED = [  # small, large, hot, flat, fewer than one lookup for each sample, several features
     *(("dlrm-2021", table) for table in (0, 17, 72, 248, 608, 700)),

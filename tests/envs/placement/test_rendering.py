@@ -17,8 +17,9 @@ from shard_gym.envs.placement.rendering.modes import RENDER_MODES, render_ansi
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables, Workload
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, capped_task
+from shard_gym.workload import Workload
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like, horizon_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import make_agent
-from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.attempts import MAX_FAILURES
-from shard_gym.cost_models.measured.measurement import Measurement
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import (
     DamagedFileError,
     InvalidOptionError,
@@ -30,68 +25,17 @@ from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import Placement
-from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
-
-pytest.importorskip("pyarrow")
-
-ANALYTICAL = AnalyticalCostModel()
-ITERATIONS = 4
-
-
-class Machine(MeasuredCostModel):
-    """Measures by estimating; `slow(number)` says how slow the machine is at its number-th measurement."""
-
-    def __init__(self, noise: float = 0.02, slow: Callable[[int], float] = lambda number: 1.0) -> None:
-        super().__init__("cpu", iterations=ITERATIONS)
-        self.noise, self.slow, self.count = noise, slow, 0
-
-    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
-        assert again
-        rng = np.random.default_rng(self.count)
-        self.count += 1
-        phases = ANALYTICAL.estimate(placement, tables, topology).phases_ms * self.slow(self.count)
-        ms = phases * rng.lognormal(0, self.noise, (ITERATIONS, *phases.shape))
-        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
-
-    def layout_of(self, num_devices: int) -> str:
-        return "parallel"
-
-
-class OneCpu(Machine):
-    """It measures devices one after the other, because it has fewer CPUs than devices."""
-
-    def layout_of(self, num_devices: int) -> str:
-        return "sequential"
-
-
-@pytest.fixture(scope="module")
-def suite() -> TaskSuite:
-    whole = load_suite("cpu-20x2")
-    return TaskSuite(whole.name, whole.tasks[:6], whole.split)
-
-
-@pytest.fixture(scope="module")
-def placements(suite: TaskSuite) -> dict[str, list[Placement | None]]:
-    names = ("random", "lookup-greedy", "local-search")
-    return {name: [make_agent(name).place(task) for task in suite] for name in names}
-
-
-@pytest.fixture
-def raced(suite: TaskSuite, placements: Any, tmp_path: Path) -> Path:
-    run_race(tmp_path, suite, placements, Machine(), rounds=3)
-    return tmp_path
 
 
 def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
 ) -> None:
     """Slow for whole rounds, which slows all entries."""
-    steady = run_race(tmp_path / "steady", suite, placements, Machine(), rounds=5).results()
+    steady = run_race(tmp_path / "steady", suite, placements, new_machine(), rounds=5).results()
     per_round = len(suite) * len(placements)
     shaken = run_race(
-        tmp_path / "shaken", suite, placements, Machine(slow=lambda number: 1 + 2 * ((number - 1) // per_round % 2))
+        tmp_path / "shaken", suite, placements, new_machine(slow=lambda number: 1 + 2 * ((number - 1) // per_round % 2))
     ).results()
     for results in (steady, shaken):
         assert [each.entry for each in results] == ["local-search", "lookup-greedy", "random"]
@@ -107,22 +51,26 @@ def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(
     assert shaken[1].ratio == pytest.approx(steady[1].ratio, rel=0.1)
 
 
-def test_more_measurements_than_a_file_holds_are_refused(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+def test_more_measurements_than_a_file_holds_are_refused(
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
+) -> None:
     with pytest.raises(InvalidOptionError, match="30,000 rounds of 3 entries and 6 tasks are too many"):
-        run_race(tmp_path, suite, placements, Machine(), rounds=30_000)
+        run_race(tmp_path, suite, placements, new_machine(), rounds=30_000)
     assert not any(tmp_path.iterdir())
 
 
-def test_equal_placements_tie(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+def test_equal_placements_tie(suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any) -> None:
     twins = {"one": placements["random"], "two": placements["random"]}
-    first, second = run_race(tmp_path, suite, twins, Machine()).results()
+    first, second = run_race(tmp_path, suite, twins, new_machine()).results()
     assert second.ratio_interval[0] <= 1 <= second.ratio_interval[1] or second.ratio < 1.01
     assert first.beats_next is not None
     assert 0.2 < first.beats_next < 0.8
 
 
-def test_the_results_are_those_of_plain_arithmetic(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
-    race = run_race(tmp_path, suite, placements, Machine(), rounds=3)
+def test_the_results_are_those_of_plain_arithmetic(
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
+) -> None:
+    race = run_race(tmp_path, suite, placements, new_machine(), rounds=3)
     for result in race.results():
         costs: dict[int, list[float]] = {}
         for each in race.measurements:
@@ -133,9 +81,9 @@ def test_the_results_are_those_of_plain_arithmetic(suite: TaskSuite, placements:
 
 
 def test_entries_of_a_task_are_measured_in_a_row_and_in_changing_order(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
 ) -> None:
-    race = run_race(tmp_path, suite, placements, Machine(), rounds=4)
+    race = run_race(tmp_path, suite, placements, new_machine(), rounds=4)
     order = [(each.round, each.task, each.entry) for each in race.measurements]
     assert len(set(order)) == len(order) == 4 * len(suite) * 3
     blocks = [order[start : start + 3] for start in range(0, len(order), 3)]
@@ -143,19 +91,21 @@ def test_entries_of_a_task_are_measured_in_a_row_and_in_changing_order(
     assert len({tuple(key[2] for key in block) for block in blocks}) == 6
 
 
-def test_a_task_without_a_placement_costs_its_penalty(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+def test_a_task_without_a_placement_costs_its_penalty(
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
+) -> None:
     holed = {**placements, "holed": [None, *placements["local-search"][1:]]}
-    machine = Machine()
+    machine = new_machine()
     last = run_race(tmp_path, suite, holed, machine).results()[-1]
     assert (last.entry, last.failures) == ("holed", 1)
     assert last.mean_ms > machine.penalty_ms(suite[0].tables, suite[0].topology) / len(suite)
     assert load_race(tmp_path, suite).results()[-1] == last
 
 
-def test_failing_never_pays(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+def test_failing_never_pays(suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any) -> None:
     """Not even on a machine so slow that measured costs exceed the penalties."""
     null = {"random": placements["random"], "null": [None] * len(suite)}
-    race = run_race(tmp_path, suite, null, Machine(slow=lambda number: 1000.0), rounds=2)
+    race = run_race(tmp_path, suite, null, new_machine(slow=lambda number: 1000.0), rounds=2)
     assert race.failed.tolist() == [[False] * 6, [True] * 6]
     measured, charged = race.costs_ms()
     assert (measured.max(axis=1) > race.penalties_ms).all()
@@ -165,7 +115,7 @@ def test_failing_never_pays(suite: TaskSuite, placements: Any, tmp_path: Path) -
 
 
 def test_a_race_that_was_stopped_measures_finished_rounds_once(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
 ) -> None:
     per_round = len(suite) * len(placements)
 
@@ -175,9 +125,9 @@ def test_a_race_that_was_stopped_measures_finished_rounds_once(
         return 1.0
 
     with pytest.raises(MeasurementError):
-        run_race(tmp_path, suite, placements, Machine(slow=stop), rounds=3)
+        run_race(tmp_path, suite, placements, new_machine(slow=stop), rounds=3)
     assert load_race(tmp_path, suite).num_rounds == 2
-    machine, told = Machine(), []
+    machine, told = new_machine(), []
     race = run_race(tmp_path, suite, placements, machine, rounds=3, progress=lambda *numbers: told.append(numbers))
     assert machine.count == per_round
     assert told[0] == (2 * per_round, 3 * per_round)
@@ -187,25 +137,11 @@ def test_a_race_that_was_stopped_measures_finished_rounds_once(
     assert machine.count == per_round  # it was over
 
 
-class Fails(Machine):
-    """Cannot measure the placements that `fails` names by task number and placement."""
-
-    def __init__(self, suite: TaskSuite, fails: Callable[[int, list[int]], bool]) -> None:
-        super().__init__()
-        self.tasks, self.fails, self.refused = {id(task.tables): n for n, task in enumerate(suite)}, fails, 0
-
-    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
-        if self.fails(self.tasks[id(tables)], placement.tolist()):
-            self.refused += 1
-            raise MeasurementError("The worker of device 1\ndied.")
-        return super()._measured(placement, tables, topology, again=again)
-
-
 def test_a_placement_that_cannot_be_measured_costs_its_penalty_and_the_race_goes_on(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any, new_failing: Any
 ) -> None:
     bad = placements["local-search"][2].tolist()
-    machine = Fails(suite, lambda task, placement: task == 2 and placement == bad)
+    machine = new_failing(suite, lambda task, placement: task == 2 and placement == bad)
     race = run_race(tmp_path, suite, placements, machine, rounds=2)
     assert machine.refused == 2  # in the first round, twice
     assert [(each.round, each.task, each.entry) for each in race.unmeasured] == [(0, 2, "local-search")]
@@ -220,30 +156,32 @@ def test_a_placement_that_cannot_be_measured_costs_its_penalty_and_the_race_goes
     }
     again = load_race(tmp_path, suite)
     assert (again.results(), again.unmeasured) == (race.results(), race.unmeasured)
-    more = run_race(tmp_path, suite, placements, Machine(), rounds=4)  # it is not measured again, even where it could
+    more = run_race(
+        tmp_path, suite, placements, new_machine(), rounds=4
+    )  # it is not measured again, even where it could
     assert (more.num_rounds, more.unmeasured) == (4, race.unmeasured)
     assert len(more.measurements) == 4 * (len(suite) * 3 - 1)
 
 
 def test_a_placement_that_was_measured_is_not_given_up_in_a_later_round(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any, new_failing: Any
 ) -> None:
-    run_race(tmp_path, suite, placements, Machine(), rounds=2)
+    run_race(tmp_path, suite, placements, new_machine(), rounds=2)
     before = (tmp_path / RACE).read_bytes()
     bad = placements["random"][5].tolist()
-    failing = Fails(suite, lambda task, placement: placement == bad)
+    failing = new_failing(suite, lambda task, placement: placement == bad)
     with pytest.raises(MeasurementError, match=r"'random' for .* was measured in earlier rounds and cannot .* round 3"):
         run_race(tmp_path, suite, placements, failing, rounds=3)
     assert failing.refused == 2
     assert (tmp_path / RACE).read_bytes() == before
-    race = run_race(tmp_path, suite, placements, Machine(), rounds=3)
+    race = run_race(tmp_path, suite, placements, new_machine(), rounds=3)
     assert (race.num_rounds, race.unmeasured) == (3, ())
 
 
 def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_failing: Any
 ) -> None:
-    machine = Fails(suite, lambda task, placement: task > 0)
+    machine = new_failing(suite, lambda task, placement: task > 0)
     with pytest.raises(MeasurementError):
         run_race(tmp_path, suite, placements, machine, rounds=2)
     assert machine.refused == 2 * MAX_FAILURES
@@ -251,7 +189,10 @@ def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
     one = TaskSuite(suite.name, suite.tasks[:1], suite.split)
     with pytest.raises(MeasurementError):
         run_race(
-            tmp_path / "one", one, {name: own[:1] for name, own in placements.items()}, Fails(one, lambda *_: True)
+            tmp_path / "one",
+            one,
+            {name: own[:1] for name, own in placements.items()},
+            new_failing(one, lambda *_: True),
         )
     assert not (tmp_path / "one" / RACE).exists()
 
@@ -270,10 +211,16 @@ def test_a_machine_on_which_everything_fails_ends_the_race_and_nothing_is_noted(
     ],
 )
 def test_edited_failures_are_refused(
-    suite: TaskSuite, placements: Any, tmp_path: Path, key: str, value: Any, monkeypatch: pytest.MonkeyPatch
+    suite: TaskSuite,
+    placements: Any,
+    tmp_path: Path,
+    key: str,
+    value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    new_failing: Any,
 ) -> None:
     bad = placements["random"][0].tolist()
-    race = run_race(tmp_path, suite, placements, Fails(suite, lambda task, placement: placement == bad), rounds=3)
+    race = run_race(tmp_path, suite, placements, new_failing(suite, lambda task, placement: placement == bad), rounds=3)
     record = module._unmeasured_to_json(race)
     record[module.UNMEASURED][0][key] = value
     monkeypatch.setattr(module, "_unmeasured_to_json", lambda race: record)
@@ -285,55 +232,61 @@ def test_edited_failures_are_refused(
         load_race(tmp_path, suite)
 
 
-def test_a_failure_that_is_named_twice_is_refused(suite: TaskSuite, placements: Any, tmp_path: Path) -> None:
+def test_a_failure_that_is_named_twice_is_refused(
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_failing: Any
+) -> None:
     bad = placements["random"][0].tolist()
-    race = run_race(tmp_path, suite, placements, Fails(suite, lambda task, placement: placement == bad), rounds=1)
+    race = run_race(tmp_path, suite, placements, new_failing(suite, lambda task, placement: placement == bad), rounds=1)
     write_race(tmp_path, replace(race, unmeasured=race.unmeasured * 2))
     with pytest.raises(DamagedFileError, match="not raced, twice"):
         load_race(tmp_path, suite)
 
 
-def test_one_program_at_a_time_races_into_a_folder(raced: Path, suite: TaskSuite, placements: Any) -> None:
-    machine = Machine()
+def test_one_program_at_a_time_races_into_a_folder(
+    raced: Path, suite: TaskSuite, placements: Any, new_machine: Any
+) -> None:
+    machine = new_machine()
     with exclusive_access(raced), pytest.raises(InvalidOptionError, match="Another program is adding to"):
         run_race(raced, suite, placements, machine, rounds=4)
     assert machine.count == 0
     assert run_race(raced, suite, placements, machine, rounds=4).num_rounds == 4
 
 
-def test_other_races_in_the_folder_and_bad_entries_are_refused(raced: Path, suite: TaskSuite, placements: Any) -> None:
+def test_other_races_in_the_folder_and_bad_entries_are_refused(
+    raced: Path, suite: TaskSuite, placements: Any, new_machine: Any
+) -> None:
     others = {name: list(reversed(own)) for name, own in placements.items()}
     with pytest.raises((InvalidOptionError, InvalidPlacementError)):
-        run_race(raced, suite, others, Machine())
+        run_race(raced, suite, others, new_machine())
     fewer = dict(list(placements.items())[:2])
     with pytest.raises(InvalidOptionError, match="a race of other placements, with other settings"):
-        run_race(raced, suite, fewer, Machine())
+        run_race(raced, suite, fewer, new_machine())
     with pytest.raises(InvalidOptionError, match="a race of other placements, with other settings"):
-        run_race(raced, suite, placements, OneCpu())
+        run_race(raced, suite, placements, new_machine(resolved="sequential"))
     with pytest.raises(InvalidOptionError, match="at least two entries"):
-        run_race(raced, suite, dict(list(placements.items())[:1]), Machine())
+        run_race(raced, suite, dict(list(placements.items())[:1]), new_machine())
     for name in ("", " random ", "two\nlines", "\x1b[31mred", "x" * 65):
         with pytest.raises(InvalidOptionError, match="1 to 64 printable characters"):
-            run_race(raced / "new", suite, {**placements, name: placements["random"]}, Machine())
+            run_race(raced / "new", suite, {**placements, name: placements["random"]}, new_machine())
     with pytest.raises(InvalidOptionError, match="Two entries are named 'Random'"):
-        run_race(raced / "new", suite, {**placements, "Random": placements["random"]}, Machine())
+        run_race(raced / "new", suite, {**placements, "Random": placements["random"]}, new_machine())
     with pytest.raises(InvalidOptionError, match="rounds must be"):
-        run_race(raced, suite, placements, Machine(), rounds=0)
+        run_race(raced, suite, placements, new_machine(), rounds=0)
     with pytest.raises(InvalidPlacementError, match="has 5 placements for the 6 tasks"):
-        run_race(raced / "new", suite, {**placements, "short": placements["random"][1:]}, Machine())
+        run_race(raced / "new", suite, {**placements, "short": placements["random"][1:]}, new_machine())
 
 
 def test_a_kill_while_the_files_are_written_loses_nothing(
-    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch, new_machine: Any
 ) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "write_json", killed)
     with pytest.raises(KeyboardInterrupt):
-        run_race(raced, suite, placements, Machine(), rounds=4)
+        run_race(raced, suite, placements, new_machine(), rounds=4)
     monkeypatch.undo()
-    machine = Machine()
+    machine = new_machine()
     assert run_race(raced, suite, placements, machine, rounds=4).num_rounds == 4
     assert machine.count == 0
     assert load_race(raced, suite).num_rounds == 4  # it was the last round, and no other one will write the file
@@ -350,10 +303,12 @@ def _halved(rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_edited_rounds_are_not_continued(suite: TaskSuite, placements: Any, raced: Path, newer: bool) -> None:
+def test_edited_rounds_are_not_continued(
+    suite: TaskSuite, placements: Any, raced: Path, newer: bool, new_machine: Any
+) -> None:
     """Neither where all seems complete, nor where `race.json` is a round older, as a kill leaves it."""
-    machine, record = Machine(), (raced / RACE).read_bytes()
-    race = run_race(raced, suite, placements, Machine(), rounds=4) if newer else load_race(raced, suite)
+    machine, record = new_machine(), (raced / RACE).read_bytes()
+    race = run_race(raced, suite, placements, new_machine(), rounds=4) if newer else load_race(raced, suite)
     (raced / RACE).write_bytes(record)
     (raced / ROUNDS).write_bytes(module._to_parquet(replace(race, measurements=_halved(race.measurements))))
     with pytest.raises(DamagedFileError, match="does not hold the rounds that"):
@@ -363,7 +318,7 @@ def test_edited_rounds_are_not_continued(suite: TaskSuite, placements: Any, race
 
 
 def test_rows_that_are_not_those_of_their_own_hash_are_refused(
-    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch, new_machine: Any
 ) -> None:
     race = load_race(raced, suite)
     written = module._rows_sha256(race.measurements, race.unmeasured)
@@ -372,7 +327,7 @@ def test_rows_that_are_not_those_of_their_own_hash_are_refused(
         write_race(raced, replace(race, measurements=_halved(race.measurements)))
     for record in (True, False):
         with pytest.raises(DamagedFileError, match="were edited or damaged"):
-            run_race(raced, suite, placements, Machine(), rounds=4)
+            run_race(raced, suite, placements, new_machine(), rounds=4)
         if record:
             with pytest.raises(DamagedFileError, match="were edited or damaged"):
                 load_race(raced, suite)
@@ -380,7 +335,7 @@ def test_rows_that_are_not_those_of_their_own_hash_are_refused(
 
 
 def test_a_race_of_before_rows_had_a_hash_is_read_and_continued(
-    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch
+    suite: TaskSuite, placements: Any, raced: Path, monkeypatch: pytest.MonkeyPatch, new_machine: Any
 ) -> None:
     race = load_race(raced, suite)
     rounds = module._to_parquet(race, with_rows_hash=False)
@@ -388,17 +343,17 @@ def test_a_race_of_before_rows_had_a_hash_is_read_and_continued(
     (raced / RACE).write_text(json.dumps(module._record(race, sha256_of(rounds))))
     assert load_race(raced, suite).results() == race.results()
     old = (raced / RACE).read_bytes()
-    run_race(raced, suite, placements, Machine(), rounds=4)
+    run_race(raced, suite, placements, new_machine(), rounds=4)
     (raced / RACE).write_bytes(old)  # as if it was killed between the files
-    assert run_race(raced, suite, placements, Machine(), rounds=4).num_rounds == 4
+    assert run_race(raced, suite, placements, new_machine(), rounds=4).num_rounds == 4
     assert load_race(raced, suite).num_rounds == 4
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(
-    suite: TaskSuite, placements: Any, tmp_path: Path
+    suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any
 ) -> None:
     (tmp_path / "file").write_text("")
-    machine = Machine()
+    machine = new_machine()
     with pytest.raises(UnwritablePathError):
         run_race(tmp_path / "file", suite, placements, machine)
     assert machine.count == 0

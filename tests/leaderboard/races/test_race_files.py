@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import make_agent
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.errors import (
     DamagedFileError,
 )
@@ -21,46 +18,8 @@ from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import load_race, write_race
-from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
-
-pytest.importorskip("pyarrow")
-
-ANALYTICAL = AnalyticalCostModel()
-ITERATIONS = 4
-
-
-class Machine(MeasuredCostModel):
-    """Estimates, with noise."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu", iterations=ITERATIONS)
-        self.rng = np.random.default_rng(0)
-
-    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
-        phases = ANALYTICAL.estimate(placement, tables, topology).phases_ms
-        ms = phases * self.rng.lognormal(0, 0.02, (ITERATIONS, *phases.shape))
-        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
-
-    def layout_of(self, num_devices: int) -> str:
-        return "parallel"
-
-
-@pytest.fixture(scope="module")
-def suite() -> TaskSuite:
-    whole = load_suite("cpu-20x2")
-    return TaskSuite(whole.name, whole.tasks[:6], whole.split)
-
-
-@pytest.fixture
-def raced(suite: TaskSuite, tmp_path: Path) -> Path:
-    names = ("random", "lookup-greedy", "local-search")
-    run_race(
-        tmp_path, suite, {name: [make_agent(name).place(task) for task in suite] for name in names}, Machine(), rounds=3
-    )
-    return tmp_path
 
 
 def test_what_was_written_is_read_back(raced: Path, suite: TaskSuite) -> None:
@@ -97,11 +56,12 @@ def _each_device(record: dict[str, Any], kind: type) -> None:
             lambda record: record["placements"].update(random=record["placements"]["local-search"]),
             "names other placements, hardware or settings",
         ),
-        (_with("schema", 2), "is not a race of schema 1"),
+        (_with("schema", 2), "has schema 2, but this version reads 1; update shard-gym"),
+        (_with("schema", True), "must have the schema 1, not True"),
+        (_with("schema", 1.0), "must have the schema 1, not 1.0"),
         (_with("winner", "random"), "unknown key 'winner'"),
         (_with("placements", {}), "names other placements, hardware or settings"),
         (lambda record: record["placements"].pop("random"), "names other placements, hardware or settings"),
-        (_with("schema", True), "is not a race of schema 1"),
         (_with("rounds", 3.0), "rounds in"),
         (lambda record: record["placements"]["random"].__setitem__(0, [0.5] * 20), "a list of integers"),
         (lambda record: _each_device(record, float), "a list of integers"),
@@ -166,10 +126,34 @@ def _renamed(name: str) -> Callable[[Race], Race]:
     return rename
 
 
+def _with_a_failure(race: Race) -> Race:
+    """Without the placement of "random" for the first task."""
+    placements = {**race.placements, "random": [None, *race.placements["random"][1:]]}
+    rows = tuple(row for row in race.measurements if (row.entry, row.task) != ("random", 0))
+    return replace(race, placements=placements, measurements=rows)
+
+
+def _with_penalties(race: Race, penalties_ms: Any) -> Race:
+    return replace(race, penalties_ms=penalties_ms)
+
+
+def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_failed(
+    raced: Path, suite: TaskSuite
+) -> None:
+    race = load_race(raced, suite)
+    write_race(raced, _with_penalties(race, race.penalties_ms / 2))
+    assert load_race(raced, suite).results() == race.results()
+    failed = _with_a_failure(race)
+    write_race(raced, failed)
+    assert load_race(raced, suite).results() == failed.results()
+
+
 @pytest.mark.parametrize(
     ("forge", "says"),
     [
-        (lambda race: replace(race, penalties_ms=race.penalties_ms / 2), "must be those of the tasks"),
+        (lambda race: _with_penalties(_with_a_failure(race), race.penalties_ms / 2), "must be those of the tasks"),
+        (lambda race: _with_penalties(race, -race.penalties_ms), "a number above 0"),
+        (lambda race: _with_penalties(race, race.penalties_ms[:1]), "a number above 0"),
         (lambda race: replace(race, cost_model="analytical-v1"), "no cost model of this version"),
         (lambda race: replace(race, cost_model=race.cost_model.replace("v2", "v1")), "no cost model of this version"),
         (lambda race: replace(race, cost_model=race.cost_model[:-1]), "no cost model of this version"),
