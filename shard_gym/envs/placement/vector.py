@@ -46,8 +46,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         copy: False returns the observation arrays that stay the same during an episode (`device_mask`,
             `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
         max_episode_steps: must be None, because an episode ends after one step for each table.
-        suite, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal,
-            info_text: see `EmbeddingPlacementEnv`.
+
+    The other arguments are those of `EmbeddingPlacementEnv`.
 
     `reset` takes `seed` (an int for seed, seed + 1, ...; or one for each environment) and the options "task" (one for
     all), "tasks" (one for each) and "reset_mask".
