@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import errors, sentence
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
+from shard_gym.tasks import TaskSuite
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -90,6 +91,17 @@ def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int
         )
         errors().print(sentence(text, "dim"), soft_wrap=True)
     return agent
+
+
+def first_tasks(suite: TaskSuite, count: int) -> TaskSuite:
+    """The first `count` tasks of a suite; all of them for 0.
+
+    Raises:
+        InvalidOptionError: it has fewer.
+    """
+    if not 0 <= count <= len(suite):
+        raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
+    return suite if count in (0, len(suite)) else replace(suite, tasks=suite.tasks[:count])
 
 
 def proven_bound(agent: Agent, model: CostModel) -> float | None:
