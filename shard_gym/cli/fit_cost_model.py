@@ -109,8 +109,8 @@ def _warn_if_small(measurements: Measurements) -> None:
     count, train = len(measurements.first.data), len(measurements.first.part("train"))
     if count < ENOUGH:
         text = (
-            f"{measurements.folder} has {counted(count, 'placement')}, {train:,} of them to train on: {ENOUGH:,} or more "
-            "are recommended. The same shard-gym collect with a larger --budget adds to them; shard-gym "
+            f"{measurements.folder} has {counted(count, 'placement')}, {train:,} of them to train on: {ENOUGH:,} or "
+            "more are recommended. The same shard-gym collect with a larger --budget adds to them; shard-gym "
             "report-cost-model shows how far the models are from measuring again."
         )
         console_of_errors().print(sentence(text, "yellow"), soft_wrap=True)

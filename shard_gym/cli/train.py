@@ -160,7 +160,8 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
-    counts measurements where costs are measured, else iterations. Their spreads are added to `spreads`.
+    counts measurements where costs are measured, else iterations, and says what an iteration does, because it stands still
+    while networks are trained. The spreads of measurements are added to `spreads`.
     """
     console, model = errors(), learner.cost_model
     beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
@@ -180,6 +181,12 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
                 progress.update(bar, completed=model.queries, description=f"{learner.name}\n{_evaluations(learner)}")
 
             model.on_estimate = measured
+
+        def begin(stage: str) -> None:
+            iteration = f"iteration {learner.iteration + 1}/{learner.iterations}"
+            progress.update(bar, description=f"{iteration}\n{stage}\n{_evaluations(learner)}")
+
+        learner.on_stage = begin
 
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"

@@ -86,6 +86,19 @@ def test_a_terminal_gets_a_bar_that_fits(run, out: Path, monkeypatch: pytest.Mon
     assert max(map(len, plain.splitlines())) <= columns
 
 
+def test_the_bar_says_what_an_iteration_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=7, hidden=1)
+    with command.watch(learner, GOAL):
+        learner.iteration = 4
+        learner.on_stage("training the cost network")
+    err = capsys.readouterr().err
+    assert "iteration 5/7" in err
+    assert "training the cost network" in err
+
+
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(
     run, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
