@@ -105,6 +105,11 @@ class Learner(ABC):
         self.sources: dict[str, Any] = {}
         self.on_stage: Callable[[str], None] = lambda stage: None
 
+    @classmethod
+    def option_defaults(cls, name: str) -> dict[str, Any]:
+        """The defaults that the agent `name` has where those of the constructor are None."""
+        return {}
+
     @property
     def true_cost_queries(self) -> int:
         """Placements whose true cost was evaluated so far: the part of the measurement budget that is used."""

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "demo": "Score all agents, train one, draw a picture: in a few minutes.",
     "suites": "List the task suites, or verify every shipped file.",
     "pools": "List the table pools, or print the card of one.",
+    "agents": "List the agents and their options.",
     "evaluate": "Let agents place all tasks of a suite and compare them.",
     "train": "Train an agent that learns, or resume its training.",
     "experiment": "Make the experiments behind the pages of results.",

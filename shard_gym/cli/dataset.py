@@ -11,9 +11,9 @@ import tyro
 
 from shard_gym.agents import AGENTS
 from shard_gym.checks import checked_count, checked_seed
-from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.evaluate import evaluate_all
+from shard_gym.cli.named_agents import agent_named
 from shard_gym.cli.options import OptionalInt
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.errors import InvalidOptionError

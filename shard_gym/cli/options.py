@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.cli import PROG
-from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import errors, sentence
+from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import TaskSuite
@@ -77,14 +77,14 @@ PLANNING = "analytical"
 """The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
 
 
-def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int) -> Agent:
-    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for both.
+def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int, **options: Any) -> Agent:
+    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for it and `options`.
 
     With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
     """
     if not cost.measures:
-        return agent_named(name, cost_model=model, seed=seed)
-    agent = agent_named(name, cost_model=PLANNING, seed=seed)
+        return agent_named(name, cost_model=model, seed=seed, **options)
+    agent = agent_named(name, cost_model=PLANNING, seed=seed, **options)
     if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
         text = (
             f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."

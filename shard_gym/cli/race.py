@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
+from shard_gym.cli.named_agents import agent_named
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured

@@ -14,6 +14,7 @@ from shard_gym.agents.rnn import RnnLearner
 from shard_gym.agents.training import TrainingRun
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.cli import train as command
+from shard_gym.cli.agent_options import parse_options
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays
@@ -197,7 +198,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
     ],
 )
 def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:
-    parsed = command.parse_options([f"key={text}"])["key"]
+    parsed = parse_options([f"key={text}"])["key"]
     assert (type(parsed), parsed) == (type(value), value)
 
 
