@@ -120,9 +120,13 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listing: str = "
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a `package` that is not installed; `extra` is the extra of shard-gym that contains it."""
-    return MissingExtraError(
-        f"{purpose} needs the package {package!r}, which is not installed. "
-        f"Install it with: pip install 'shard-gym[{extra}]'."
+    return MissingExtraError(f"{purpose} needs the package {package!r}, which is not installed. {install_extra(extra)}")
+
+
+def install_extra(extra: str) -> str:
+    """Sentences that say how to install an extra of shard-gym; pip adds it to an installed one without any index."""
+    return (
+        f"In a clone of ShardGym: pip install -e '.[{extra}]'. Where it is installed: pip install 'shard-gym[{extra}]'."
     )
 
 

@@ -21,8 +21,8 @@ from shard_gym.errors import (
     InvalidPlacementError,
     MeasurementError,
     MemoryExceededError,
+    MissingExtraError,
     NoPlacementFoundError,
-    missing_extra,
     wrong_kind,
 )
 from shard_gym.io.html import card
@@ -140,7 +140,9 @@ class Evaluation:
         try:
             import pandas
         except ImportError as error:
-            raise missing_extra("pandas", "viz", "A data frame") from error
+            raise MissingExtraError(
+                "A data frame needs the package 'pandas', which is not installed: pip install pandas."
+            ) from error
         return pandas.DataFrame([asdict(task) for task in self.tasks]).set_index("task")
 
     def to_json(self) -> dict[str, Any]:

@@ -63,10 +63,10 @@ def plot_costs(*evaluations: Evaluation) -> Figure:
             raise InvalidOptionError(
                 f"{other.agent} was scored by {other.cost_model}, but {first.agent} by {first.cost_model}."
             )
-    from matplotlib.figure import Figure
+    from shard_gym.io.figures import NotebookFigure
 
     order = np.argsort(first.costs_ms, kind="stable")
-    figure = Figure(figsize=(10.0, 4.2), facecolor="white", layout="constrained")
+    figure = NotebookFigure(figsize=(10.0, 4.2), facecolor="white", layout="constrained")
     axes = figure.add_subplot()
     for number, evaluation in enumerate(evaluations):
         color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]

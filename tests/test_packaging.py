@@ -247,6 +247,45 @@ def test_every_dependency_is_explained() -> None:
     assert names - {metadata["name"]} == explained
 
 
+def required_by(extra: str) -> set[str]:
+    """The names of what an extra requires, and what the extras in it do."""
+    found = set[str]()
+    for requirement in project()["project"]["optional-dependencies"][extra]:
+        name, _, inner = requirement.partition("[")
+        if name == "shard-gym":
+            found = found.union(*(required_by(each) for each in inner.partition("]")[0].split(",")))
+        elif match := re.match(r"[\w-]+", requirement):
+            found.add(match.group())
+    return found
+
+
+BRINGS = {"minari": {"h5py"}, "stable-baselines3": {"pandas"}}
+"""What a requirement requires of its own that we import."""
+
+
+def distributions_of(extra: str) -> set[str]:
+    names = required_by(extra)
+    brought = names.union(*(packages for name, packages in BRINGS.items() if name in names))
+    return {name.replace("-", "_").replace("pillow", "PIL").removesuffix("_cpu") for name in brought}
+
+
+def test_a_hint_names_an_extra_that_brings_the_package() -> None:
+    hints = set[tuple[str, str]]()
+    for path in python_files("shard_gym", *LINKED):
+        hints |= set(re.findall(r"missing_extra\(\s*\"([\w-]+)\", \"(\w+)\"", (REPO / path).read_text()))
+    assert len(hints) > 8
+    assert [hint for hint in sorted(hints) if hint[0].replace("-", "_") not in distributions_of(hint[1])] == []
+
+
+def test_make_installs_what_tests_skip_without() -> None:
+    installed = distributions_of("dev") | distributions_of("real")
+    asked = set[str]()
+    for path in python_files("tests"):
+        asked |= set(re.findall(r"importorskip\(\"(\w+)", (REPO / path).read_text()))
+    assert asked - installed == set()
+    assert "minari" in asked
+
+
 def test_the_real_extra_pins_a_torch_that_constraints_allow() -> None:
     real = " ".join(project()["project"]["optional-dependencies"]["real"])
     pinned = re.search(r"^torch==(\d+\.\d+)\.\d+$", (REPO / "constraints.txt").read_text(), re.MULTILINE)

@@ -26,7 +26,7 @@ LAYERS = (
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain"),
     ("agents",),
-    ("experiments", "leaderboard", "plots", "__init__"),
+    ("experiments", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),
 )
 """Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""

@@ -116,9 +116,12 @@ class DreamShardLearner(Learner):
         """Measure placements, then train the surrogate, then the policy if there is one."""
         with one_thread():
             first = not len(self._recorder)
+            self.on_stage("measuring placements")
             costs = self._measure()
+            self.on_stage("training the cost network")
             numbers = self._train_surrogate(normalize=first) if len(self._recorder) else {}
             if self._policy:
+                self.on_stage("training the policy")
                 surrogate, rng = self._network(as_arrays(self._cost_weights)), self.rng(TRAIN_POLICY)
                 numbers |= self._policy.update(surrogate, rng, self._learning_rate)
         return Report(float(np.mean(costs)), numbers)

@@ -105,8 +105,8 @@ class Sb3Learner(Learner):
     Args:
         suite, cost_model, seed: see `Learner`.
         name: "ppo", "maskable-ppo", "a2c" or "dqn".
-        iterations: the number of iterations; None for the default in `ALGORITHMS`.
-        num_envs: environments stepped together, at least 2; None for the default.
+        iterations: the number of iterations. None for the default in `ALGORITHMS`.
+        num_envs: environments stepped together, at least 2. None for the default.
         learning_rate: Adam's at the start; it falls to zero, linearly. None for the default.
         width: of the network's hidden layers.
         observation: "compact", with costs in it, or "features", without; see `EmbeddingPlacementEnv`.
@@ -116,6 +116,12 @@ class Sb3Learner(Learner):
         InvalidOptionError: an option is out of range.
         UnknownNameError: there is no such observation for these agents.
     """
+
+    @classmethod
+    def option_defaults(cls, name: str) -> dict[str, Any]:
+        """See `Learner`; those of `ALGORITHMS`."""
+        algorithm = ALGORITHMS[name]
+        return {key: getattr(algorithm, key) for key in ("iterations", "num_envs", "learning_rate")}
 
     def __init__(
         self,

@@ -13,25 +13,34 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
+from shard_gym.checks import is_integer
 from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
 class PlacementVecEnv(VecEnv):
     """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
 
-    It makes its own `EmbeddingPlacementVectorEnv` and resets episodes in the step that ends them, as SB3 expects:
-    `infos[i]` then holds the last step's info (`cost_ms`, `placement`, `failure` and more) and
-    `"terminal_observation"`. In all other steps infos are empty. The masks of all environments come from one
-    `env_method("action_masks")`.
+    It is no wrapper of an environment but makes its own: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`, with
+    the arguments of `gymnasium.make`. They are one `EmbeddingPlacementVectorEnv`.
+
+    Episodes are reset in the step that ends them, as SB3 expects: `infos[i]` then holds the last info (`cost_ms`,
+    `placement`, `failure` and more) and `"terminal_observation"`. In all other steps infos are empty. The masks of all
+    environments come from one `env_method("action_masks")`.
 
     Args:
         num_envs: N.
         options: of `EmbeddingPlacementVectorEnv`, without `autoreset_mode`.
+
+    Raises:
+        InvalidOptionError: `num_envs` is no number, such as an environment to wrap; or `autoreset_mode` is given.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
+        if not is_integer(num_envs):
+            way_out = "It makes its environments itself: PlacementVecEnv(64, suite='dlrm-20x4')."
+            raise wrong_kind("num_envs of a PlacementVecEnv", num_envs, "the number of environments", way_out)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
         self.envs = EmbeddingPlacementVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,6 +87,7 @@ class Learner(ABC):
         costed: placements whose true cost `true_cost` returned.
         failures: placements for which it could not be measured.
         sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
+        on_stage: called with what an iteration does next, such as "measuring placements", to show progress.
         more_options: names of options that the constructor takes beside its keyword arguments.
     """
 
@@ -102,6 +103,12 @@ class Learner(ABC):
         self.iteration = 0
         self.costed = self.failures = 0
         self.sources: dict[str, Any] = {}
+        self.on_stage: Callable[[str], None] = lambda stage: None
+
+    @classmethod
+    def option_defaults(cls, name: str) -> dict[str, Any]:
+        """The defaults that the agent `name` has where those of the constructor are None."""
+        return {}
 
     @property
     def true_cost_queries(self) -> int:

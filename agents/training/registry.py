@@ -66,12 +66,23 @@ def make_learner(
     if name not in LEARNERS:
         raise unknown_name("agent that learns", name, LEARNERS)
     tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
-    learner = _imported(name, LEARNERS[name].learner)
+    learner = learner_class(name)
     known = _option_names(learner)
     for option in options:
         if option not in known:
             raise unknown_name(f"option of agent {name!r}", option, known)
-    made: Learner = learner(tasks, make_cost_model(cost_model), seed, name=name, **options)
+    make: Any = learner
+    made: Learner = make(tasks, make_cost_model(cost_model), seed, name=name, **options)
+    return made
+
+
+def learner_class(name: str) -> type[Learner]:
+    """The class that trains the agent `name` of `LEARNERS`.
+
+    Raises:
+        MissingExtraError: a package that it needs is not installed.
+    """
+    made: type[Learner] = _imported(name, LEARNERS[name].learner)
     return made
 
 

@@ -23,7 +23,7 @@ from shard_gym.cli.console import (
     print_table,
     sentence,
 )
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, MeasurementError
@@ -55,6 +55,7 @@ def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
     suite: str,
     split: str = "test",
+    tasks: int = 0,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     out: OptionalPath = None,
@@ -69,6 +70,7 @@ def evaluate(
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
+        tasks: number of tasks, the first ones of the split; 0 for all.
         cost: the cost model that scores the placements. Measurements are kept in a file beside --out unless --cache
             says where, so that the same command continues an evaluation that was stopped; without both they are not.
             With measured costs, agents that ask a cost model plan under analytical.
@@ -77,6 +79,8 @@ def evaluate(
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+    whole = load_suite(suite, split)
+    chosen = first_tasks(whole, tasks)
     cache = cost.cache
     if out is not None:
         require_writable(out)
@@ -85,10 +89,10 @@ def evaluate(
             require_writable(cache)
             out.parent.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache)
-    tasks = as_measured(load_suite(suite, split), model)
+    placed = as_measured(chosen, model)
     agents = {name: placing_agent(name, cost, model, seed) for name in (REFERENCE, *agent)}
     try:
-        evaluations = evaluate_all(agents, tasks, model)
+        evaluations = evaluate_all(agents, placed, model)
     except (KeyboardInterrupt, MeasurementError) as error:
         if not cost.measures:
             raise
@@ -98,7 +102,7 @@ def evaluate(
         raise type(error)(f"{error} {kept}".strip()) from error
     shown = [evaluations[name] for name in dict.fromkeys(agent)]
     console = output()
-    print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(tasks, model))
+    print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(whole, model))
     if out is not None:
         write_json(out, shown[0].to_json() if len(shown) == 1 else [evaluation.to_json() for evaluation in shown])
         console.print(sentence(f"\nWritten to {out}.", "dim"))
@@ -121,25 +125,34 @@ def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: CostModel
 def print_evaluations(
     console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
 ) -> None:
-    """Print a table of all agents, the cheapest first, and their failures below it."""
+    """Print a table of all agents, the cheapest first, and their failures below it; no column without a value."""
     count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
-    table = new_table()
-    table.add_column("\nagent", overflow="fold", min_width=12)
-    for header in HEADERS:
-        table.add_column(header, justify="right", no_wrap=True)
+    rows = []
     for evaluation in sorted(evaluations, key=lambda each: each.mean_cost_ms):
         row = compare(evaluation, reference, best)
-        table.add_row(
-            sentence(evaluation.agent),
-            format_ms(evaluation.mean_cost_ms),
-            "-".join(map(format_ms, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
-            format_change(row.to_random),
-            NONE if row.to_best is None else format_change(row.to_best),
-            Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
-            format_seconds(row.seconds),
-            f"{row.queries:,.0f}" if row.queries else NONE,
+        rows.append(
+            (
+                format_ms(evaluation.mean_cost_ms),
+                "-".join(map(format_ms, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
+                format_change(row.to_random),
+                NONE if row.to_best is None else format_change(row.to_best),
+                Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
+                format_seconds(row.seconds),
+                f"{row.queries:,.0f}" if row.queries else NONE,
+                sentence(evaluation.agent),
+            )
         )
+    columns = list(zip(*rows, strict=True))
+    table = new_table()
+    table.add_column("\nagent", overflow="fold", min_width=12)
+    shown = [columns[-1]]
+    for header, cells in zip(HEADERS, columns[:-1], strict=True):
+        if any(cell != NONE for cell in cells):
+            table.add_column(header, justify="right", no_wrap=True)
+            shown.append(cells)
+    for cells in zip(*shown, strict=True):
+        table.add_row(*cells)
     print_table(console, table)
     ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.", "dim"))

@@ -11,6 +11,7 @@ import tyro
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.console import errors as console_of_errors
 from shard_gym.cli.options import OptionalFloat, OptionalInt
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.data.measurements import Measurements, load_workloads
@@ -22,13 +23,17 @@ from shard_gym.cost_models.neural.storage import network_named, save_cost_model
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
-from shard_gym.text import format_percent
+from shard_gym.text import counted, format_percent
 
 if TYPE_CHECKING:
     from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
 
 LINEAR = "linear"
 """The baseline shown beside the networks; it is refitted when needed and has no file."""
+
+ENOUGH = 1_000
+"""Placements below which a collection gets a warning. With 1,109 of them the networks were nearly as close to
+measurements as these are to each other (docs/results/cost-model-cpu-amd-epyc-2-threads.md)."""
 
 Networks = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
@@ -71,6 +76,7 @@ def fit_cost_model(
     workloads = load_workloads(data)
     for folder, measurements in workloads.items():
         _check_splits(measurements)
+        _warn_if_small(measurements)
         for name in names:
             require_writable(out / folder / f"{name}{SUFFIX}")
     for folder, measurements in workloads.items():
@@ -96,6 +102,18 @@ def _check_splits(measurements: Measurements) -> None:
             measurements.first.part(split)
     except InvalidOptionError as error:
         raise InvalidOptionError(f"{measurements.folder} is too small to fit a model to. {error}") from error
+
+
+def _warn_if_small(measurements: Measurements) -> None:
+    """Warn on standard error of a collection of fewer than `ENOUGH` placements."""
+    count, train = len(measurements.first.data), len(measurements.first.part("train"))
+    if count < ENOUGH:
+        text = (
+            f"{measurements.folder} has {counted(count, 'placement')}, {train:,} of them to train on: {ENOUGH:,} or "
+            "more are recommended. The same shard-gym collect with a larger --budget adds to them; shard-gym "
+            "report-cost-model shows how far the models are from measuring again."
+        )
+        console_of_errors().print(sentence(text, "yellow"), soft_wrap=True)
 
 
 def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:

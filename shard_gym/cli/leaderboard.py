@@ -11,9 +11,9 @@ from typing import Annotated
 import tyro
 
 from shard_gym.checks import checked_count
+from shard_gym.cli.agent_options import parse_options
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath
-from shard_gym.cli.train import parse_options
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations

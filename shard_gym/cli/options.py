@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.cli import PROG
-from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import errors, sentence
+from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
+from shard_gym.tasks import TaskSuite
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -76,20 +77,31 @@ PLANNING = "analytical"
 """The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
 
 
-def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int) -> Agent:
-    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for both.
+def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int, **options: Any) -> Agent:
+    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for it and `options`.
 
     With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
     """
     if not cost.measures:
-        return agent_named(name, cost_model=model, seed=seed)
-    agent = agent_named(name, cost_model=PLANNING, seed=seed)
+        return agent_named(name, cost_model=model, seed=seed, **options)
+    agent = agent_named(name, cost_model=PLANNING, seed=seed, **options)
     if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
         text = (
             f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."
         )
         errors().print(sentence(text, "dim"), soft_wrap=True)
     return agent
+
+
+def first_tasks(suite: TaskSuite, count: int) -> TaskSuite:
+    """The first `count` tasks of a suite; all of them for 0.
+
+    Raises:
+        InvalidOptionError: it has fewer.
+    """
+    if not 0 <= count <= len(suite):
+        raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
+    return suite if count in (0, len(suite)) else replace(suite, tasks=suite.tasks[:count])
 
 
 def proven_bound(agent: Agent, model: CostModel) -> float | None:

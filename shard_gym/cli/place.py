@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.options import (
     ANALYTICAL,
@@ -38,6 +39,7 @@ def place(
     tables: str,
     hardware: str,
     num_devices: int,
+    option: AgentOptions,
     agent: str = "local-search",
     memory_cap_gib: OptionalFloat = None,
     embedding_dim: OptionalInt = None,
@@ -54,6 +56,7 @@ def place(
         hardware: name of the hardware profile, for example a100-dgx.
         num_devices: number of devices.
         agent: name of the agent that places the tables, or folder of a training run.
+        option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: fp16 or fp32; that of the file if not given.
@@ -74,7 +77,7 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placer = placing_agent(agent, cost, model, seed)
+    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     placement = placer.place(task)
     explanation = explain(task, placement, model, lower_bound_ms=proven_bound(placer, model))
     plan = plan_to_json(explanation, agent, model)

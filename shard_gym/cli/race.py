@@ -10,10 +10,10 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from shard_gym.cli.agents import agent_named
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import OptionalInt, OptionalPath
+from shard_gym.cli.named_agents import agent_named
+from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
@@ -163,9 +163,8 @@ def _named(entry: str) -> tuple[str, str]:
 
 
 def _first(suite: TaskSuite, count: int) -> TaskSuite:
-    if not 0 <= count <= len(suite):
-        raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
-    return suite if count in (0, len(suite)) else TaskSuite(suite.name, suite.tasks[:count], suite.split)
+    first = first_tasks(suite, count)
+    return suite if first is suite else TaskSuite(suite.name, first.tasks, suite.split)
 
 
 def _interval(ends: tuple[float, float], shown: Callable[[float], str]) -> str:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.checks import checked_count
+from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.envs.placement.rendering.view import PlacementView
@@ -28,6 +29,7 @@ NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model a
 def show(
     suite: str,
     agent: str,
+    option: AgentOptions,
     task: int | str = 0,
     split: str = "test",
     cost: CostModelOptions = ANALYTICAL,
@@ -42,6 +44,7 @@ def show(
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
         agent: name of the agent that places the tables, or folder of a training run.
+        option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         task: number of the task in the split, or its name.
         split: split of the suite, train or test.
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
@@ -59,7 +62,7 @@ def show(
     model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
-    placer = placing_agent(agent, cost, model, seed)
+    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     placement = placer.place(chosen)
     stored = lower_bounds(chosen_suite, model).get(chosen.name)

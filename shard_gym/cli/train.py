@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import tyro
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
+from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
+from shard_gym.cli.options import (
+    ANALYTICAL,
+    CostModelOptions,
+    OptionalPath,
+    command_line,
+)
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import require_writable
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import counted, format_ms, format_seconds
-
-Option = bool | int | float | str
-
-RESERVED = {
-    "name": "--agent",
-    "suite": "--suite",
-    "seed": "--seed",
-    "cost_model": "--cost-model",
-    "data": "--data",
-}
-"""Arguments of learners that are no options, and their flags."""
 
 MEASUREMENTS = "measurements.sqlite"
 """File of a run's folder that keeps what was measured."""
@@ -51,7 +43,7 @@ def train(
     agent: str,
     suite: str,
     out: Path,
-    option: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")],
+    option: AgentOptions,
     split: str = "train",
     cost: CostModelOptions = ANALYTICAL,
     data: OptionalPath = None,
@@ -69,8 +61,7 @@ def train(
         agent: dreamshard, rnn, ppo, maskable-ppo, a2c or dqn.
         suite: name of the suite; `shard-gym suites` lists them.
         out: folder for the trained agent, the state of its training, and the log for TensorBoard.
-        option: an option of the agent, such as iterations=20; repeat it for more options. An unknown name is answered
-            with the list of those that exist.
+        option: an option of the agent, such as iterations=20; repeat it for more. `shard-gym agents` lists them all.
         split: split to learn from, train or test.
         cost: the cost model of the placements that the agent learns from. Measurements are kept in the run's folder
             unless --cache says where, so that a run that was killed measures nothing twice.
@@ -117,38 +108,6 @@ def train(
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
 
 
-def parse_options(given: Sequence[str]) -> dict[str, Option]:
-    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), an integer, a number or a text.
-
-    Raises:
-        InvalidOptionError: one has another form, is given twice, or has a flag of its own.
-    """
-    options: dict[str, Option] = {}
-    for each in given:
-        key, equals, text = each.partition("=")
-        if not key or not equals:
-            raise InvalidOptionError(f"--option wants KEY=VALUE, such as iterations=20, not {each!r}.")
-        if key in RESERVED:
-            raise InvalidOptionError(f"{key} is no option of an agent; give it with {RESERVED[key]}.")
-        if key in options:
-            raise InvalidOptionError(f"The option {key!r} is given twice; give it once.")
-        options[key] = _parsed(text)
-    return options
-
-
-def _parsed(text: str) -> Option:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            return value
-    return text
-
-
 def _best_heuristic(tasks: TaskSuite, model: CostModel) -> Evaluation:
     """The cheapest of the greedy heuristics on the tasks to learn from."""
     evaluations = [evaluate(make_agent(name), tasks, model) for name in PAPER_HEURISTICS]
@@ -160,7 +119,8 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
-    counts measurements where costs are measured, else iterations. Their spreads are added to `spreads`.
+    counts measurements where costs are measured, else iterations, and says what an iteration does, because it stands
+    still while networks are trained. The spreads of measurements are added to `spreads`.
     """
     console, model = errors(), learner.cost_model
     beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
@@ -180,6 +140,12 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
                 progress.update(bar, completed=model.queries, description=f"{learner.name}\n{_evaluations(learner)}")
 
             model.on_estimate = measured
+
+        def begin(stage: str) -> None:
+            iteration = f"iteration {learner.iteration + 1}/{learner.iterations}"
+            progress.update(bar, description=f"{iteration}\n{stage}\n{_evaluations(learner)}")
+
+        learner.on_stage = begin
 
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"

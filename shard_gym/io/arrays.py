@@ -24,6 +24,12 @@ SCHEMA = "shard-gym-weights/2"
 WITHOUT_CHECKSUM = "shard-gym-weights/1"
 """Schema of older files, which have no checksum; `tools/add_checksums.py` adds it."""
 
+WRITERS = {
+    "agent": "The files of agents come from shard-gym train.",
+    "cost-model": "The files of cost models come from shard-gym fit-cost-model.",
+}
+"""What writes files of a kind, for who named one of another kind."""
+
 _KEY = "shard_gym"
 
 Arrays = dict[str, NDArray[Any]]
@@ -87,7 +93,8 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
             f"{path} is damaged: its content is not what its SHA-256 says. Restore it from a copy, or train it again."
         )
     if metadata["kind"] != kind:
-        raise InvalidCheckpointError(f"{path} holds {short_repr(metadata['kind'])}, not {kind!r}.")
+        way_out = f" {WRITERS[kind]}" if kind in WRITERS else ""
+        raise InvalidCheckpointError(f"{path} holds {short_repr(metadata['kind'])}, not {kind!r}.{way_out}")
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")

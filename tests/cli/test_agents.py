@@ -1,94 +1,59 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from shard_gym import TaskSuite, load_suite, save_suite
-from shard_gym.cli.agents import agent_named
-from shard_gym.errors import InvalidOptionError, UnknownNameError
-
-MINE = """
-from dataclasses import dataclass
-
-import numpy as np
-from helper import DEVICE  # stands beside this file
+from shard_gym.agents import AGENTS, SOLVERS
+from shard_gym.agents.options import placing_options
+from shard_gym.agents.training import LEARNERS, registry
 
 
-class Packer:
-    name = "my-packer"
-
-    def __init__(self, seed, slack=1):
-        self.seed, self.slack = seed, slack
-
-    def place(self, task):
-        rng = np.random.default_rng(self.seed)
-        return rng.permutation(task.num_tables) % task.num_devices
-
-
-def make(cost_model):
-    return Packer(cost_model.version)
+def test_it_lists_every_agent_with_its_options(run) -> None:
+    code, out, err = run("agents", columns=200)
+    assert (code, err) == (0, "")
+    for name in (*AGENTS, *SOLVERS, *LEARNERS):
+        assert f"\n{name}: " in out or f"\n{name}, preset=" in out
+    assert "max_queries=50000 " in out
+    assert "cost_features=true" in out
+    assert "iterations=120 " in out  # dqn's own default
 
 
-def in_turn(task):
-    return [table % task.num_devices for table in range(task.num_tables)]
+def test_it_lists_the_agents_that_are_named(run) -> None:
+    code, out, _ = run("agents", "local-search", columns=200)
+    assert code == 0
+    assert [line for line in out.splitlines() if "=" in line and "--" not in line] == [
+        line
+        for line in out.splitlines()
+        if line.startswith(tuple(f"  {o.name}=" for o in placing_options("local-search")))
+    ]
+    assert "ppo" not in out
+    code, _, err = run("agents", "local-serch")
+    assert code == 2
+    assert "There is no agent named 'local-serch'. Did you mean 'local-search'?" in " ".join(err.split())
 
 
-packer = Packer(7)
-number = 3
-"""
+def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.LEARNERS, "ppo", registry.LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3"))
+    code, out, _ = run("agents", "ppo", columns=200)
+    assert code == 0
+    assert "pip install -e '.[sb3]'" in out
 
 
-@pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    (tmp_path / "helper.py").write_text("DEVICE = 0\n")
-    (tmp_path / "mine.py").write_text(MINE)
-    return tmp_path / "mine.py"
+@pytest.mark.parametrize("command", ["show", "place"])
+def test_commands_take_the_options_of_an_agent(run, command: str) -> None:
+    where = (
+        ("--suite", "dlrm-20x4")
+        if command == "show"
+        else (*("--tables", "merlin-tiny", "--hardware", "a100-dgx", "--num-devices", 4),)
+    )
+    code, _, err = run(command, *where, "--agent", "local-search", "--option", "max_queries=50")
+    assert (code, err) == (0, "")
+    code, _, err = run(command, *where, "--agent", "local-search", "--option", "queries=50")
+    assert code == 2
+    assert "queries" in err
+    code, _, err = run(command, *where, "--agent", "local-search", "--option", "50")
+    assert "--option wants KEY=VALUE" in err
 
 
-@pytest.mark.parametrize("what", ["Packer", "make", "in_turn", "packer"])
-def test_classes_makers_functions_and_agents_are_evaluated(
-    run, agent_rows, mine: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    monkeypatch.chdir(mine.parent)
-    outcome = run("evaluate", "--agent", f"mine.py:{what}", "--suite", "dlrm-20x4", columns=120)
-    assert outcome.code == 0, outcome.err
-    assert f"mine.py:{what}" in agent_rows(outcome.out)
-
-
-def test_seed_and_options_reach_a_class(mine: Path) -> None:
-    agent = agent_named(f"{mine}:Packer", seed=5, slack=2)
-    assert (agent._place.__self__.seed, agent._place.__self__.slack) == (5, 2)
-    with pytest.raises(InvalidOptionError, match=r"cannot be made with the options .*speed"):
-        agent_named(f"{mine}:Packer", speed=2)
-
-
-def test_a_module_is_imported_from_the_current_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(mine.parent)
-    monkeypatch.syspath_prepend("")
-    assert agent_named("mine:packer").place(load_suite("dlrm-20x4")[0]).shape == (20,)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("{mine}:Nothing", "There is nothing named 'Nothing' in"),
-        ("{mine}:number", "is no agent: it has no place"),
-        ("{mine.parent}/none.py:Packer", "There is no file"),
-        ("no_such_module:Packer", "There is no module 'no_such_module'. Name FILE.py:NAME"),
-    ],
-)
-def test_what_is_no_agent_is_refused(mine: Path, name: str, says: str) -> None:
-    with pytest.raises(InvalidOptionError, match=says):
-        agent_named(name.format(mine=mine))
-    with pytest.raises(UnknownNameError):
-        agent_named("no-agent")
-
-
-def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
-    tasks = load_suite("dlrm-20x4").tasks[:3]
-    save_suite(tmp_path / "mine.json", TaskSuite("mine", tasks, "test"))
-    outcome = run("evaluate", "--agent", "lookup-greedy", "--suite", tmp_path / "mine.json", columns=120)
-    assert outcome.code == 0, outcome.err
-    assert "mine" in outcome.out
-    assert "3 tasks" in outcome.out
+def test_the_helps_name_the_list(run) -> None:
+    for command in ("train", "show", "place"):
+        assert "shard-gym agents" in " ".join(run(command, "--help", columns=200).out.split())

@@ -96,7 +96,7 @@ def test_one_kind_of_device_is_enough(run, find: Find, fails: str, works: str) -
     assert f"can be measured here, on {works}.\n\nThe CPU lacks instructions" in out
 
 
-REAL = "`pip install 'shard-gym[real]'`"
+REAL = "`pip install -e '.[real]'` in a clone of ShardGym"
 MISSING = missing_extra("torch", "real", "Measuring placements")
 PREVENTED = [
     (
@@ -222,4 +222,4 @@ def test_without_torch_and_fbgemm_it_says_what_to_install(tmp_path: Path) -> Non
     assert (result.returncode, result.stderr) == (1, "")
     assert "torch cannot be imported: " in result.stdout
     assert "Neither torch nor FBGEMM is installed." in result.stdout
-    assert "`pip install 'shard-gym[real]'`" in result.stdout
+    assert "`pip install -e '.[real]'`" in result.stdout

@@ -88,16 +88,21 @@ def test_in_a_narrow_window_numbers_stay_whole_and_long_names_are_folded(run, co
     mean = evaluate(make_agent("size-lookup-greedy"), SUITE).mean_cost_ms
     first, second = [line.split() for line in out[out.index("───") :].splitlines()[1:3]]
     assert first[0] + second[0] == "size-lookup-greedy"
-    assert first[1] == f"{mean:.3f}"
+    assert first[1] == format_ms(mean)
     assert "…" not in out
 
 
 @pytest.mark.usefixtures("_stubborn")
-def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, agent_rows, tmp_path: Path) -> None:
+def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(
+    run, agent_rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
     args = ("--agent", "stubborn", "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")
     code, out, _ = run("evaluate", *args, columns=200)
     assert code == 0
-    assert agent_rows(out)["stubborn"][4] == "25"
+    assert agent_rows(out)["stubborn"][3] == "25"  # no placement is best known, and it asks no cost model
+    assert "gap to" not in out
+    assert "queries" not in out
     assert "stubborn failed on 25 of 50 tasks" in out
     assert "dlrm-20x4/test/1: I do not like dlrm-20x4/test/1 [red]." in out
     assert "and 20 more." in out
@@ -105,6 +110,21 @@ def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(run, agen
     assert record["failures"] == 25
     assert record["tasks"][1]["placement"] is None
     assert record["tasks"][1]["cost_ms"] == penalty_ms(SUITE[1], MODEL)
+
+
+def test_the_first_tasks_of_a_split_are_evaluated(run, agent_rows, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
+    best_known.write_best_known([SUITE], {t.name: make_agent("cost-greedy").place(t) for t in SUITE}, MODEL, "")
+    options = ("--suite", "dlrm-20x4", "--tasks", 3, "--out", tmp_path / "r.json")
+    code, out, _ = run("evaluate", "--agent", "cost-greedy", *options)
+    assert code == 0
+    assert "dlrm-20x4 test, 3 tasks," in out
+    assert agent_rows(out)["cost-greedy"][3] == "+0.0%"
+    assert [entry["task"] for entry in json.loads((tmp_path / "r.json").read_text())["tasks"]] == [
+        task.name for task in SUITE.tasks[:3]
+    ]
+    code, _, err = run("evaluate", "--agent", "random", "--suite", "dlrm-20x4", "--tasks", 51)
+    assert (code, err) == (2, "--tasks must be from 1 to 50, or 0 for all; it is 51.\n")
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not(run, tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ STEPS = ("--steps", 200)
 def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
     outcome = run("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", *STEPS)
     assert outcome.code == 0, outcome.err
+    train = len(load_measurements(data).first.part("train"))
+    said = f"{data} has 300 placements, {train} of them to train on: 1,000 or more are recommended."
+    assert said in " ".join(outcome.err.split())
     model, measured = load_cost_model(tmp_path / "pooled.safetensors"), load_measurements(data)
     said, cost = estimates_of(model, measured.test)[1], measured.test.cost_ms
     guess = np.median(measured.first.part("train").cost_ms)

@@ -14,6 +14,7 @@ from shard_gym.agents.rnn import RnnLearner
 from shard_gym.agents.training import TrainingRun
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.cli import train as command
+from shard_gym.cli.agent_options import parse_options
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.evaluation import evaluate
 from shard_gym.io.arrays import load_arrays
@@ -84,6 +85,19 @@ def test_a_terminal_gets_a_bar_that_fits(run, out: Path, monkeypatch: pytest.Mon
     said = ("iteration 3/3", "━", "12 cost-model evaluations", f"to beat on all 50 tasks: {GOAL.agent}", "mean cost")
     assert [each for each in said if each not in " ".join(plain.split())] == []
     assert max(map(len, plain.splitlines())) <= columns
+
+
+def test_the_bar_says_what_an_iteration_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=7, hidden=1)
+    with command.watch(learner, GOAL):
+        learner.iteration = 4
+        learner.on_stage("training the cost network")
+    err = capsys.readouterr().err
+    assert "iteration 5/7" in err
+    assert "training the cost network" in err
 
 
 def test_an_interrupted_run_goes_on_with_the_command_it_prints(
@@ -184,7 +198,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
     ],
 )
 def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:
-    parsed = command.parse_options([f"key={text}"])["key"]
+    parsed = parse_options([f"key={text}"])["key"]
     assert (type(parsed), parsed) == (type(value), value)
 
 

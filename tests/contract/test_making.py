@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 
 from shard_gym.envs.registration import ENVIRONMENTS
 
@@ -96,3 +97,13 @@ def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
+
+
+def test_the_autoreset_mode_is_an_argument_of_make_vec_and_in_vector_kwargs_only_for_gymnasiums_own() -> None:
+    arguments = {"id": "shard_gym:EmbeddingPlacement-v0", "num_envs": 2, "suite": "dlrm-20x4"}
+    in_vector_kwargs = {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
+    batched = gymnasium.make_vec(**arguments, autoreset_mode=AutoresetMode.SAME_STEP)
+    sync = gymnasium.make_vec(**arguments, vectorization_mode="sync", **in_vector_kwargs)
+    assert {env.metadata["autoreset_mode"] for env in (batched, sync)} == {AutoresetMode.SAME_STEP}
+    with pytest.raises(gymnasium.error.Error, match="vector_kwargs"):
+        gymnasium.make_vec(**arguments, **in_vector_kwargs)

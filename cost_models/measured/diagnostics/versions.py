@@ -120,7 +120,7 @@ def install_pair() -> str:
     """The commands that install the pair that the extra `real` pins, for either kind of device."""
     torch = TORCH_OF_FBGEMM[PINNED]
     cuda = f"`pip install 'torch=={torch}.*' '{DISTRIBUTION['cuda']}=={PINNED}.*'`"
-    return f"`pip install 'shard-gym[real]'` for CPUs, or {cuda} for CUDA GPUs"
+    return f"`pip install -e '.[real]'` in a clone of ShardGym for CPUs, or {cuda} for CUDA GPUs"
 
 
 def _install_fbgemm(fbgemm: str) -> str:

@@ -120,8 +120,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
       episode it is 1 for all devices of the task. `env.unwrapped.action_masks()` returns it as bool, for MaskablePPO;
     - `task_index`: int, number of the task in the suite; -1 for a task that has none;
-    - `cost_ms`: float, ms of the tables placed so far; at the end of a complete placement its cost. After a failure it
-      is not the penalty, which only the reward charges;
+    - `cost_ms`: float, ms of the tables placed so far, at the end of a complete placement of all. It is so after a
+      failure, too: an illegal action places no table, and the penalty is charged by the reward alone;
     - `phase_costs_ms`: (max_devices, 4) float64, ms of each device in each phase;
     - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
       own order, -1 in padding;

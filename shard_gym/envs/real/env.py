@@ -62,8 +62,8 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
 
     ## Information
 
-    As in `EmbeddingPlacementEnv`; at the end of a complete placement `cost_ms` and `phase_costs_ms` are measured.
-    Further keys, all 0 until then:
+    As in `EmbeddingPlacementEnv`; at the end of a complete placement `cost_ms` and `phase_costs_ms` are measured;
+    before, and after a failure, they are estimates. Further keys, all 0 until then:
     - `measurement_spread`: float, interquartile range of the iterations' costs, as a share of the median;
     - `measurement_seconds`: float, wall-clock time of the measurement; 0 if it comes from the cache;
     - `measurement_clock_ghz`: float, lowest SM clock of the GPUs; 0 on a CPU;

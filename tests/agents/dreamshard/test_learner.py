@@ -134,6 +134,15 @@ def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(ran
             learner.agent().place(suite[0])
 
 
+@pytest.mark.parametrize("preset", ["dream-search", "paper"])
+def test_an_iteration_says_what_it_does(new_learner: Make, preset: str) -> None:
+    learner, stages = new_learner(preset), list[str]()
+    learner.on_stage = stages.append
+    learner.iterate()
+    policy = ["training the policy"] if preset == "paper" else []
+    assert stages == ["measuring placements", "training the cost network", *policy]
+
+
 def test_damaged_measurements_in_a_state_are_refused(new_learner: Make) -> None:
     learner = new_learner("dream-search")
     learner.iterate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from sb3_contrib import MaskablePPO
@@ -90,3 +91,9 @@ def test_rewards_can_be_normalised() -> None:
     env.reset()
     _, rewards, _, _ = env.step(np.zeros(4, np.int64))
     assert np.isfinite(rewards).all()
+
+
+def test_it_makes_environments_and_wraps_none() -> None:
+    env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite="dlrm-20x4")
+    with pytest.raises(InvalidOptionError, match=r"It makes its environments itself: PlacementVecEnv\(64, suite="):
+        PlacementVecEnv(env)  # type: ignore[arg-type]

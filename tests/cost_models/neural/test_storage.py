@@ -87,7 +87,10 @@ def changed(path: Path, kind: str = KIND, **about: Any) -> None:
         ({"version": 2}, "version 2 of the network 'pooled'.* reads version 1"),
         ({"version": None}, "version None"),
         ({"card": "good"}, "no card"),
-        ({"kind": "agent"}, "holds 'agent', not 'cost-model'"),
+        (
+            {"kind": "agent"},
+            "holds 'agent', not 'cost-model'. The files of cost models come from shard-gym fit-cost-model",
+        ),
     ],
 )
 def test_models_of_others_are_refused(path: Path, about: dict[str, Any], message: str) -> None:

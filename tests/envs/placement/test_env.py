@@ -167,6 +167,11 @@ def test_a_failure_ends_the_episode_and_says_why(
     assert view.failure == message
     assert (view.placement >= 0).sum() == env.state.step[0]
     assert view.phases_ms.max(axis=0).sum() == pytest.approx(view.cost_ms)
+    placed = np.flatnonzero(view.placement >= 0)
+    so_far = (
+        MODEL.estimate(view.placement[placed], task.tables.select(placed), task.topology).total_ms if len(placed) else 0
+    )
+    assert info["cost_ms"] == pytest.approx(so_far) != pytest.approx(penalty_ms(task, MODEL))
     assert task.tables.names[view.next_table] == table
     assert env.reset(seed=0)[1]["failure"] == 0
     assert env.failure() is None

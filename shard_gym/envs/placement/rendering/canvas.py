@@ -18,6 +18,8 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
     from matplotlib.ticker import MaxNLocator
+
+    from shard_gym.io.figures import NotebookFigure
 except ModuleNotFoundError as error:
     raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 
@@ -35,7 +37,7 @@ class Canvas:
         self.width = width
         # An even number of pixels, as video codecs want it; a hair more, because matplotlib rounds down.
         self.height = (math.ceil(height * DPI / 2) * 2 + 1e-3) / DPI
-        self.figure = Figure(figsize=(width, self.height), dpi=DPI, facecolor="white")
+        self.figure = NotebookFigure(figsize=(width, self.height), dpi=DPI, facecolor="white")
         self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
         self.axes = self.figure.add_axes((0.0, 0.0, 1.0, 1.0))

@@ -10,7 +10,7 @@ import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.placement.rendering.view import PlacementView, shorten
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, install_extra
 from shard_gym.text import counted
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
@@ -30,7 +30,7 @@ def check_render_mode(render_mode: str | None) -> None:
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise InvalidOptionError(
             f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
-            f"rgb_array needs matplotlib: pip install 'shard-gym[viz]'."
+            f"rgb_array needs matplotlib. {install_extra('viz')}"
         )
 
 

@@ -117,7 +117,7 @@ OTHER_TORCH = Installed("2.13.0", {"fbgemm-gpu-cpu": "1.5.0"})
         ("cuda", f"The worker of device 0 was killed by SIGKILL. {PRINTED}", CUDA_FBGEMM, "no memory left"),
         ("cuda", f"The worker of device 0 was killed by SIGSEGV. {PRINTED}", CUDA_FBGEMM, "a new virtual environment"),
         ("cpu", "No answer within 120 s from device 0.", CPU_FBGEMM, "Try again"),
-        ("cpu", "something never seen", CPU_FBGEMM, "in a new virtual environment: `pip install 'shard-gym[real]'`"),
+        ("cpu", "something never seen", CPU_FBGEMM, "in a new virtual environment: `pip install -e '.[real]'`"),
     ],
 )
 def test_remedies(device: str, failure: str, have: Installed, advice: str) -> None:

@@ -64,9 +64,9 @@ def test_versions_that_are_no_known_release_neither_match_nor_differ(torch: str,
 @pytest.mark.parametrize(
     ("found", "advice"),
     [
-        (have("", ""), "Neither torch nor FBGEMM is installed. Install a pair: `pip install 'shard-gym[real]'"),
+        (have("", ""), "Neither torch nor FBGEMM is installed. Install a pair: `pip install -e '.[real]'"),
         (have("", "1.5.0"), "torch is not installed. FBGEMM 1.5.0 needs torch 2.10: `pip install 'torch==2.10.*'`."),
-        (have("", "2026.8.31"), "torch is not installed. Install a pair: `pip install 'shard-gym[real]'"),
+        (have("", "2026.8.31"), "torch is not installed. Install a pair: `pip install -e '.[real]'"),
         (have("2.9.1", ""), "FBGEMM is not installed. For torch 2.9.1: `pip install 'fbgemm-gpu-cpu==1.4.*'` for CPUs"),
         (have("2.99.0", ""), "FBGEMM is not installed. No release is known for torch 2.99.0. Install a pair: `pip"),
         (

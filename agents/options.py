@@ -1,0 +1,123 @@
+"""The options of every agent, with their defaults and a line about each, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+from shard_gym.agents import AGENTS, SOLVERS
+from shard_gym.agents.dreamshard.options import PRESETS, SearchOptions
+from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
+from shard_gym.agents.exact import ExactAgent
+from shard_gym.agents.heuristics import PAPER_SCORES
+from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.training.registry import learner_class
+
+COMMON = ("cost_model", "seed", "suite", "name")
+"""Parameters that commands have flags for."""
+
+
+class AgentOption(NamedTuple):
+    """An option of an agent.
+
+    Attributes:
+        name: its name.
+        default: its default value.
+        about: what it is, a sentence.
+    """
+
+    name: str
+    default: Any
+    about: str
+
+
+def placing_options(name: str) -> list[AgentOption]:
+    """The options that `make_agent(name, ...)` takes for an agent of `AGENTS` or `SOLVERS`."""
+    if name == "dreamshard":
+        return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
+    makers: dict[str, Any] = {"exact": ExactAgent, "local-search": LocalSearchAgent}
+    return _of_parameters(makers.get(name, {**AGENTS, **SOLVERS}[name]))
+
+
+def training_options(name: str) -> dict[str, list[AgentOption]]:
+    """The options of an agent of `LEARNERS` by preset; of one without presets, all of them under "".
+
+    Raises:
+        MissingExtraError: a package that its training needs is not installed.
+    """
+    learner = learner_class(name)
+    changed = learner.option_defaults(name)
+    own = [
+        option._replace(default=changed.get(option.name, option.default))
+        for option in _of_parameters(learner)
+        if option.name != "data"  # it has a flag, too
+    ]
+    if not learner.more_options:
+        return {"": own}
+    return {
+        preset: [*(option._replace(default=preset) for option in own), *_of_fields(options)]
+        for preset, options in PRESETS.items()
+    }
+
+
+def about_agent(name: str) -> str:
+    """What an agent of `AGENTS` or `SOLVERS` is: the first sentence about its class."""
+    # These are not made, because they need files or extras.
+    classes: dict[str, Any] = {"exact": ExactAgent, "dreamshard": PretrainedDreamShard}
+    kind = classes.get(name) or type({**AGENTS, **SOLVERS}[name]("analytical", 0))
+    score = PAPER_SCORES.get(name)
+    ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
+    return _first_sentence(_doc(kind)) + ending
+
+
+def about_learner(name: str, preset: str = "") -> str:
+    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it.
+
+    Raises:
+        MissingExtraError: a package that its training needs is not installed.
+    """
+    return _first_sentence(_doc(PRESETS[preset] if preset else learner_class(name)))
+
+
+def _of_parameters(maker: Any) -> list[AgentOption]:
+    """The parameters of a class or function that have defaults, without those in `COMMON`."""
+    said = _described(maker)
+    return [
+        AgentOption(each.name, each.default, said.get(each.name, ""))
+        for each in inspect.signature(maker).parameters.values()
+        if each.default is not each.empty and each.name not in COMMON
+    ]
+
+
+def _of_fields(options: type) -> list[AgentOption]:
+    """The fields of a dataclass."""
+    said = _described(options)
+    return [
+        AgentOption(each.name, None if each.default is MISSING else each.default, said.get(each.name, ""))
+        for each in fields(options)
+    ]
+
+
+def _described(subject: Any) -> dict[str, str]:
+    """The first sentence about each argument or attribute in the docstrings of a class and of what it inherits from."""
+    classes: Iterable[Any] = reversed(subject.__mro__) if isinstance(subject, type) else (subject,)
+    found: dict[str, str] = {}
+    for each in classes:
+        for section in re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", _doc(each), re.MULTILINE):
+            for names, text in re.findall(r"^    ([\w, ]+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+                found |= dict.fromkeys(names.split(", "), _first_sentence(text))
+    return found
+
+
+def _doc(subject: Any) -> str:
+    """Its own docstring: a class does not inherit one here."""
+    return inspect.cleandoc(vars(subject).get("__doc__") or "" if isinstance(subject, type) else subject.__doc__ or "")
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    line = " ".join(text.split("\n\n")[0].replace("`", "").split())
+    return re.split(r"(?<=\.) (?=[A-Z])", line)[0].rstrip(".")

@@ -1,0 +1,56 @@
+"""Options of agents as commands take them: --option KEY=VALUE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from shard_gym.errors import InvalidOptionError
+
+AgentOptions = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
+
+Option = bool | int | float | str
+
+RESERVED = {
+    "name": "--agent",
+    "suite": "--suite",
+    "seed": "--seed",
+    "cost_model": "--cost-model",
+    "data": "--data",
+}
+"""Arguments of learners that are no options, and their flags."""
+
+
+def parse_options(given: Sequence[str]) -> dict[str, Option]:
+    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), an integer, a number or a text.
+
+    Raises:
+        InvalidOptionError: one has another form, is given twice, or has a flag of its own.
+    """
+    options: dict[str, Option] = {}
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not key or not equals:
+            raise InvalidOptionError(f"--option wants KEY=VALUE, such as iterations=20, not {each!r}.")
+        if key in RESERVED:
+            raise InvalidOptionError(f"{key} is no option of an agent; give it with {RESERVED[key]}.")
+        if key in options:
+            raise InvalidOptionError(f"The option {key!r} is given twice; give it once.")
+        options[key] = _parsed(text)
+    return options
+
+
+def _parsed(text: str) -> Option:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return value
+    return text

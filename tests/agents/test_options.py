@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+
+from shard_gym.agents import AGENTS, SOLVERS, LocalSearchAgent, make_agent, options
+from shard_gym.agents.dreamshard.options import PRESETS
+from shard_gym.agents.options import about_agent, about_learner, placing_options, training_options
+from shard_gym.agents.training import LEARNERS, make_learner
+from shard_gym.errors import InvalidOptionError, ShardGymError, UnknownNameError
+
+
+@pytest.mark.parametrize("name", [*AGENTS, *SOLVERS])
+def test_make_agent_takes_the_options_that_are_listed_and_no_others(name: str) -> None:
+    listed = placing_options(name)
+    assert all(each.about and "\n" not in each.about for each in listed)
+    for each in listed:
+        if name == "local-search":
+            make_agent(name, **{each.name: each.default})
+    with pytest.raises(ShardGymError):
+        make_agent(name, no_such_option=1)
+    if not listed:
+        with pytest.raises(InvalidOptionError):
+            make_agent(name, max_queries=5)
+    assert len(about_agent(name)) > 20
+
+
+def test_the_options_are_those_of_the_signature_with_the_sentences_of_the_docstring() -> None:
+    first, second = placing_options("local-search")
+    parameters = inspect.signature(LocalSearchAgent).parameters
+    assert (first.name, first.default) == ("max_queries", parameters["max_queries"].default)
+    assert second == ("max_seconds", None, "wall-clock limit for each task; None for no limit")
+    assert f"        max_queries: {first.about}" in (LocalSearchAgent.__doc__ or "")
+    assert [each.name for each in placing_options("dreamshard")] == ["queries"]
+    assert {each.name for each in placing_options("exact")} >= {"max_work", "gap", "workers"}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners_take_the_options_that_are_listed(name: str) -> None:
+    pytest.importorskip("sb3_contrib")
+    for preset, listed in training_options(name).items():
+        assert all(each.about for each in listed)
+        assert about_learner(name, preset)
+        given = {each.name: each.default for each in listed if each.name != "replay" or name == "dqn"}
+        learner = make_learner(name, "dlrm-20x4", **given)
+        assert learner.iterations == given["iterations"]
+        if preset:
+            assert {each.name for each in listed} == {"preset", *(field.name for field in fields(PRESETS[preset]))}
+    with pytest.raises(UnknownNameError) as error:
+        make_learner(name, "dlrm-20x4", no_such_option=1)
+    known = str(error.value).split("Known: ")[1].rstrip(".").split(", ")
+    assert {each.name for listed in training_options(name).values() for each in listed} == set(known) - {"data"}
+
+
+def test_a_sentence_ends_before_the_next_one() -> None:
+    assert options._first_sentence("One `a` thing,\n    with e.g. two parts. The other.\n\nMore.") == (
+        "One a thing, with e.g. two parts"
+    )

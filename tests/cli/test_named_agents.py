@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shard_gym import TaskSuite, load_suite, save_suite
+from shard_gym.cli.named_agents import agent_named
+from shard_gym.errors import InvalidOptionError, UnknownNameError
+
+MINE = """
+from dataclasses import dataclass
+
+import numpy as np
+from helper import DEVICE  # stands beside this file
+
+
+class Packer:
+    name = "my-packer"
+
+    def __init__(self, seed, slack=1):
+        self.seed, self.slack = seed, slack
+
+    def place(self, task):
+        rng = np.random.default_rng(self.seed)
+        return rng.permutation(task.num_tables) % task.num_devices
+
+
+def make(cost_model):
+    return Packer(cost_model.version)
+
+
+def in_turn(task):
+    return [table % task.num_devices for table in range(task.num_tables)]
+
+
+packer = Packer(7)
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "helper.py").write_text("DEVICE = 0\n")
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize("what", ["Packer", "make", "in_turn", "packer"])
+def test_classes_makers_functions_and_agents_are_evaluated(
+    run, agent_rows, mine: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.chdir(mine.parent)
+    outcome = run("evaluate", "--agent", f"mine.py:{what}", "--suite", "dlrm-20x4", columns=120)
+    assert outcome.code == 0, outcome.err
+    assert f"mine.py:{what}" in agent_rows(outcome.out)
+
+
+def test_seed_and_options_reach_a_class(mine: Path) -> None:
+    agent = agent_named(f"{mine}:Packer", seed=5, slack=2)
+    assert (agent._place.__self__.seed, agent._place.__self__.slack) == (5, 2)
+    with pytest.raises(InvalidOptionError, match=r"cannot be made with the options .*speed"):
+        agent_named(f"{mine}:Packer", speed=2)
+
+
+def test_a_module_is_imported_from_the_current_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine.parent)
+    monkeypatch.syspath_prepend("")
+    assert agent_named("mine:packer").place(load_suite("dlrm-20x4")[0]).shape == (20,)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("{mine}:Nothing", "There is nothing named 'Nothing' in"),
+        ("{mine}:number", "is no agent: it has no place"),
+        ("{mine.parent}/none.py:Packer", "There is no file"),
+        ("no_such_module:Packer", "There is no module 'no_such_module'. Name FILE.py:NAME"),
+    ],
+)
+def test_what_is_no_agent_is_refused(mine: Path, name: str, says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        agent_named(name.format(mine=mine))
+    with pytest.raises(UnknownNameError):
+        agent_named("no-agent")
+
+
+def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
+    tasks = load_suite("dlrm-20x4").tasks[:3]
+    save_suite(tmp_path / "mine.json", TaskSuite("mine", tasks, "test"))
+    outcome = run("evaluate", "--agent", "lookup-greedy", "--suite", tmp_path / "mine.json", columns=120)
+    assert outcome.code == 0, outcome.err
+    assert "mine" in outcome.out
+    assert "3 tasks" in outcome.out

@@ -1,0 +1,91 @@
+"""The programs of examples/ and its notebook run as they are and print what they promise."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym import Evaluation, Task, TaskSuite
+from shard_gym.placement import check_placement
+from shard_gym.pools import load_pool
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.fixture
+def run_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], str]:
+    """Runs one in an empty folder and returns what it printed."""
+
+    def run(name: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_an_agent_of_ones_own_is_scored(run_example) -> None:
+    assert re.fullmatch(r"distinct-greedy: \d+\.\d\d ms, failed on \d+ of 50 tasks\n", run_example("custom_agent.py"))
+
+
+def test_the_tables_of_ones_own_are_a_pool(run_example, tmp_path: Path) -> None:
+    assert "shard-gym place --tables my_tables.json" in run_example("make_tables.py")
+    assert load_pool(tmp_path / "my_tables.json").tables.names == ("user", "item", "history", "shop", "hour")
+
+
+def test_a_clone_of_a_heuristic_is_between_it_and_random(
+    run_example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari")
+    pytest.importorskip("torch")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    out = run_example("minari_dataset.py")
+    assert "dlrm-20x4/example-v0: 50 episodes, 1000 steps of cost-greedy" in out
+    costs = {name: float(cost) for name, cost in re.findall(r"^([\w-]+): ([\d.]+) ms", out, re.MULTILINE)}
+    assert costs["cost-greedy"] < costs["clone"] < costs["random"]
+
+
+NOTEBOOK = json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
+    for cell in NOTEBOOK["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+def shown(cell: dict[str, Any], names: dict[str, Any]) -> Any:
+    """Runs a cell and returns the value of its last expression, as a notebook does."""
+    tree = ast.parse("".join(cell["source"]))
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, cell["id"], "exec"), names)
+    return eval(compile(ast.Expression(last.value), cell["id"], "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("torch", "sb3_contrib", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names: dict[str, Any] = {}
+    values = [shown(cell, names) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    pictures = [value._repr_png_() for value in values if hasattr(value, "_repr_png_")]
+    assert len(pictures) == 5
+    pages = [value._repr_html_() for value in values if isinstance(value, (TaskSuite, Task, Evaluation))]
+    assert len(pages) == 3
+    assert all(page.startswith("<") for page in pages)
+    costs = {name: result.mean_cost_ms for name, result in names["results"].items()}
+    assert costs["cost-greedy"] < costs["lookup-greedy"] < costs["random"]
+    assert costs["maskable-ppo"] < costs["random"]
+    placed = [names["ranks"][name] for name in names["mine"].tables.names]
+    check_placement(placed, names["mine"].tables, names["mine"].topology)
