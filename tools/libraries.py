@@ -93,7 +93,7 @@ def check(name: Positional[str]) -> None:
         ran = subprocess.run(
             [sys.executable, *library.command],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder},
             stdout=subprocess.PIPE,
             text=True,
             check=False,
@@ -183,8 +183,9 @@ def _row(record: Mapping[str, Any]) -> list[str]:
     share = ""
     result = record.get("result", "")
     if costs := record.get("costs_ms"):
-        share = f"{costs[record['agent']] / costs['random']:.2f}"
-        result = ", ".join(f"`{name}` {cost:.2f} ms" for name, cost in costs.items())
+        agent = record["agent"]
+        share = f"{costs[agent] / costs['random']:.2f}"
+        result = ", ".join(f"`{name}` {costs[name]:.2f} ms" for name in dict.fromkeys([agent, *costs]))
     facts = [record["library"], record["version"], record["gymnasium"], f"`{record['what']}`"]
     return [*facts, result, share, str(record["seconds"]), f"{record['date']}, {record['python']}"]
 
