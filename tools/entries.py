@@ -5,8 +5,8 @@
     runs/experiments/                           trained agents; none is trained twice
 
 Agents that need no training have an entry on every suite. Agents that learn are trained five times, once for each seed,
-on the training tasks of the suite they are ranked on. They have entries on the suites of `TRAINED`; those of
-Stable-Baselines3, which train for minutes on small tasks and for hours on large ones, on those of `SMALL`.
+on the training tasks of the suite they are ranked on. They have entries on the core suites; those of
+Stable-Baselines3, which train for minutes on small tasks and for hours on large ones, on two small suites.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.experiments.runs import Run, perform_all, training_path
 from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
 from shard_gym.leaderboard.evaluations import evaluate_agent
+from shard_gym.leaderboard.ranking import CORE_SUITES
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
@@ -37,19 +38,6 @@ ROOT = Path(__file__).parent.parent
 LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
-
-TRAINED = (
-    "dlrm-20x4",
-    "dlrm-50x4",
-    "dlrm-80x8",
-    "dlrm-mixdim-4",
-    "mixdim-4",
-    "mixdim-8",
-    "mixdim-v100-4",
-    "generalize",
-)
-"""Suites with entries of trained agents: two of the paper, one of them the paper's largest number of devices, and all
-with tables of mixed dims."""
 
 SMALL = ("dlrm-20x4", "mixdim-4")
 """Suites with entries of the agents that train slowly."""
@@ -86,9 +74,9 @@ ENTRANTS = (
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
     Entrant("dreamshard", "DreamShard, as it ships"),
-    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH], TRAINED),
-    Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER], TRAINED),
-    Entrant("rnn", "RNN policy", LEARNED["rnn"], TRAINED),
+    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH], CORE_SUITES),
+    Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER], CORE_SUITES),
+    Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))

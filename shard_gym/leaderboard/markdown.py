@@ -96,10 +96,10 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     suites, ranked = competitors(leaderboards)
     if len(suites) > 1 and ranked:
         about = (
-            f"Entries on all {counted(len(suites), 'suite')} of the simulated track that have entries, "
-            f"{counted(ranked[0].tasks, 'task')}, by league: {_ABOUT_RATIOS}."
+            f"Competitors with an entry on all {counted(len(suites), 'core suite')} ({', '.join(suites)}; "
+            f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### All suites\n\n{about}\n\n{_by_league(ranked, _competitors_table)}")
+        parts.insert(0, f"### Core suites\n\n{about}\n\n{_by_league(ranked, _competitors_table)}")
     return "\n\n".join(parts)
 
 
@@ -110,7 +110,7 @@ def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
         return "No entries yet."
     about = (
         f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
-        f"{counted(len(suites), 'suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
+        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
     )
     return f"{about}\n\n{_by_league(ranked, lambda own: _competitors_table(own[:TOP_ROWS]))}"
 

@@ -27,6 +27,19 @@ from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort
 from shard_gym.suites.gaps import solved_sentence
 from shard_gym.text import counted
 
+CORE_SUITES = (
+    "dlrm-20x4",
+    "dlrm-50x4",
+    "dlrm-80x8",
+    "dlrm-mixdim-4",
+    "mixdim-4",
+    "mixdim-8",
+    "mixdim-v100-4",
+    "generalize",
+)
+"""The suites of the ranking across suites: three sizes of the paper's, and all with tables of mixed dims. Each has
+training tasks, so that agents that learn are ranked where they learnt."""
+
 IMPROVED_BY = "improved by entries of the leaderboards: "
 """Begins the part of a suite's sentence about the search effort that names the entries."""
 
@@ -304,15 +317,13 @@ class Competitor:
 
 
 def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], list[Competitor]]:
-    """All suites with simulated entries, and the competitors with an entry on every one.
+    """The core suites with simulated entries, and the competitors with an entry on every one.
 
     They come by league, in each the best IQM first.
 
-    Ranking requires all suites, to prevent cherry-picking.
+    Ranking requires all of them, to prevent cherry-picking.
     """
-    compared = [
-        leaderboard for leaderboard in leaderboards if leaderboard.track == SIMULATED and leaderboard.best is not None
-    ]
+    compared = [each for each in leaderboards if each.suite in CORE_SUITES and each.best is not None]
     found: dict[tuple[str, ...], list[tuple[Leaderboard, RankedEntry]]] = {}
     for leaderboard in compared:
         for ranked in leaderboard.entries:

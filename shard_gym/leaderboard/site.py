@@ -123,8 +123,8 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
     if not ranked:
         return []
     about = (
-        f"{counted(ranked[0].tasks, 'test task')} of {counted(len(suites), 'suite')}; competitors with an entry on "
-        "every one of them."
+        f"{counted(ranked[0].tasks, 'test task')} of {counted(len(suites), 'core suite')}; competitors with an entry "
+        "on every one of them."
     )
     lines = [
         {

@@ -29,7 +29,7 @@ from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
-SUITES = ("dlrm-20x4", "merlin-tiny-x16")
+SUITES = ("dlrm-20x4", "mixdim-8")
 AGENTS = ("cost-greedy", "lookup-greedy", "random")
 TASKS = 4
 """Of each suite, which keeps the tests fast."""

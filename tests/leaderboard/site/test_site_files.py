@@ -64,7 +64,7 @@ def test_the_ranking_holds_the_scores(example: Any) -> None:
 def test_the_profile_is_that_of_the_competitors(example: Any) -> None:
     (profile,) = example.values["index"]["profiles"]
     suites, ranked = competitors(example.leaderboards)
-    assert profile["about"].startswith(f"5 test tasks of {len(suites)} suites;")
+    assert profile["about"].startswith(f"8 test tasks of {len(suites)} core suites;")
     assert [(line["id"], line["league"]) for line in profile["lines"]] == [(each.slug, each.league) for each in ranked]
     for line, competitor in zip(profile["lines"], ranked, strict=True):
         assert close(line["shares"], [competitor.share_within(tau) for tau in profile["taus"]])

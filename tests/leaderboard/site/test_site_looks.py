@@ -22,7 +22,7 @@ SIDEWAYS = "const e = document.documentElement; return e.scrollWidth > e.clientW
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])
-@pytest.mark.parametrize("suite", ["simulated/dlrm-20x4", "simulated/merlin-tiny-x16"])
+@pytest.mark.parametrize("suite", ["simulated/dlrm-20x4", "simulated/mixdim-8"])
 def test_the_page_never_scrolls_sideways(browser: Browser, site: Path, suite: str, width: int) -> None:
     browser.open(site, f"#suite={suite}", width=width)
     assert not browser.run(SIDEWAYS)

@@ -94,9 +94,9 @@ def test_missing_numbers_are_last_in_both_orders(browser: Browser, site: Path) -
 
 def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any) -> None:
     browser.open(site)
-    browser.pick("suite", "simulated/merlin-tiny-x16")
-    assert browser.order() == [entry["id"] for entry in example.ranking("merlin-tiny-x16")]
-    assert "suite=simulated/merlin-tiny-x16" in browser.driver.current_url
+    browser.pick("suite", "simulated/mixdim-8")
+    assert browser.order() == [entry["id"] for entry in example.ranking("mixdim-8")]
+    assert "suite=simulated/mixdim-8" in browser.driver.current_url
     browser.pick("track", "measured")
     assert browser.texts("#suite option") == ["dlrm-20x4 on nvidia-h200"]
     assert browser.column("ratio")[0] == "1.250 (1.125\u20131.500)"
@@ -140,7 +140,7 @@ def test_the_charts_show_every_entry(browser: Browser, site: Path, digits: Digit
     heads, profile = browser.texts("#profile thead th"), example.values["index"]["profiles"][0]
     for row, line in zip(rows, profile["lines"], strict=True):
         assert row[0] == line["name"]
-        assert row[-1] == str(line["tasks"]) == "5"
+        assert row[-1] == str(line["tasks"]) == "8"
         assert digits(row[1]) == pytest.approx(line["iqm"], rel=5e-4)
         shown = {digits(head): digits(cell) for head, cell in zip(heads[2:-1], row[2:-1], strict=True)}
         exact = dict(zip(profile["taus"], line["shares"], strict=True))
