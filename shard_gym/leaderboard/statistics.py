@@ -16,7 +16,11 @@ from shard_gym.evaluation import CONFIDENCE
 NUM_SAMPLES = 2_000
 """Bootstrap samples behind an interval."""
 
+SEED_OF_SEEDS = 1
+"""Draws the seeds of all bootstraps; the callers draw tasks with 0, so the two are independent."""
+
 _CHUNK = 100
+"""Simulated sets of tasks that are held in memory together."""
 
 MIN_TASKS = 5
 """Tasks below which no interval over tasks is given: that of two tasks would hold the mean in half of the cases."""
@@ -37,7 +41,7 @@ def bootstrap_samples(costs: FloatArray, rng: np.random.Generator, count: int = 
     """
     seeds, tasks = costs.shape
     drawn_tasks = rng.integers(tasks, size=(count, 1, tasks))
-    drawn_seeds = np.random.default_rng(0).integers(seeds, size=(count, seeds, 1))
+    drawn_seeds = np.random.default_rng(SEED_OF_SEEDS).integers(seeds, size=(count, seeds, 1))
     if seeds > 1:
         means = costs.mean(axis=1, keepdims=True)
         costs = costs + (np.sqrt(seeds / (seeds - 1)) - 1.0) * (means - means.mean())
