@@ -14,7 +14,8 @@ from shard_gym.agents.dreamshard.options import dreamshard_options
 from shard_gym.checks import checked_count
 from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.experiments.runs import Option, Run, as_options
-from shard_gym.suites import suite_info, suite_names
+from shard_gym.suites import suite_info
+from shard_gym.suites.core import CORE_SUITES
 
 LOCAL_SEARCH = "local-search"
 DREAM_SEARCH, PAPER = "dream-search", "paper"
@@ -82,7 +83,7 @@ METHODS = _by_name(
     Method("cost-greedy", "cost-greedy", learns=False, seeded=False),
     *LEARNED.values(),
 )
-"""The methods compared on every suite."""
+"""The methods compared on every core suite."""
 
 STABLE_BASELINES = _by_name(
     *(Method(name, name) for name in ("maskable-ppo", "ppo", "a2c", "dqn")), DREAMSHARD[DREAM_SEARCH]
@@ -222,9 +223,9 @@ def _budget(study: Study, suites: tuple[str, ...]) -> Iterable[Setting]:
 
 SECTIONS: dict[str, Section] = {
     "suites": Section(
-        "Every method on every suite",
+        "Every method on every core suite",
         "Each method is trained on the training tasks of a suite and places its test tasks.",
-        (*(name for name in suite_names() if name.startswith(("dlrm-", "mixdim-"))), "generalize"),
+        CORE_SUITES,
         partial(Study.each_suite, methods=METHODS),
     ),
     "sb3": Section(
@@ -237,7 +238,7 @@ SECTIONS: dict[str, Section] = {
     "transfer": Section(
         "Transfer to tasks of other sizes",
         "An agent trained on one suite (rows) places the test tasks of another (columns) without further training.",
-        ("dlrm-20x4", "dlrm-50x4", "dlrm-100x4", "dlrm-40x8", "dlrm-80x8", "dlrm-200x8"),
+        ("dlrm-20x4", "dlrm-50x4", "dlrm-80x8", "mixdim-4", "mixdim-8", "generalize"),
         _transfer,
     ),
     "budget": Section(

@@ -24,21 +24,9 @@ from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
+from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import solved_sentence
 from shard_gym.text import counted
-
-CORE_SUITES = (
-    "dlrm-20x4",
-    "dlrm-50x4",
-    "dlrm-80x8",
-    "dlrm-mixdim-4",
-    "mixdim-4",
-    "mixdim-8",
-    "mixdim-v100-4",
-    "generalize",
-)
-"""The suites of the ranking across suites: three sizes of the paper's, and all with tables of mixed dims. Each has
-training tasks, so that agents that learn are ranked where they learnt."""
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
 """Begins the part of a suite's sentence about the search effort that names the entries."""
