@@ -7,6 +7,9 @@ JOBS ?= 2
 ARGS ?=
 
 GYMNASIUM_VERSIONS := 1.1.0 1.2.2 1.4.0
+# Those with a file of requirements have an environment of their own in .libraries, made by PYTHON.
+OWN_LIBRARIES := $(patsubst examples/requirements/%.txt,%,$(wildcard examples/requirements/*.txt))
+LIBRARIES := stable-baselines3 sb3-contrib cleanrl $(if $(wildcard examples/minari_dataset.py),minari)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -16,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format docs bench results leaderboard leaderboard-site check-gymnasium clean
+.PHONY: help install demo test lint format docs bench results leaderboard leaderboard-site check-gymnasium check-libraries libraries clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +61,23 @@ check-gymnasium: $(GYMNASIUM_VERSIONS:%=check-gymnasium-%) ## Run the contract t
 
 check-gymnasium-%: .gymnasium/%/.installed
 	PYTHONPATH=.gymnasium/$* $(BIN)/python -c 'import gymnasium; assert gymnasium.__version__ == "$*", gymnasium'
-	PYTHONPATH=.gymnasium/$* $(PYTEST) -n $(JOBS) tests/contract $(ARGS)
+	PYTHONPATH=.gymnasium/$* $(PYTEST) -n $(JOBS) tests/contract --junitxml=build/libraries/gymnasium-$*.xml $(ARGS)
+	$(BIN)/python tools/libraries.py contract $* build/libraries/gymnasium-$*.xml
 
-clean: ## Remove build products and caches; .venv and .gymnasium stay
+check-libraries: $(patsubst %,check-libraries-%,$(LIBRARIES) $(OWN_LIBRARIES)) ## Train with each RL library, each in an environment that fits it
+
+$(OWN_LIBRARIES:%=check-libraries-%): check-libraries-%: .libraries/%/.installed
+	.libraries/$*/bin/python tools/libraries.py check $*
+
+check-libraries-%: $(INSTALLED)
+	$(BIN)/python tools/libraries.py check $*
+
+libraries: $(INSTALLED) ## Publish what the last check-libraries and check-gymnasium found in docs/libraries.md
+	$(BIN)/python tools/libraries.py page
+
+clean: ## Remove build products and caches; .venv, .gymnasium and .libraries stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find . -name .venv -prune -o -name .gymnasium -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	find . -name .venv -prune -o -name .gymnasium -prune -o -name .libraries -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # The stamps are written last: an installation that was interrupted is done again, and a .venv without pip is made anew.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -80,4 +95,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 .gymnasium/%/.installed: | $(INSTALLED)
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) gymnasium==$*
+	@touch $@
+
+.PRECIOUS: .libraries/%/.installed
+.libraries/%/.installed: examples/requirements/%.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	@echo 'Installing $* and ShardGym into $(@D); this may take some minutes.'
+	$(@D)/bin/python -m pip install --quiet --requirement $< --editable .
 	@touch $@

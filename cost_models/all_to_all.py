@@ -95,17 +95,26 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
 
 
 def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
-    """Lower bound in ms for any split of the outputs over the devices of one topology: one holds at least the mean."""
+    """Lower bound in ms for any split of the outputs over the devices of one topology.
+
+    One device holds at least the mean and sends it. Across hosts, the s devices of the smallest host send its outputs y
+    to D - s others, so one of them at least y / s (D - s) / D, and each receives (total - y) / D: the larger of the two
+    is smallest where both are (D - s) / D^2 of the total.
+    """
     devices = float(cluster.num_devices)
     if devices == 1 or total_bytes <= 0:
         return 0.0
-    sent = total_bytes / devices / devices
+    sent, real = total_bytes / devices / devices, cluster.device_mask
     others = devices - 1.0 - cluster.num_peers
     near = link_ms(
         sent * cluster.num_peers, cluster.intra_bytes_per_ms, cluster.intra_knee_bytes, cluster.intra_knee_extra
     )
-    far = link_ms(sent * others, cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra)
-    return float(np.maximum(near, far)[cluster.device_mask].min() + cluster.latency_ms)
+    network = cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra
+    far = link_ms(sent * others, *network)
+    busy = np.maximum(near, far)[real].min()
+    if cluster.crosses_hosts:
+        busy = max(busy, link_ms(sent * others[real].max(), *network))
+    return float(busy + cluster.latency_ms)
 
 
 def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:

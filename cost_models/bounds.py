@@ -1,11 +1,12 @@
 """Lower bounds on the cost of every placement of a task, by linear programs: `lower_bound_ms`.
 
-Three things make them tighter than the `cost_bounds` of a cost model, which need no solver:
+Four things make them tighter than the `cost_bounds` of a cost model, which need no solver:
 
 - **Lane levels.** With n_l devices of lane level l, a table is spread over the levels that its width allows, and the
   devices of a level share its load evenly. The smallest of these linear programs over all (n_l) is a bound. They are
   searched best first: a box of counts is bounded by its largest counts, so most boxes are never split.
 - **Whole tables.** Of the j largest loads, some device has ceil(j / D) or more.
+- **Receivers.** Where the last host is smaller, what its devices receive from all others bounds the all-to-all.
 - **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory.
 
 No number of the solver is trusted: it proposes multipliers of the rows, and the bound is the Lagrangian of these, which
@@ -173,7 +174,7 @@ class _Relaxation:
         """The choices of a line for each link, without those that no message needs."""
         needed = []
         for link in self._costs.links:
-            least = link.sent.min() * self._low[2] * self._unit
+            least = max(link.sent.min() * self._low[2] * self._unit, link.least_bytes(self._costs.outputs.sum()))
             most = link.shares.sum(axis=1).max() * self._costs.outputs.sum()
             lines = link.lines if most > link.knee_bytes else link.lines[1:] or link.lines
             needed.append(lines if least < link.knee_bytes else lines[:1])
@@ -193,7 +194,10 @@ class _Relaxation:
         rows, limits = self._rows(box, lines)
         tables = self._allowed.shape[1]
         usable = self._allowed & (np.array(box.high) > 0)[:, None]
-        low = np.concatenate([np.zeros(usable.size), self._low])
+        total, least = self._costs.outputs.sum(), self._low.copy()
+        for link, line in zip(self._costs.links, lines, strict=True):
+            least[-1] = max(least[-1], line.slope * link.least_bytes(total) + line.offset)
+        low = np.concatenate([np.zeros(usable.size), least])
         high = np.concatenate([usable.ravel().astype(float), self._high])
         objective = np.zeros(len(low))
         objective[-4:] = 1.0, 1.0, 0.0, 2.0
@@ -204,7 +208,7 @@ class _Relaxation:
         multipliers = np.zeros(len(rows)) if result.ineqlin is None else np.maximum(-result.ineqlin.marginals, 0.0)
         reduced = objective + multipliers @ rows
         shares = np.where(usable, reduced[:-4].reshape(usable.shape), np.inf).min(axis=0).sum()
-        rest = np.where(reduced[-4:] > 0, reduced[-4:] * self._low, reduced[-4:] * self._high).sum()
+        rest = np.where(reduced[-4:] > 0, reduced[-4:] * least, reduced[-4:] * self._high).sum()
         return float(shares + rest - multipliers @ limits + self._constant) * (1.0 - ROUNDING)
 
     def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:

@@ -60,6 +60,17 @@ class Link:
         full = Line(1.0 / self.bytes_per_ms, self.extra * self.knee_bytes / self.bytes_per_ms)
         return (full, Line((1.0 + self.extra) / self.bytes_per_ms, 0.0)) if full.offset else (full,)
 
+    def least_bytes(self, total: float) -> float:
+        """Bytes that the largest message has at least, however `total` bytes of outputs are split over the devices.
+
+        Every weighted mean of the messages, of any weights, is at most the largest; here each device's outputs have the
+        same weight in it. The senders can have weights alone, or a receiver and the senders that it gets nothing from.
+        """
+        weights = 1.0 / np.maximum(self.sent, np.finfo(float).tiny)
+        most = [1.0 / weights.sum()]
+        most += [1.0 / (weights[row == 0].sum() + 1.0 / row[row > 0].min()) for row in self.received]
+        return total * float(max(most))
+
     def ms(self, num_bytes: float) -> float:
         """Ms of the largest message."""
         return min(line.slope * num_bytes + line.offset for line in self.lines)

@@ -124,3 +124,11 @@ def test_across_hosts_the_card_is_the_limit() -> None:
 def test_single_measurements_are_met_within_a_fifth(name: str, devices: int, num_bytes: int, measured: float) -> None:
     took = all_to_all_ms(np.full(devices, float(num_bytes)), hardware_profile(name).topology(devices).cluster())
     assert took.max() == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("num_devices", [9, 12, 15, 16])
+def test_across_hosts_the_lower_bound_is_reached_by_equal_outputs(num_devices: int) -> None:
+    """Also where the second host is smaller: its devices receive from all of the first."""
+    topology = hardware_profile("a100-dgx").topology(num_devices)
+    took = message_by_message(np.full(num_devices, 1e8), topology)
+    assert least_all_to_all_ms(1e8 * num_devices, topology.cluster()) == pytest.approx(max(took), rel=1e-12)

@@ -31,10 +31,10 @@ class Problem(NamedTuple):
 
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
-    """One to six devices of any profile, on one to three hosts of which the last may be filled in part."""
+    """One to six devices of any profile, on one to three hosts, the last maybe filled in part; no memory cap."""
     devices = draw(st.integers(1, 6))
     return PROFILES[draw(st.sampled_from(sorted(PROFILES)))].topology(
-        devices, devices_per_host=draw(st.integers(-(-devices // 3), devices))
+        devices, devices_per_host=draw(st.integers(-(-devices // 3), devices)), memory_cap_bytes=2**50
     )
 
 

@@ -1,0 +1,208 @@
+"""Checks the examples of RL libraries, and writes the table of docs/libraries.md from what ran.
+
+    build/libraries/NAME.json   what a check found; `make check-libraries` and `make check-gymnasium` write it
+    docs/libraries.json         the last results that are published
+    docs/libraries.md           their table
+
+`python tools/libraries.py check NAME` runs in the environment of the library, and `python tools/libraries.py page`
+publishes what lies in build/libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tyro
+from tyro.conf import Positional
+
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.errors import ShardGymError, unknown_name
+from shard_gym.io.files import read_json, write_atomically, write_json
+from shard_gym.io.markdown import table, with_block
+
+ROOT = Path(__file__).parent.parent
+CHECKED = ROOT / "build" / "libraries"
+PUBLISHED = ROOT / "docs" / "libraries.json"
+PAGE = ROOT / "docs" / "libraries.md"
+
+BOUND = 0.9
+"""The agent's mean cost may be at most this share of random's, after the short budget of a check."""
+
+
+class Library(NamedTuple):
+    """A library, its distribution, its example, the agent that it scores, and the steps of a check, if it takes any."""
+
+    title: str
+    distribution: str
+    example: str
+    agent: str
+    timesteps: int | None
+
+    @property
+    def command(self) -> list[str]:
+        """What a check runs, without the Python."""
+        budget = ["--timesteps", str(self.timesteps)] if self.timesteps else []
+        return [f"examples/{self.example}.py", *budget]
+
+
+LIBRARIES = {
+    "stable-baselines3": Library("Stable-Baselines3", "stable-baselines3", "sb3_ppo", "sb3-ppo", 50_000),
+    "sb3-contrib": Library("sb3-contrib", "sb3-contrib", "train_maskable_ppo", "maskable-ppo", 50_000),
+    "cleanrl": Library("CleanRL style", "torch", "cleanrl_ppo", "cleanrl-ppo", 50_000),
+    "torchrl": Library("TorchRL", "torchrl", "torchrl_ppo", "torchrl-ppo", 50_000),
+    "rllib": Library("RLlib", "ray", "rllib_ppo", "rllib-ppo", 40_000),
+    "tianshou": Library("Tianshou", "tianshou", "tianshou_dqn", "tianshou-dqn", 20_000),
+    "minari": Library("Minari", "minari", "minari_dataset", "clone", None),
+}
+"""By the names in `make check-libraries-NAME`. A library without its example is left out."""
+
+_SCORE = re.compile(r"^([\w-]+): (\d+\.\d+) ms\b", re.MULTILINE)
+
+
+class CheckFailedError(Exception):
+    """An example ended with an error, or its agent is no better than it should be."""
+
+
+def check(name: Positional[str]) -> None:
+    """Run the example of a library in this Python, and write what it found to build/libraries.
+
+    Args:
+        name: one of `LIBRARIES`.
+
+    Raises:
+        UnknownNameError: there is no such library.
+        CheckFailedError: the example failed, or its agent is not better than random by `BOUND`.
+    """
+    if name not in LIBRARIES:
+        raise unknown_name("library", name, LIBRARIES)
+    library = LIBRARIES[name]
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run(
+            [sys.executable, *library.command],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    seconds = time.perf_counter() - begin
+    print(ran.stdout, end="")
+    if ran.returncode:
+        raise CheckFailedError(f"{library.example}.py ended with the exit status {ran.returncode}.")
+    costs = scores(ran.stdout)
+    require_better_than_random(costs, library.agent)
+    _write(
+        name,
+        {
+            "library": library.title,
+            "version": f"{library.distribution} {version(library.distribution)}",
+            "gymnasium": version("gymnasium"),
+            "what": f"python {' '.join(library.command)}",
+            "agent": library.agent,
+            "costs_ms": costs,
+            "cost_model": AnalyticalCostModel().fingerprint,
+            "seconds": round(seconds),
+        },
+    )
+
+
+def contract(gymnasium: Positional[str], report: Positional[Path]) -> None:
+    """Write the outcome of the contract tests on a release of Gymnasium to build/libraries.
+
+    Args:
+        gymnasium: the release.
+        report: what pytest wrote with --junitxml.
+    """
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    assert suite is not None
+    ran, skipped = (int(suite.attrib[key]) for key in ("tests", "skipped"))
+    failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
+    _write(
+        f"gymnasium-{gymnasium}",
+        {
+            "library": "Gymnasium",
+            "version": f"gymnasium {gymnasium}",
+            "gymnasium": gymnasium,
+            "what": "tests/contract",
+            "result": f"{ran - skipped - failed} passed, {failed} failed, {skipped} skipped",
+            "seconds": round(float(suite.attrib["time"])),
+        },
+    )
+
+
+def page() -> None:
+    """Publish what lies in build/libraries: docs/libraries.json, and the table of docs/libraries.md."""
+    records = read_json(PUBLISHED) if PUBLISHED.exists() else {}
+    for path in sorted(CHECKED.glob("*.json")):
+        records[path.stem] = read_json(path)
+    write_json(PUBLISHED, dict(sorted(records.items(), key=lambda item: _order(item[0]))))
+    write_atomically(PAGE, with_block(PAGE, "libraries", content(records)).encode())
+
+
+def scores(output: str) -> dict[str, float]:
+    """The mean costs in ms that an example printed, by agent."""
+    return {name: float(cost) for name, cost in _SCORE.findall(output)}
+
+
+def require_better_than_random(costs: Mapping[str, float], agent: str) -> None:
+    """Compare the agent with random.
+
+    Raises:
+        CheckFailedError: the cost of one of them is not known, or the agent's is more than `BOUND` times random's.
+    """
+    if not {agent, "random"} <= costs.keys():
+        raise CheckFailedError(f"The example must print the costs of {agent} and of random, not only of {[*costs]}.")
+    share = costs[agent] / costs["random"]
+    if not share <= BOUND:
+        raise CheckFailedError(f"{agent} costs {share:.3f} times what random does; after this budget {BOUND} is due.")
+
+
+def content(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The generated part of the page."""
+    rows = [_row(records[name]) for name in sorted(records, key=_order)]
+    header = ("library", "version", "Gymnasium", "what ran", "result", "of random's cost", "seconds", "date, Python")
+    models = sorted({record["cost_model"] for record in records.values() if "cost_model" in record})
+    scored = f"Costs are of the cost model {' and '.join(f'`{model}`' for model in models)}." if models else ""
+    return f"{table(header, rows, left=len(header))}\n\n{scored}"
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    share = ""
+    result = record.get("result", "")
+    if costs := record.get("costs_ms"):
+        agent = record["agent"]
+        share = f"{costs[agent] / costs['random']:.2f}"
+        result = ", ".join(f"`{name}` {costs[name]:.2f} ms" for name in dict.fromkeys([agent, *costs]))
+    facts = [record["library"], record["version"], record["gymnasium"], f"`{record['what']}`"]
+    return [*facts, result, share, str(record["seconds"]), f"{record['date']}, {record['python']}"]
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Libraries in the order of `LIBRARIES`, then the releases of Gymnasium."""
+    return ([*LIBRARIES, name].index(name), name)
+
+
+def _write(name: str, record: dict[str, Any]) -> None:
+    date = datetime.now(timezone.utc).date().isoformat()
+    CHECKED.mkdir(parents=True, exist_ok=True)
+    write_json(CHECKED / f"{name}.json", {**record, "date": date, "python": platform.python_version()})
+
+
+if __name__ == "__main__":
+    try:
+        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, contract, page)})
+    except (CheckFailedError, ShardGymError) as failed:
+        sys.exit(str(failed))
