@@ -84,6 +84,9 @@ EVALUATE = ("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--cost-model
 def test_an_evaluation_keeps_its_measurements_beside_its_results(run, machine, tmp_path: Path) -> None:
     first = run(*EVALUATE, "--out", tmp_path / "new" / "dims.json")
     assert first.code == 0, first.err
+    assert "failed" in first.out
+    assert "gap to" not in first.out  # no best known placements, and no agent asks while it plans
+    assert "queries" not in first.out
     measured = len(machine.jobs)
     assert (tmp_path / "new" / "dims.measurements.sqlite").exists()
     assert run(*EVALUATE, "--out", tmp_path / "new" / "dims.json").code == 0
