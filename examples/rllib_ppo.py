@@ -30,7 +30,7 @@ class Args:
 
     suite: str = "dlrm-20x4"
     """name of the suite"""
-    timesteps: int = 200_000
+    timesteps: int = 100_000
     """steps of training, of all environments together"""
     seed: int = 0
     """of everything random"""
@@ -71,17 +71,20 @@ def train(args: Args) -> PolicyAgent:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=args.num_envs)
         .rl_module(
             rl_module_spec=RLModuleSpec(
-                module_class=ActionMaskingTorchRLModule, model_config={"fcnet_hiddens": [128, 128]}
+                module_class=ActionMaskingTorchRLModule,
+                model_config={"fcnet_hiddens": [128, 128], "fcnet_activation": "relu"},
             )
         )
         .training(
-            lr=1e-3,
+            lr=[[0, 1e-3], [args.timesteps, 0.0]],
             gamma=1.0,
             lambda_=0.95,
             train_batch_size_per_learner=batch,
             minibatch_size=500,
             num_epochs=5,
             entropy_coeff=0.01,
+            vf_clip_param=float("inf"),  # returns are minus the cost in ms, more than the default allows
+            use_kl_loss=False,
             grad_clip=0.5,
         )
         .debugging(seed=args.seed, log_level="ERROR")

@@ -31,7 +31,7 @@ class Args:
 
     suite: str = "dlrm-20x4"
     """name of the suite"""
-    timesteps: int = 200_000
+    timesteps: int = 100_000
     """steps of training, of all environments together"""
     seed: int = 0
     """of everything random"""
