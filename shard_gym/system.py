@@ -1,4 +1,4 @@
-"""The computer this process runs on, within the limits of its container: CPUs, memory, and the threads of torch.
+"""The computer this process runs on, within the limits of its container: CPUs, memory, and threads of torch and NumPy.
 
 Containers and batch systems limit a process by control groups of Linux. A limit of any group that holds the process
 counts; both versions of their files are read (docs.kernel.org, admin-guide/cgroup-v2 and cgroup-v1).
@@ -10,7 +10,11 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from shard_gym.errors import missing_extra
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
@@ -64,15 +68,38 @@ def load_average() -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread; the project's networks are too small to gain from more. Needs torch."""
+    """Run torch and NumPy on one thread; the project's networks are too small to gain from more. Needs torch."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with one_blas_thread():
+            yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Multiply NumPy's matrices on one thread, so that equal seeds give equal results whatever the number of CPUs: with
+    another number of threads the sums of large matrices are rounded in another order.
+
+    Raises:
+        MissingExtraError: threadpoolctl is not installed.
+    """
+    with _thread_pools().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _thread_pools() -> Any:
+    """The libraries with threads that this process has loaded; finding them takes milliseconds."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ModuleNotFoundError as error:
+        raise missing_extra("threadpoolctl", "torch", "Placing with a network") from error
+    return ThreadpoolController()
 
 
 def _cgroups(controller: str) -> Iterator[Path]:

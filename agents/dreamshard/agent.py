@@ -24,6 +24,7 @@ from shard_gym.envs.core.problem import prepare
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
+from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
 COST, POLICY = "cost.", "policy."
@@ -65,9 +66,10 @@ class DreamShardAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        if isinstance(self.options, SearchOptions):
-            return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)
-        return self._episode(task, self.options, None)
+        with one_blas_thread():
+            if isinstance(self.options, SearchOptions):
+                return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)
+            return self._episode(task, self.options, None)
 
     def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
         """A placement to measure in training: of a shorter search, or of an episode with drawn devices.

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
 from shard_gym.errors import NoPlacementFoundError
@@ -41,3 +42,12 @@ def test_a_task_for_other_hardware_is_refused(random_task: Callable[..., Task]) 
     other = replace(task.topology, device=replace(task.topology.device, name="TPU"))
     with pytest.raises(NoPlacementFoundError, match="is for TPU; train one with"):
         make_agent("dreamshard").place(Task("other", task.tables, other))
+
+
+def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:
+    task = load_suite("merlin-small-x8")[0]
+    placements = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            placements.append(make_agent("dreamshard", queries=3_000).place(task))
+    assert np.array_equal(*placements)
