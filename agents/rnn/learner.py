@@ -35,8 +35,8 @@ class RnnLearner(Learner):
 
     The output layer has one unit for each device, so the agent cannot place on more devices than its training suite
     has. The default budget is 3,000 evaluations of the true cost, 30 times DreamShard's: with 100 the agent was worse
-    than random on every suite (version 1 of the cost model), with 3,000 it reaches 11.84 ms on dlrm-20x4 (version 2, seed 0;
-    random 16.44, local search 11.29).
+    than random on every suite (version 1 of the cost model), with 3,000 it reaches 11.84 ms on dlrm-20x4 (version 2,
+    seed 0; random 16.44, local search 11.29).
 
     Args:
         suite, cost_model, seed: see `Learner`.
