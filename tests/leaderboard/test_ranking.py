@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +103,8 @@ def known_file(tmp_path: Path, monkeypatch) -> Path:
     """A copy of the file of best known placements, which may be changed."""
     folder = tmp_path / "best_known"
     folder.mkdir()
-    shutil.copy(best_known_module.BEST_KNOWN / f"{SUITE}.json", folder)
+    record = json.loads((best_known_module.BEST_KNOWN / f"{SUITE}.json").read_text())
+    (folder / f"{SUITE}.json").write_text(json.dumps({**record, "how": record["how"].partition("; ")[0]}))
     monkeypatch.setattr(best_known_module, "BEST_KNOWN", folder)
     return folder / f"{SUITE}.json"
 

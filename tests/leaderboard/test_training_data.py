@@ -35,7 +35,7 @@ def test_other_forms_are_refused(data: str) -> None:
 def test_the_training_of_agents_is_recorded() -> None:
     shipped = recorded_training("dreamshard")
     assert shipped is not None
-    assert shipped.data == ("dlrm-50x4/train", "generalize/train")
+    assert shipped.data == ("dlrm-50x4/train", "mixdim-v100-4/train", "generalize/train")
     checkpoint = recorded_training(str(PRETRAINED["a100-dgx"].path))
     assert checkpoint is not None
     assert (checkpoint.agent, checkpoint.data) == ("dreamshard", ("generalize/train",))
