@@ -21,7 +21,7 @@ Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
 SOURCES = ("dlrm-20x4", "generalize", "tight")
-STEPS = {1: 150, 4: 100, 33: 60}
+STEPS = {1: 150, 4: 100, 33: 30}
 
 # Sources, modes and sizes each with each; observations, rewards and the rest so that all pairs of two things are there.
 GRID = [

@@ -20,7 +20,7 @@ from shard_gym.topology import Cluster, Topology
 
 MODEL = AnalyticalCostModel()
 
-few = settings(max_examples=50, deadline=None, derandomize=True)
+few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 class Problem(NamedTuple):

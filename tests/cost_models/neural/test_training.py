@@ -51,14 +51,14 @@ def test_tensors_give_the_loads_of_arrays(architecture: str, untrained: Any, cos
 def test_tensors_give_the_estimates_of_arrays(architecture: str, fitted: Any, make_costs: Any) -> None:
     """On costs estimated by the network itself, training sees no error except where estimates are clipped."""
     model = fitted(architecture)
-    data = make_costs(model, {"test": 60}, seed=1).data
+    data = make_costs(model, {"test": 30}, seed=1).data
     samples = Samples(data, type(model))
     with torch.no_grad():
         tensors = estimates(trainable(model.weights), samples, np.arange(len(samples)))
     phases, cost = (tensor.numpy() for tensor in tensors)
     np.testing.assert_allclose(phases.clip(min=0), data.phases_ms, rtol=1e-3, atol=1e-4 * data.phases_ms.max())
     unclipped = (phases >= 0).all(axis=(1, 2)) & (cost > 0.5)
-    assert unclipped.sum() > 20
+    assert unclipped.sum() > 10
     np.testing.assert_allclose(cost[unclipped], data.cost_ms[unclipped], rtol=1e-3)
 
 
