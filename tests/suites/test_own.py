@@ -11,7 +11,9 @@ import pytest
 
 from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.suites.best_known import best_known
 
 
 def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
@@ -103,3 +105,12 @@ def test_a_damaged_file_is_named(random_task: Any, tmp_path: Path, change: Any, 
     assert str(path) in str(raised.value)
     with pytest.raises(DamagedFileError, match="cannot be read"):
         load_suite(tmp_path / "none.json")
+
+
+def test_a_suite_with_the_name_of_a_shipped_one_has_no_best_known_placements(tmp_path: Path) -> None:
+    shipped = load_suite("mixdim-4")
+    save_suite(tmp_path / "own.json", TaskSuite(shipped.name, shipped.tasks[:2], shipped.split))
+    own = load_suite(tmp_path / "own.json")
+    assert own.name == shipped.name
+    assert best_known(own, AnalyticalCostModel()) == {}
+    assert len(best_known(shipped, AnalyticalCostModel())) == len(shipped)
