@@ -23,6 +23,7 @@ import tyro
 
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
+from shard_gym.errors import unknown_name
 from shard_gym.experiments.runs import Run, perform_all, training_path
 from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
 from shard_gym.leaderboard.evaluations import evaluate_agent
@@ -135,6 +136,13 @@ def main(
         jobs: processes at a time
         runs: folder of trained agents
     """
+    for kind, names, known in (
+        ("suite", suites, suite_names(SIMULATED)),
+        ("entry", entries, [entrant.slug for entrant in ENTRANTS]),
+    ):
+        for name in names:
+            if name not in known:
+                raise unknown_name(kind, name, known)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes started below
     todo, commit = list(wanted(suites, entries, force)), current_commit()
     trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))

@@ -6,7 +6,7 @@ Needs torch; import it where it is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,7 +74,7 @@ def device_set(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
 
 
 def _by_costs(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
-    real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    real = observation["device_mask"] > 0
     count, devices = real.shape
     costs = _with_sum(observation["device_costs"].reshape(count, devices, 4))
     table = _with_sum(observation["current_table_costs"]).unsqueeze(1)
@@ -82,32 +82,11 @@ def _by_costs(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     mean = costs.sum(1, keepdim=True) / real.sum(1)[:, None, None]  # the costs of padding are zero
     scale = most[..., -1:] + table[..., -1:] + 1e-12
     unit = table + _RESOLUTION * scale
-    memory = observation["device_memory"].reshape(count, devices, 2)
-    rows = torch.cat(
-        [
-            costs / scale,
-            _squashed((most - costs) / unit),
-            _squashed((costs - mean) / unit),
-            memory,
-            1.0 - memory.sum(-1, keepdim=True),
-            legal.unsqueeze(-1),
-        ],
-        dim=-1,
-    )
-    shared = torch.cat(
-        [
-            (table / scale).squeeze(1),
-            (mean / scale).squeeze(1),
-            observation["current_table"],
-            observation["progress"],
-        ],
-        dim=-1,
-    )
-    return DeviceSet(rows, shared, real, legal)
+    return _compared(observation, costs, table, (most, mean, scale, unit))
 
 
 def _by_amounts(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
-    real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    real = observation["device_mask"] > 0
     count, devices = real.shape
     number = real.sum(1)[:, None, None]
     held = observation["device_shares"].reshape(count, devices, len(AMOUNT_NAMES))
@@ -116,30 +95,40 @@ def _by_amounts(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     mean = held.sum(1, keepdim=True) / number  # padding holds nothing
     scale = most + table + 1e-12
     unit = table + _RESOLUTION * scale
-    memory = observation["device_memory"].reshape(count, devices, 2)
-    rows = torch.cat(
-        [
-            held / scale,
-            _squashed((most - held) / unit),
-            _squashed((held - mean) / unit),
-            observation["device_width"].unsqueeze(-1),
-            memory,
-            1.0 - memory.sum(-1, keepdim=True),
-            legal.unsqueeze(-1),
-        ],
-        dim=-1,
-    )
-    shared = torch.cat(
-        [
-            (table / scale).squeeze(1),
-            (mean / scale).squeeze(1),
-            _squashed(table * number).squeeze(1),
-            observation["current_table"],
-            observation["progress"],
-        ],
-        dim=-1,
-    )
-    return DeviceSet(rows, shared, real, legal)
+    own, placed = [observation["device_width"].unsqueeze(-1)], [_squashed(table * number).squeeze(1)]
+    return _compared(observation, held, table, (most, mean, scale, unit), own, placed)
+
+
+def _compared(
+    observation: Mapping[str, torch.Tensor],
+    held: torch.Tensor,
+    table: torch.Tensor,
+    units: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    own: Sequence[torch.Tensor] = (),
+    shared: Sequence[torch.Tensor] = (),
+) -> DeviceSet:
+    """The devices, from what they hold, the table to place, and what both are compared with; `own` and `shared` are
+    further columns."""
+    most, mean, scale, unit = units
+    real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    memory = observation["device_memory"].reshape(*real.shape, 2)
+    rows = [
+        held / scale,
+        _squashed((most - held) / unit),
+        _squashed((held - mean) / unit),
+        *own,
+        memory,
+        1.0 - memory.sum(-1, keepdim=True),
+        legal.unsqueeze(-1),
+    ]
+    parts = [
+        (table / scale).squeeze(1),
+        (mean / scale).squeeze(1),
+        *shared,
+        observation["current_table"],
+        observation["progress"],
+    ]
+    return DeviceSet(torch.cat(rows, dim=-1), torch.cat(parts, dim=-1), real, legal)
 
 
 def _with_sum(phases: torch.Tensor) -> torch.Tensor:

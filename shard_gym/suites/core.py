@@ -10,5 +10,5 @@ CORE_SUITES = (
     "mixdim-v100-4",
     "generalize",
 )
-"""Three sizes of the paper's, and all with tables of mixed dims. All have training tasks, so agents that learn are
-ranked where they learnt. The ranking across suites and the study of DreamShard are over these."""
+"""Three sizes of the paper's, and five of mixed dims. All have training tasks, so agents that learn are ranked where
+they learnt. The ranking across suites and the study of DreamShard are over these."""

@@ -1,4 +1,4 @@
-"""The scripts in tools/ as modules."""
+"""The scripts in tools/, and those in other folders, as modules."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import ModuleType
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="package")
 def tool() -> Callable[[str], ModuleType]:
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"tools_{name}", TOOLS / f"{name}.py")
+    def load(name: str, folder: str = "tools") -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"{folder}_{name}", ROOT / folder / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

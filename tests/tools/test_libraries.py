@@ -5,9 +5,7 @@ Those whose library is in the test environment are trained for a few seconds; `m
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,19 +27,11 @@ def libraries(tool: Callable[[str], ModuleType]) -> Any:
     return tool("libraries")
 
 
-def example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"examples_{name}", ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["cleanrl_ppo", "sb3_ppo", "train_maskable_ppo"])
-def test_a_short_training_is_better_than_random(libraries: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = example(name)
+def test_a_short_training_is_better_than_random(
+    libraries: Any, tool: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = tool(name, "examples")
     module.main(module.Args(timesteps=20_480))
     costs = libraries.scores(capsys.readouterr().out)
     (library,) = (each for each in libraries.LIBRARIES.values() if each.example == name)
@@ -49,8 +39,8 @@ def test_a_short_training_is_better_than_random(libraries: Any, name: str, capsy
     libraries.require_better_than_random(costs, library.agent)
 
 
-def test_the_network_of_one_file_obeys_masks_and_no_order_of_devices() -> None:
-    module = example("cleanrl_ppo")
+def test_the_network_of_one_file_obeys_masks_and_no_order_of_devices(tool: Any) -> None:
+    module = tool("cleanrl_ppo", "examples")
     torch.manual_seed(0)
     network = module.Agent()
     torch.nn.init.normal_(network.actor.weight)
