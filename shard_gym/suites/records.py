@@ -8,8 +8,8 @@ from typing import Any
 
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, InvalidTaskError
-from shard_gym.io.files import read_json, write_json
-from shard_gym.suites.load import suite_info, suite_names
+from shard_gym.io.files import read_index, read_json, write_json
+from shard_gym.suites import load
 from shard_gym.tasks import TaskSuite
 
 SCHEMA = 1
@@ -38,8 +38,9 @@ def read_entries(path: Path, suite: TaskSuite, cost_model: CostModel) -> dict[st
     Raises:
         DamagedFileError: the file is for another version of the suite, or is damaged.
     """
-    shipped = suite.name in suite_names() and suite_info(suite.name).sha256 == suite.sha256
-    record = read_record(path) if shipped else {}  # a suite of one's own may have the name of a shipped one
+    # A suite of one's own may have the name of a shipped one; the index alone says which is which.
+    shipped = read_index(load.DATA).get(suite.name) == suite.sha256
+    record = read_record(path) if shipped else {}
     if not record:
         return {}
     if (record["suite"], record["suite_sha256"]) != (suite.name, suite.sha256):
