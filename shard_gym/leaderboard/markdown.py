@@ -1,4 +1,4 @@
-"""The generated tables of the leaderboards, in `leaderboards/README.md` and the README of the project around it."""
+"""The generated tables of the leaderboards: in `leaderboards/README.md`, and in the project around it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
-from shard_gym.text import counted, format_ms
+from shard_gym.text import counted, format_ms, format_range
 
 README = "README.md"
 
-TABLES, TOP = "leaderboards", "leaderboards top"
-"""Names of the generated blocks: all tables in the README of the leaderboards, the top rows in that of the project."""
+TABLES, TOP, ROOM = "leaderboards", "leaderboards top", "room to learn"
+"""Names of the generated blocks: all tables, the top rows, and the gaps on every suite."""
+
+PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM))
+"""The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 TOP_ROWS = 5
 """Of each league."""
@@ -63,10 +66,12 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    pages = {root / README: with_block(root / README, TABLES, _all_tables(leaderboards)).encode()}
-    project = root.parent / README
-    if has_block(project, TOP):
-        pages[project] = with_block(project, TOP, _top_table(leaderboards)).encode()
+    contents = {TABLES: _all_tables, TOP: _top_table, ROOM: _room_table}
+    pages = {}
+    for name, block in PAGES:
+        page = Path(os.path.normpath(root / name))
+        if name == README or has_block(page, block):
+            pages[page] = with_block(page, block, contents[block](leaderboards)).encode()
     return pages
 
 
@@ -113,6 +118,28 @@ def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
         f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
     )
     return f"{about}\n\n{_by_league(ranked, lambda own: _competitors_table(own[:TOP_ROWS]))}"
+
+
+def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The table of how far each league and the best known placements are from the best there can be, on every suite."""
+    rows = []
+    for leaderboard in leaderboards:
+        if leaderboard.track == MEASURED:
+            continue
+        info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
+        room = [leaderboard.smallest_gap(league) for league in LEAGUES]
+        rows.append(
+            (
+                f"`{info.name}`",
+                *(format_range(*info.num_tables), format_range(*info.num_devices)),
+                *("-" if each is None else f"{100 * each:.2f}%" for each in room),
+                "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
+                "" if gap is None else f"{gap.proven} of {gap.tasks}",
+                "solved" if leaderboard.is_solved else "",
+            )
+        )
+    header = ("suite", "T", "D", *LEAGUES, "best known above bounds", "proven best", "status")
+    return table(header, rows, notes=1)
 
 
 Ranked = TypeVar("Ranked", Competitor, RankedEntry)

@@ -1,4 +1,4 @@
-"""How solved a suite is: the best placements known of its tasks, compared with bounds that are proven."""
+"""Gaps of suites: the best placements known of their tasks, compared with bounds that are proven."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from shard_gym.cost_models import CostModel
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.suites.load import suite_info
 from shard_gym.tasks import TaskSuite
 
 PROVEN = 1e-4
@@ -59,10 +58,3 @@ def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, fl
         return None
     gaps = np.array([max(best[name] / bounds[name] - 1.0, 0.0) for name in names])
     return ProvenGap(float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names))
-
-
-def solved_sentence(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, float] | None = None) -> str:
-    """What a page says of how solved a suite is; the arguments are those of `proven_gap`."""
-    gap = proven_gap(suite, cost_model, best_ms)
-    mark = "**Solved.** " if suite_info(suite.name).is_solved else ""
-    return f"{mark}{gap or 'No proven bounds of all its tasks are stored yet.'}"

@@ -8,7 +8,7 @@ import pytest
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard import ranking
-from shard_gym.leaderboard.markdown import TABLES, TOP, outdated, write_pages
+from shard_gym.leaderboard.markdown import ROOM, TABLES, TOP, outdated, write_pages
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 
@@ -43,6 +43,21 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert page.read_text() == text
     page.write_text(text.replace("| 0 |", "| 9 |", 1))
     assert findings_of(root) == ["README.md"]
+
+
+def test_the_page_of_the_suites_shows_the_gap_of_each_league(root: Path, page: Path, markdown_rows) -> None:
+    suites = root.parent / "docs" / "suites.md"
+    suites.parent.mkdir()
+    suites.write_text(f"# The suites\n\n## Room\n\n{begin(ROOM)}\n{END}\n")
+    write_pages(root)
+    (board,) = (each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4" and each.best is not None)
+    cells = markdown_rows(suites.read_text(), "## Room")["`dlrm-20x4`"]
+    gap, proven = board.smallest_gap("zero-query"), board.proven_gap
+    assert gap is not None
+    assert proven is not None
+    assert cells[:3] == ["20", "4", f"{100 * gap:.2f}%"]
+    assert cells[5:] == [f"{100 * proven.mean:.2f}% ({100 * proven.largest:.2f}%)", f"{proven.proven} of 50", ""]
+    assert findings_of(root) == []
 
 
 def test_a_link_is_no_generated_page(root: Path, page: Path, tmp_path: Path) -> None:
@@ -102,7 +117,8 @@ def test_every_league_has_a_table_of_its_own_and_zero_query_is_first(root: Path,
         ("guided", ""),
         ("", "cost-greedy"),
     ]
-    assert "**Solved.** The best known placements" in suite
+    assert "The best known placements" in suite
+    assert "The best zero-query entry costs " in suite
 
 
 @pytest.mark.parametrize("text", ["", "no lines", f"{begin(TABLES)}\nno end\n"])

@@ -52,7 +52,7 @@ def test_the_placements_of_every_seed_are_compared(made: Path, verified) -> None
 
 
 def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified) -> None:
-    shipped = recorded_training("dreamshard")
+    shipped = recorded_training("dreamshard", "dlrm-20x4")
     assert shipped is not None
     verified_entry = verified(made, "random")
 

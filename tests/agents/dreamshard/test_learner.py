@@ -202,7 +202,7 @@ def test_it_learns_from_given_measurements_and_asks_for_none(
     learner = make_learner("dreamshard", suite_of_2048, cost_model=true_cost, preset=preset, **options)
     TrainingRun(learner, tmp_path, options).run()
     assert learner.true_cost_queries == true_cost.queries == learner.planned_queries == 0
-    assert recorded_training(str(tmp_path)).data == ("small/custom", "pool/dlrm-2021", "pool/dlrm-2022")
+    assert recorded_training(str(tmp_path), "dlrm-20x4").data == ("small/custom", "pool/dlrm-2021", "pool/dlrm-2022")
     surrogate = learner.agent().cost_model
     held_out = load_measurements(measurements).first.part("validation")
     errors = [
