@@ -109,15 +109,28 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
 
 
 def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The tables of the first competitors across suites, one for each league."""
+    """The first competitors of each league on every core suite, and what the best known placements cost there."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
         return "No entries yet."
     about = (
         f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
-        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
+        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): what they cost more than the best "
+        "known placements, mean over the tasks and seeds of a suite, and the interquartile mean (IQM) over those of "
+        "all suites. Budget: evaluations of the cost model in training (on the suite with the most) + while placing a "
+        "task. The last rows: the mean cost of the best known placements, and what it is above proven lower bounds."
     )
-    return f"{about}\n\n{_by_league(ranked, lambda own: _competitors_table(own[:TOP_ROWS]))}"
+    rows = []
+    for league in LEAGUES:
+        for each in [each for each in ranked if each.league == league][:TOP_ROWS]:
+            budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
+            gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
+            rows.append((league, escaped(each.name), *gaps, f"{100 * (each.iqm - 1):.1f}%", budget))
+    on = {each.suite: each for each in leaderboards if each.track != MEASURED}
+    best = ["" if (found := on[suite].best) is None else f"{_ms(found.costs_ms.mean())} ms" for suite in suites]
+    bounds = ["" if (gap := on[suite].proven_gap) is None else f"{100 * gap.mean:.1f}%" for suite in suites]
+    rows += [("", "best known", *best, "", ""), ("", "best known above bounds", *bounds, "", "")]
+    return f"{about}\n\n{table(('league', 'entry', *suites, 'IQM', 'budget'), rows, left=2)}"
 
 
 def _room_table(leaderboards: Sequence[Leaderboard]) -> str:

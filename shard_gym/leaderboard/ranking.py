@@ -312,6 +312,7 @@ class Competitor:
         iqm: interquartile mean over tasks and seeds of cost / best known cost.
         interval: 95% interval of it.
         ratios: (M,) cost / best known cost of every task and seed.
+        gaps: on each of the suites: mean over tasks and seeds of cost / best known cost, less 1.
         training_queries: cost-model evaluations in training, on the suite with the most.
         planning_queries: cost-model evaluations while planning a task, mean over the tasks.
         league: that of its entries; if they differ, the one that allows most.
@@ -323,6 +324,7 @@ class Competitor:
     iqm: float
     interval: tuple[float, float]
     ratios: FloatArray
+    gaps: tuple[float, ...]
     training_queries: int
     planning_queries: float
     league: str
@@ -367,6 +369,7 @@ def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> C
         iqm=float(statistics.interquartile_mean(pooled[None])[0]),
         interval=statistics.interquartile_mean_interval(ratios),
         ratios=pooled,
+        gaps=tuple(float(each.mean()) - 1.0 for each in ratios),
         training_queries=max(entry.training.queries for entry in entries),
         planning_queries=float(
             np.average(

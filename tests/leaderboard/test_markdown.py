@@ -9,6 +9,7 @@ from shard_gym.errors import DamagedFileError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard import ranking
 from shard_gym.leaderboard.markdown import ROOM, TABLES, TOP, outdated, write_pages
+from shard_gym.text import format_ms
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 
@@ -91,7 +92,7 @@ def test_the_first_competitors_are_in_the_readme_of_the_project_if_it_has_a_bloc
     assert "The first 5 of each league, of 1 competitor with an entry on all 2 core suites (51 tasks)" in text
     assert "| The size-greedy agent |" in text
     assert text.endswith(f"{END}\nafter\n")
-    project.write_text(text.replace("size", "best"))
+    project.write_text(text.replace("size-greedy", "best-greedy"))
     assert findings_of(root) == ["../README.md"]
 
 
@@ -111,12 +112,16 @@ def test_every_league_has_a_table_of_its_own_and_zero_query_is_first(root: Path,
         ("", "cost-greedy"),
     ]
     top = project.read_text()
-    assert re.findall(r"^\*\*([a-z-]+)\*\*|\| The (\S+) agent", top, re.MULTILINE) == [
-        ("zero-query", ""),
-        ("", "size-greedy"),
-        ("guided", ""),
-        ("", "cost-greedy"),
+    assert re.findall(r"^\| ([a-z-]+) \| The (\S+) agent", top, re.MULTILINE) == [
+        ("zero-query", "size-greedy"),
+        ("guided", "cost-greedy"),
     ]
+    board = next(each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4")
+    (greedy,) = (each.gap for each in board.entries if each.league == "guided")
+    assert greedy is not None
+    assert f"| The cost-greedy agent | {100 * greedy:.1f}% |" in top
+    assert board.best is not None
+    assert f"|  | best known | {format_ms(board.best.costs_ms.mean())} ms |" in top
     assert "The best known placements" in suite
     assert "The best zero-query entry costs " in suite
 

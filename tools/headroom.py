@@ -3,7 +3,7 @@
     docs/headroom.json   what was computed: greedy agents and local search under variants of the cost model
     docs/suites.md       the generated block "headroom", made from it
 
-`python tools/suites_page.py` computes both in some minutes; `--render` makes the table from what is there. The other
+`python tools/headroom.py` computes both in some minutes; `--render` makes the table from what is there. The other
 table of the page, the room to learn, comes from the leaderboards: `shard-gym leaderboard render`.
 """
 
