@@ -40,9 +40,9 @@ the surrogate when a task is placed; the cost model is not evaluated then. The s
 `analytical`, so they are as far from real hardware as that model is (docs/cost-model.md).
 
 Costs are means over the test tasks in ms, and errors are means of |estimate - cost| / cost over placements of three
-kinds: random ones, those of `size-lookup-greedy`, and the agent's own. The last are the hardest to estimate, because the
-search prefers placements whose estimate is too low. How far the placements are from the best known ones, beside those of
-all agents, is in leaderboards/README.md."""
+kinds: random ones, those of `size-lookup-greedy`, and the agent's own. The last are the hardest to estimate,
+because the search prefers placements whose estimate is too low. How far the placements are from the best known
+ones, beside those of all agents, is in leaderboards/README.md."""
 
 
 def train(checkpoint: Pretrained) -> None:

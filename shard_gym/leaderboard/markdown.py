@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
-from shard_gym.leaderboard.leagues import TITLES
 from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
@@ -34,6 +32,7 @@ _ABOUT_RATIOS = (
 )
 
 COLUMNS = (
+    "league",
     "entry",
     "mean ms",
     "95% interval",
@@ -45,7 +44,10 @@ COLUMNS = (
     "budget",
     "trained on",
 )
+"""Of the simulated track."""
+
 RACE_COLUMNS = (
+    "league",
     "entry",
     "mean ms",
     "95% interval",
@@ -104,7 +106,7 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
             f"Competitors with an entry on all {counted(len(suites), 'core suite')} ({', '.join(suites)}; "
             f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### Core suites\n\n{about}\n\n{_by_league(ranked, _competitors_table)}")
+        parts.insert(0, f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
     return "\n\n".join(parts)
 
 
@@ -155,23 +157,11 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
     return table(header, rows, notes=1)
 
 
-Ranked = TypeVar("Ranked", Competitor, RankedEntry)
-
-
-def _by_league(ranked: Sequence[Ranked], format_table: Callable[[list[Ranked]], str]) -> str:
-    """A table under a line for each league that has entries."""
-    parts = []
-    for league in LEAGUES:
-        own = [each for each in ranked if each.league == league]
-        if own:
-            parts += [f"**{league}**: {TITLES[league]}", format_table(own)]
-    return "\n\n".join(parts)
-
-
 def _competitors_table(ranked: Sequence[Competitor]) -> str:
-    header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
+    header = ("league", "entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
     rows = [
         (
+            each.league,
             escaped(each.name),
             f"{each.iqm:.4f}",
             f"{each.interval[0]:.4f} to {each.interval[1]:.4f}",
@@ -180,7 +170,7 @@ def _competitors_table(ranked: Sequence[Competitor]) -> str:
         )
         for each in ranked
     ]
-    return table(header, rows)
+    return table(header, rows, left=2)
 
 
 def _leaderboard_table(leaderboard: Leaderboard) -> str:
@@ -188,8 +178,8 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
     if leaderboard.track != MEASURED:
-        tables = _by_league(leaderboard.entries, lambda own: _entries_table(COLUMNS, own))
-        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{tables}"
+        entries = _entries_table(COLUMNS, leaderboard.entries)
+        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{entries}"
     parts = [f"### {suite}, measured", about]
     if race:
         parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
@@ -200,7 +190,8 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
 
 
 def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
-    return table(columns, [[cells[column] for column in columns] for cells in map(_cells, entries)])
+    rows = [[cells[column] for column in columns] for cells in map(_cells, entries)]
+    return table(columns, rows, left=columns.index("entry") + 1, notes=1)
 
 
 def _cells(ranked: RankedEntry) -> dict[str, str]:
@@ -209,6 +200,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
     low, high = ranked.interval_ms
     over, ratio, ratios = ranked.improvement_over_next, ranked.ratio, ranked.ratio_interval
     return {
+        "league": ranked.league or "",
         "entry": _name(ranked.verified),
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
