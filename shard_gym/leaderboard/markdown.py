@@ -47,7 +47,6 @@ COLUMNS = (
 """Of the simulated track."""
 
 RACE_COLUMNS = (
-    "league",
     "entry",
     "mean ms",
     "95% interval",
