@@ -1,4 +1,4 @@
-"""Checks of single arguments: integers, numbers, seeds and counts."""
+"""Checks of single arguments: integers, numbers, names, seeds and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
+
+MAX_NAME = 200
+"""The most characters of a name: a line of a page."""
 
 
 def is_integer(value: Any) -> bool:
@@ -17,14 +20,35 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real Python or NumPy number that a float holds: no bool, NaN, infinity or larger integer."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except (OverflowError, TypeError):  # 10**400; a time span of NumPy
+        return False
+
+
 def is_positive(value: Any) -> bool:
-    """Whether `value` is a finite Python or NumPy number above 0; a bool is not."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 < value < math.inf)
+    """Whether `value` is a number (see `is_number`) above 0."""
+    return is_number(value) and bool(value > 0)
 
 
 def is_not_negative(value: Any) -> bool:
-    """Whether `value` is a finite Python or NumPy number of at least 0; a bool is not."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 <= value < math.inf)
+    """Whether `value` is a number (see `is_number`) of at least 0."""
+    return is_number(value) and bool(value >= 0)
+
+
+def is_name(value: Any) -> bool:
+    """Whether `value` can name a thing: printable text on one line, not blank, of at most `MAX_NAME` characters."""
+    return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
+
+
+def require_name(what: str, value: Any, error: type[ShardGymError]) -> None:
+    """Raise `error` if `value` is no name (see `is_name`); `what` it is the name of begins the message."""
+    if not is_name(value):
+        raise error(f"{what} is printable text on one line, of 1 to {MAX_NAME} characters, not {short_repr(value)}.")
 
 
 def checked_seed(seed: int) -> int:

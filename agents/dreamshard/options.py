@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from shard_gym.agents.base import MAX_QUERIES
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cost_models.neural.storage import network_named
 from shard_gym.errors import InvalidOptionError, unknown_name
-
-MAX_QUERIES = 10_000_000
-"""The most surrogate evaluations for one task: minutes. A file that says more would keep its agent busy for ever."""
 
 
 @dataclass(frozen=True, kw_only=True)
