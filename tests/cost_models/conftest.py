@@ -158,7 +158,7 @@ def fitted(costs: SplitCosts) -> Callable[[str], NeuralCostModel]:
     """A network after a short fit to the shared data."""
     return cache(
         lambda architecture: fit_cost_model(
-            architecture, costs, seed=0, options=FitOptions(steps=400, batch_size=32, check_every=50)
+            architecture, costs, seed=0, options=FitOptions(steps=160, batch_size=32, check_every=40)
         )
     )
 
