@@ -26,7 +26,7 @@ from shard_gym.io.pictures import save_picture
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known_costs
-from shard_gym.text import counted, format_change, format_ms, format_seconds
+from shard_gym.text import counted, format_change, format_ms
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.json"
@@ -48,14 +48,14 @@ README_SUITES = (
 REFERENCES = ("best known", "lower bound")
 """Rows that are not agents."""
 
-HEADER = ("agent", "mean ms", "95% interval", "vs random", "gap to best", "failed", "plan time", "queries")
+HEADER = ("agent", "mean ms", "95% interval", "vs random", "gap to best", "failed", "plan ms", "queries")
 
 INTRODUCTION = """# Results
 
 Test split of every suite, cost model `analytical`; made by `make results`. Costs are ms, the embedding part of a
 training iteration: means over the tasks, with a 95% bootstrap interval; failed tasks are charged their penalty. `vs
 random` and `gap to best` are means over the tasks of the cost relative to the random agent and to the best known
-placement. `plan time` is the median for one task on one core of the machine that ran it; `queries` are the agent's
+placement. `plan ms` is the median for one task on one core of the machine that ran it; `queries` are the agent's
 evaluations of the cost model for each task. No placement costs less than the `lower bound`, and often none can reach
 it. A suite with one task has no interval."""
 
@@ -121,9 +121,9 @@ def page(results: Results) -> str:
                     format_ms(row["mean_cost_ms"]),
                     " to ".join(map(format_ms, row["interval_ms"])) if len(suite) > 1 else "",
                     format_change(row["to_random"]),
-                    format_change(row["to_best"]),
+                    format_change(row["to_best"], digits=2),
                     str(row["failures"]),
-                    format_seconds(row["seconds"]),
+                    f"{1e3 * row['seconds']:,.1f}",
                     f"{row['queries']:,.0f}",
                 ]
             )
