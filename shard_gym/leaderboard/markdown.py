@@ -13,6 +13,7 @@ from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
+from shard_gym.suites.gaps import PROVEN
 from shard_gym.text import counted, format_ms, format_range
 
 README = "README.md"
@@ -152,7 +153,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 "solved" if leaderboard.is_solved else "",
             )
         )
-    header = ("suite", "T", "D", *LEAGUES, "best known above bounds", "proven best", "status")
+    header = ("suite", "T", "D", *LEAGUES, "best known above bounds", f"within {100 * PROVEN:g}%", "status")
     return table(header, rows, notes=1)
 
 

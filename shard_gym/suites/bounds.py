@@ -9,7 +9,7 @@ from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError
 from shard_gym.suites.load import DATA
-from shard_gym.suites.records import read_entries, write_entries
+from shard_gym.suites.records import read_entries, read_record, write_entries
 from shard_gym.tasks import TaskSuite
 
 BOUNDS = DATA / "bounds"
@@ -35,6 +35,15 @@ def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
         if not is_positive(bound):
             raise DamagedFileError(f"The bound of task {name!r} in {path} must be a positive number, not {bound!r}.")
     return {name: float(bound) for name, bound in entries.items()}
+
+
+def lower_bounds_effort(suite: str) -> str:
+    """How the lower bounds of the suite named `suite` were found, a sentence; empty without a file.
+
+    Raises:
+        DamagedFileError: the file is damaged.
+    """
+    return str(read_record(bounds_path(suite)).get("how", ""))
 
 
 def write_lower_bounds(
