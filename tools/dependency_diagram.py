@@ -22,7 +22,7 @@ MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
-    ("lookup_statistics", "tables", "topology", "hardware", "placement", "pools"),
+    ("lookup_statistics", "tables", "topology", "hardware", "placement", "sharding", "pools"),
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain"),
     ("agents",),
