@@ -156,15 +156,16 @@ class CostGreedyAgent(CostGuidedAgent):
         cluster = task.topology.cluster()
         loads = model.table_loads(task.tables, task.topology)
         device_loads = np.zeros((task.num_devices, model.num_loads))
+        own_phases = model.device_phases(device_loads)
 
         def choose(table: int, fitting: np.ndarray) -> int:
             joined = model.add(device_loads[fitting], loads[table])
-            own_phases = model.device_phases(device_loads)
-            phases, cost = costs_with(model, cluster, device_loads, own_phases, (fitting, joined))
+            phases, cost = costs_with(model, cluster, device_loads, own_phases, fitting[None], joined[None])
             own = phases[np.arange(len(fitting)), fitting].sum(axis=-1)
             best = np.lexsort((own, cost))[0]
             device: int = fitting[best]
             device_loads[device] = joined[best]
+            own_phases[device] = phases[best, device]  # the phases of others are written anew in every step
             return device
 
         return _placed(task, placement_order(loads, task.topology, model), choose)

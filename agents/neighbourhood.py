@@ -23,37 +23,40 @@ TIE = 1e-9
 SMOOTHING_SQUARES = 4
 """Squarings of the smoothing norm: an exponent of 16. Of 4, 8, 16 and 64 it gave the best results on the suites."""
 
-NewLoads = tuple[IntArray, FloatArray]
-"""For M placements: (M,) a device of each, and (M, K) the new loads of that device."""
-
 
 def costs_with(
     model: AdditiveCostModel,
     cluster: Cluster,
     device_loads: FloatArray,
     own_phases: FloatArray,
-    *new_loads: NewLoads,
+    devices: IntArray,
+    new_loads: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """The (M, D, 4) phases and (M,) iteration costs, ms, of M variants of a placement with (D, K) `device_loads`.
+    """The (M, D, 4) phases and (M,) iteration costs, ms, of M variants of a placement, with C changed devices each.
 
-    Only the devices with `new_loads`, one entry for each that differs in a variant, are computed again; `own_phases`
-    is `model.device_phases(device_loads)`.
+    Args:
+        model: the cost model.
+        cluster: the topology.
+        device_loads: (D, K) of the placement.
+        own_phases: (D, 4) ms, `model.device_phases(device_loads)`; the phases that `fill_communication` writes do not
+            matter.
+        devices: (C, M) int64, the devices that change; those of a variant differ.
+        new_loads: (C, M, K), their loads then.
     """
-    phases = _replaced(own_phases, [(device, model.device_phases(loads)) for device, loads in new_loads])
-    shared = _replaced(
-        device_loads[:, model.shared_loads], [(device, loads[:, model.shared_loads]) for device, loads in new_loads]
-    )
+    variants = devices.shape[1]
+    changed = (devices * variants + np.arange(variants)).ravel()
+    loads = new_loads.reshape(-1, new_loads.shape[-1])
+    phases = _replaced(own_phases, variants, changed, model.device_phases(loads))
+    shared = _replaced(device_loads[:, model.shared_loads], variants, changed, loads[:, model.shared_loads])
     model.fill_communication(phases, shared, cluster)
     return phases, model.iteration_cost(phases, shared, cluster)
 
 
-def _replaced(current: FloatArray, new: list[NewLoads]) -> FloatArray:
+def _replaced(current: FloatArray, variants: int, changed: IntArray, values: FloatArray) -> FloatArray:
     """(M, D, X) copies of the (D, X) `current` with new rows; in memory the device is the slowest axis."""
-    variants = np.arange(len(new[0][0]))
-    copies = np.repeat(current[:, None], len(variants), axis=1)
-    for device, values in new:
-        copies[device, variants] = values
-    return copies.swapaxes(0, 1)
+    copies = np.repeat(current, variants, axis=0)
+    copies[changed] = values
+    return copies.reshape(len(current), variants, current.shape[1]).swapaxes(0, 1)
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,13 @@ class Costs:
     def of(phases: FloatArray, exact: FloatArray) -> Costs:
         """From the (..., D, 4) phases and the (...) exact costs."""
         slowest = np.maximum(phases.max(axis=-2), np.finfo(float).tiny)
-        power = phases / slowest[..., None, :]
+        power = phases * (1.0 / slowest)[..., None, :]
         for _ in range(SMOOTHING_SQUARES):
             np.square(power, out=power)
         norm = power.sum(axis=-2)
         for _ in range(SMOOTHING_SQUARES):
             np.sqrt(norm, out=norm)
-        return Costs(exact, (slowest * norm).sum(axis=-1))
+        return Costs(exact, np.einsum("...p,...p->...", slowest, norm))
 
 
 class Neighbourhood:
@@ -126,7 +129,9 @@ class Neighbourhood:
         self._cluster = task.topology.cluster()
         loads = model.table_loads(task.tables, task.topology)
         self._loads = np.concatenate([loads, np.zeros((1, model.num_loads))])  # NO_TABLE reads the last row
-        self._memory = task.tables.memory_bytes
+        self._maxima = loads[:, model.num_sum_loads :]
+        self._ascending = self._maxima.argsort(axis=0).T
+        self._memory = np.append(task.tables.memory_bytes, 0)  # NO_TABLE reads the last number
         self.set_placement(placement)
 
     def set_placement(self, placement: Placement) -> None:
@@ -143,60 +148,47 @@ class Neighbourhood:
 
     def _rank_maxima(self) -> None:
         """For each device and max-reduced load, find the table with the largest value and the second largest value."""
-        devices, columns = self.task.num_devices, self._model.num_loads - self._model.num_sum_loads
-        self._largest = np.full((devices, columns), NO_TABLE)
-        self._second = np.zeros((devices, columns))
-        values = self._loads[:-1, self._model.num_sum_loads :]
-        for device in range(devices):
-            tables = np.flatnonzero(self.placement == device)
-            if tables.size:
-                self._largest[device] = tables[values[tables].argmax(axis=0)]
-            if tables.size > 1:
-                self._second[device] = np.partition(values[tables], -2, axis=0)[-2]
+        shape = self.task.num_devices, len(self._ascending)
+        self._largest, self._second = np.full(shape, NO_TABLE), np.zeros(shape)
+        for column, ascending in enumerate(self._ascending):
+            # Of the numbers assigned to one device, the last one stays: that of the largest value.
+            devices = self.placement[ascending]
+            self._largest[devices, column] = ascending
+            others = self._largest[devices, column] != ascending
+            self._second[devices[others], column] = self._maxima[ascending[others], column]
 
     def moves(self, tables: IntArray) -> Moves:
         """Every move of one of `tables`, and every swap of one with a table elsewhere, that fits the memory."""
-        devices = np.arange(self.task.num_devices)
-        movers, targets = (grid.ravel() for grid in np.meshgrid(tables, devices, indexing="ij"))
-        swappers, partners = (
-            grid.ravel() for grid in np.meshgrid(tables, np.arange(self.task.num_tables), indexing="ij")
-        )
-        all_moves = Moves(
-            np.concatenate([movers, swappers]),
-            np.concatenate([targets, self.placement[partners]]),
-            np.concatenate([np.full(len(movers), NO_TABLE), partners]),
-        )
-        return all_moves.take(self._fitting(all_moves))
-
-    def _fitting(self, moves: Moves) -> NDArray[np.bool_]:
-        """(M,) bool: the move goes to another device, and both devices stay within their memory."""
-        source = self.placement[moves.table]
-        growth = self._memory[moves.table] - np.where(moves.partner == NO_TABLE, 0, self._memory[moves.partner])
-        fits = (growth <= self._free[moves.device]) & (-growth <= self._free[source])
-        return np.asarray(fits & (source != moves.device))
+        devices = self.task.num_devices
+        targets = np.concatenate([np.arange(devices), self.placement])
+        partners = np.concatenate([np.full(devices, NO_TABLE), np.arange(self.task.num_tables)])
+        source = self.placement[tables]
+        growth = self._memory[tables][:, None] - self._memory[partners]
+        fits = growth <= self._free[targets]
+        fits &= -growth <= self._free[source][:, None]
+        fits &= source[:, None] != targets
+        mover, option = np.divmod(np.flatnonzero(fits), len(targets))
+        return Moves(tables[mover], targets[option], partners[option])
 
     def costs_after(self, moves: Moves) -> Costs:
         """(M,) costs of the placement after each move alone."""
-        source, target = self.placement[moves.table], moves.device
-        left = self._exchanged(source, moves.table, moves.partner)
-        joined = self._exchanged(target, moves.partner, moves.table)
-        return Costs.of(
-            *costs_with(
-                self._model, self._cluster, self._device_loads, self._own_phases, (source, left), (target, joined)
-            )
-        )
+        devices = np.stack([self.placement[moves.table], moves.device])
+        leaves, joins = np.stack([moves.table, moves.partner]), np.stack([moves.partner, moves.table])
+        loads = self._exchanged(devices, leaves, joins)
+        return Costs.of(*costs_with(self._model, self._cluster, self._device_loads, self._own_phases, devices, loads))
 
     def _exchanged(self, device: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
-        """(M, K) loads of `device` after the table `leaves` went and `joins` came; either may be NO_TABLE."""
+        """(..., K) loads of `device` after the table `leaves` went and `joins` came; either may be NO_TABLE."""
         split = self._model.num_sum_loads
-        loads = self._device_loads[device]
-        loads[:, :split] -= self._loads[leaves, :split]
-        emptied = (self._count[device] == 1) & (leaves != NO_TABLE)
-        loads[emptied, :split] = 0.0  # exactly 0, where the subtraction leaves a rounding error
-        lost = self._largest[device] == leaves[:, None]
-        lost &= (leaves != NO_TABLE)[:, None]
-        loads[:, split:] = np.where(lost, self._second[device], loads[:, split:])
-        return self._model.add(loads, self._loads[joins])
+        loads = self._device_loads.take(device, axis=0)
+        sums, maxima = loads[..., :split], loads[..., split:]
+        sums -= self._loads.take(leaves, axis=0)[..., :split]
+        if self._count.min() < 2:
+            emptied = (self._count[device] == 1) & (leaves != NO_TABLE)
+            sums[emptied] = 0.0  # exactly 0, where the subtraction leaves a rounding error
+        lost = self._largest.take(device, axis=0) == leaves[..., None]  # NO_TABLE where nothing was to lose: stays 0
+        np.copyto(maxima, self._second.take(device, axis=0), where=lost)
+        return self._model.add(loads, self._loads.take(joins, axis=0))
 
     def placement_after(self, moves: Moves, which: int) -> Placement:
         """(T,) int64, the placement after move `which`."""

@@ -32,6 +32,7 @@ class BareLoop:
         self.rate = links.intra_host_gb_per_s * 1e6
         self.knee, self.extra = links.intra_host_knee_bytes, links.intra_host_knee_extra
         self.loss = model.constants.overlap_loss
+        self.launches = (model.constants.forward_launches, model.constants.backward_launches)
         self.sums = model.num_sum_loads
         self.latency = links.intra_host_latency_us * 1e-3
         self.noise = [rng.random((self.devices, num_envs)) for _ in range(8)]
@@ -59,11 +60,11 @@ class BareLoop:
             backward = self.limits(
                 joined[:, a.BACKWARD_DRAM_MS], joined[:, a.BACKWARD_L2_MS], joined[:, a.BACKWARD_LANE_MS] * share
             )
-            phases[chosen, 0] = forward + joined[:, a.FORWARD_FIXED_MS]
-            phases[chosen, 3] = backward + joined[:, a.SORT_MS] + joined[:, a.BACKWARD_FIXED_MS]
+            phases[chosen, 0] = forward + self.launches[0] * joined[:, a.LAUNCH_MS]
+            phases[chosen, 3] = backward + joined[:, a.SORT_MS] + self.launches[1] * joined[:, a.LAUNCH_MS]
             output = loads[:, a.OUTPUT_BYTES_SENT].reshape(d, n)
-            moved = np.maximum(output * (d - 1), output.sum(axis=0) - output) / d
-            exchange = (moved + np.minimum(moved, self.knee) * self.extra) / self.rate + self.latency
+            moved = np.maximum(output * (d - 1), output.sum(axis=0) - output)
+            exchange = (moved + np.minimum(moved, self.knee * d) * self.extra) / (self.rate * d) + self.latency
             phases[:, 1] = phases[:, 2] = exchange.reshape(-1)
             by_device = phases.reshape(d, n, 4)
             slowest = by_device.max(axis=0)

@@ -37,7 +37,8 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Bytes are integers, so these sums are exact and do not depend on the order of the devices.
+    # Bytes are integers, so these sums are exact and do not depend on the order of the devices. Bytes, knees and
+    # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = _column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
@@ -45,13 +46,13 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     if crosses.any():
         near = _received_from_peers(output_bytes, cluster.host_peers)
         others = devices - 1.0 - cluster.num_peers
-        far = np.maximum(output_bytes * others, total - output_bytes - near) / devices
-        bandwidth, knee = _column(cluster.inter_bytes_per_ms), _column(cluster.inter_knee_bytes)
+        far = np.maximum(output_bytes * others, total - output_bytes - near)
+        bandwidth, knee = _column(cluster.inter_bytes_per_ms) * devices, _column(cluster.inter_knee_bytes) * devices
         across = np.where(crosses, link_ms(far, bandwidth, knee, _column(cluster.inter_knee_extra)), 0.0)
     else:
         near = total - output_bytes
-    intra = np.maximum(output_bytes * cluster.num_peers, near) / devices
-    bandwidth, knee = _column(cluster.intra_bytes_per_ms), _column(cluster.intra_knee_bytes)
+    intra = np.maximum(output_bytes * cluster.num_peers, near)
+    bandwidth, knee = _column(cluster.intra_bytes_per_ms) * devices, _column(cluster.intra_knee_bytes) * devices
     busy = link_ms(intra, bandwidth, knee, _column(cluster.intra_knee_extra))
     if across is not None:
         busy = np.maximum(busy, across)
@@ -70,23 +71,21 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
         return [0.0] * len(output_bytes)
     devices, latency = cluster.num_devices.item(), cluster.latency_ms.item()
     num_peers, real = cluster.num_peers[0].tolist(), cluster.device_mask[0].tolist()
-    bandwidth, knee = cluster.intra_bytes_per_ms.item(), cluster.intra_knee_bytes.item()
+    bandwidth, knee = cluster.intra_bytes_per_ms.item() * devices, cluster.intra_knee_bytes.item() * devices
     extra = cluster.intra_knee_extra.item()
     if not cluster.crosses_hosts.item():
         return [
-            ((sent := max(own * peers, total - own) / devices) + min(sent, knee) * extra) / bandwidth + latency
-            if there
-            else 0.0
+            ((sent := max(own * peers, total - own)) + min(sent, knee) * extra) / bandwidth + latency if there else 0.0
             for own, peers, there in zip(output_bytes, num_peers, real, strict=True)
         ]
     from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
-    card, card_knee = cluster.inter_bytes_per_ms.item(), cluster.inter_knee_bytes.item()
+    card, card_knee = cluster.inter_bytes_per_ms.item() * devices, cluster.inter_knee_bytes.item() * devices
     card_extra = cluster.inter_knee_extra.item()
     others = [devices - 1.0 - peers for peers in num_peers]
     return [
         max(
-            ((sent := max(own * peers, near) / devices) + min(sent, knee) * extra) / bandwidth,
-            ((sent := max(own * far, total - own - near) / devices) + min(sent, card_knee) * card_extra) / card,
+            ((sent := max(own * peers, near)) + min(sent, knee) * extra) / bandwidth,
+            ((sent := max(own * far, total - own - near)) + min(sent, card_knee) * card_extra) / card,
         )
         + latency
         if there

@@ -29,6 +29,7 @@ The constants are fitted to the public measurements by tools/fit_analytical.py; 
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -118,12 +119,11 @@ FITTED = Constants(
     SORT_MS,
     OUTPUT_BYTES_SENT,
     LANE_SHARE,
-    FORWARD_FIXED_MS,
-    BACKWARD_FIXED_MS,
-) = range(11)
+    LAUNCH_MS,
+) = range(10)
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
-_LANES, _FIXED = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1), slice(FORWARD_FIXED_MS, BACKWARD_FIXED_MS + 1)
+_LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
 _SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
 _BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
 """Forward and backward among the phases."""
@@ -180,9 +180,9 @@ class Rates(NamedTuple):
 
 
 def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) -> FloatArray:
-    """(..., 11) loads from (..., 11) counts; ms, but OUTPUT_BYTES_SENT in bytes."""
+    """(..., 10) loads from (..., 11) counts; ms, but OUTPUT_BYTES_SENT in bytes."""
     dram, l2, cycles, launch = (np.asarray(rate, np.float64) for rate in rates)
-    c, loads = constants, np.empty_like(counts)
+    c, loads = constants, np.empty((*counts.shape[:-1], LAUNCH_MS + 1))
     updates = counts[..., UPDATE_BYTES] / c.random_update_efficiency
     loads[..., FORWARD_DRAM_MS] = counts[..., FORWARD_DRAM_BYTES] / dram
     loads[..., FORWARD_L2_MS] = counts[..., FORWARD_L2_BYTES] / l2
@@ -195,8 +195,7 @@ def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) ->
     loads[..., BACKWARD_LANE_MS] = backward / cycles
     loads[..., OUTPUT_BYTES_SENT] = counts[..., OUTPUTS]
     loads[..., LANE_SHARE] = counts[..., GROUP_SHARE]
-    loads[..., FORWARD_FIXED_MS] = c.forward_launches * launch
-    loads[..., BACKWARD_FIXED_MS] = c.backward_launches * launch
+    loads[..., LAUNCH_MS] = launch
     return loads
 
 
@@ -209,7 +208,7 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     name = "analytical"
     version = 2
-    num_loads = 11
+    num_loads = 10
     num_sum_loads = 8
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
@@ -227,11 +226,11 @@ class AnalyticalCostModel(AdditiveCostModel):
         return super().fingerprint + own
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 11) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        """(T, 10) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
         return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """(..., 4) ms from (..., 11) device loads, with all-to-alls of 0."""
+        """(..., 4) ms from (..., 10) device loads, with all-to-alls of 0."""
         columns = loads.T.copy()  # contiguous, because strides make every operation slower
         dram, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
         lanes *= columns[LANE_SHARE]
@@ -244,15 +243,20 @@ class AnalyticalCostModel(AdditiveCostModel):
         limits *= self.constants.overlap_loss
         limits += slowest
         limits[1] += columns[SORT_MS]
-        limits += columns[_FIXED]
+        limits += np.multiply.outer(self._launches, columns[LAUNCH_MS])
         phases = np.zeros((*loads.shape[:-1], len(PHASES)))
         phases.T[FORWARD], phases.T[BACKWARD] = limits
         return phases
 
+    @cached_property
+    def _launches(self) -> FloatArray:
+        return np.array([self.constants.forward_launches, self.constants.backward_launches])
+
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the two all-to-alls, which take the same time."""
-        phases[..., FORWARD_COMM] = all_to_all_ms(shared[..., 0], cluster)
-        phases[..., BACKWARD_COMM] = phases[..., FORWARD_COMM]
+        took = all_to_all_ms(shared[..., 0], cluster)
+        phases[..., FORWARD_COMM] = took
+        phases[..., BACKWARD_COMM] = took
 
     @property
     def plain_costs(self) -> PlainCosts:
@@ -262,15 +266,16 @@ class AnalyticalCostModel(AdditiveCostModel):
     def _plain_costs(
         self, device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
     ) -> float:
-        share, loss = loads[LANE_SHARE], self.constants.overlap_loss
+        constants = self.constants
+        share, launch, loss = loads[LANE_SHARE], loads[LAUNCH_MS], constants.overlap_loss
         forward, backward = phases[FORWARD], phases[BACKWARD]
         dram, l2, lanes = loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * share
         slowest = max(dram, l2, lanes)
-        forward[device] = slowest + loss * (dram + l2 + lanes - slowest) + loads[FORWARD_FIXED_MS]
+        forward[device] = slowest + loss * (dram + l2 + lanes - slowest) + constants.forward_launches * launch
         dram, l2, lanes = loads[BACKWARD_DRAM_MS], loads[BACKWARD_L2_MS], loads[BACKWARD_LANE_MS] * share
         slowest = max(dram, l2, lanes)
         update = slowest + loss * (dram + l2 + lanes - slowest)
-        backward[device] = update + loads[SORT_MS] + loads[BACKWARD_FIXED_MS]
+        backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
@@ -291,7 +296,7 @@ class AnalyticalCostModel(AdditiveCostModel):
             loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
             sort=loads[SORT_MS],
             overlap_loss=self.constants.overlap_loss,
-            fixed_ms=loads[[FORWARD_FIXED_MS, BACKWARD_FIXED_MS], 0],
+            fixed_ms=self._launches * loads[LAUNCH_MS, 0],
             outputs=loads[OUTPUT_BYTES_SENT],
             links=links_of(cluster),
             latency_ms=float(cluster.latency_ms),

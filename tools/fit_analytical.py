@@ -21,7 +21,6 @@ from shard_gym.cost_models.all_to_all import link_ms
 from shard_gym.cost_models.analytical import (
     BAGS,
     FITTED,
-    FORWARD_FIXED_MS,
     GROUP_SHARE,
     AnalyticalCostModel,
     Constants,
@@ -197,8 +196,8 @@ class Problem:
         constants = Constants(**{name: values[name] for name in Constants._fields})
         dram, l2, cycles, launch = rates.T
         l2 = np.where(is_a100, values["a100_l2_gb_per_s"] * 1e6, l2)
+        launch = np.where([row.settings.get("launch") == "excluded" for row in rows], 0.0, launch)
         loads = loads_of(counts, Rates(dram, l2, cycles, launch), constants)
-        loads[[row.settings.get("launch") == "excluded" for row in rows], FORWARD_FIXED_MS] = 0.0
         phases = AnalyticalCostModel(constants).device_phases(loads)
         ms = np.array([_phase(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
         is_atomic = np.array([row.settings.get("updates") == "atomic" for row in rows])

@@ -180,8 +180,9 @@ def test_one_table_by_hand() -> None:
             sort / 1e6,
             outputs,
             0.5,
-            5.67 * 0.005,
-            22.2 * 0.005,
+            0.005,
         ],
         rel=1e-9,
     )
+    nothing_but_launches = MODEL.device_phases(np.append(np.zeros(9), 0.005))
+    assert nothing_but_launches == pytest.approx([5.67 * 0.005, 0.0, 0.0, 22.2 * 0.005])
