@@ -24,7 +24,7 @@ LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     ("lookup_statistics", "tables", "topology", "hardware", "placement", "sharding", "pools"),
     ("cost_models",),
-    ("tasks", "suites", "envs", "evaluation", "explain"),
+    ("tasks", "suites", "envs", "evaluation", "explain", "explain_plan"),
     ("agents",),
     ("experiments", "leaderboard", "__init__"),
     ("cli", "__main__"),
