@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.errors import InvalidTaskError
+from shard_gym.sharding.variants import variants_of
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
@@ -30,12 +33,15 @@ def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np
 class TableRows:
     """The tables of S prepared tasks, in placement order; axis T is padded with zeros.
 
+    Each table has V variants, whole tables only V = 1: R = T x V, and variant v of table t is row t * V + v.
+
     Attributes:
         order: (S, T) int64, the task's table that is placed at each step.
-        loads: (S, T, K) float64, loads of the cost model.
-        memory: (S, T) int64, bytes.
-        features: (S, T, 21) float32, see `Tables.features`.
-        costs: (S, T, 4) float32, ms of each phase with the table alone on a device.
+        loads: (S, R, K) float64, loads of the cost model.
+        memory: (S, R) int64, bytes.
+        features: (S, R, 21) float32, see `Tables.features`.
+        costs: (S, R, 4) float32, ms of each phase with the row alone on a device.
+        legal: (S, R) bool, whether the table has this variant.
     """
 
     order: IntArray
@@ -43,6 +49,7 @@ class TableRows:
     memory: IntArray
     features: NDArray[np.float32]
     costs: NDArray[np.float32]
+    legal: NDArray[np.bool_]
 
 
 @dataclass
@@ -59,6 +66,7 @@ class Problem:
         cluster: the topologies, leading shape (N,).
         penalty_ms: (N,) float64, cost of a failed episode; above the cost of every valid placement.
         lower_bound_ms: (N,) float64, lower bound on the cost of every placement.
+        rules: how tables may be split; None if only whole tables are placed.
     """
 
     tables: TableRows
@@ -68,6 +76,7 @@ class Problem:
     cluster: Cluster
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
+    rules: SplitRules | None = None
 
     @property
     def num_envs(self) -> int:
@@ -90,9 +99,10 @@ class Problem:
         return self.tables.order[self.row]
 
     def current(self, step: IntArray) -> IntArray:
-        """(N,) int64, index of the table placed after `step` others, in the table arrays with axes S and T merged.
+        """(N,) int64, index of the table placed after `step` others, in table arrays (V = 1) with axes S and T merged.
 
-        Past the end of the padding it is that of the last table.
+        Past the end of the padding it is that of the last table. With V variants, the row of the whole table is V times
+        the index.
         """
         return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
 
@@ -112,7 +122,7 @@ class Problem:
 
     def repeated(self, count: int) -> Problem:
         """This problem (N = 1) for `count` environments that share its tables."""
-        many = empty_problem(count, self.max_devices, self.tables)
+        many = empty_problem(count, self.max_devices, self.tables, self.rules)
         many.take(np.arange(count), self, np.zeros(count, np.int64))
         return many
 
@@ -130,18 +140,20 @@ def _per_env(problem: Problem) -> list[NDArray[Any]]:
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
-def empty_tables(size: int, max_tables: int, num_loads: int) -> TableRows:
+def empty_tables(size: int, max_tables: int, num_loads: int, num_variants: int = 1) -> TableRows:
     """Room for the tables of `size` tasks; all zeros."""
+    rows = max_tables * num_variants
     return TableRows(
         order=np.zeros((size, max_tables), np.int64),
-        loads=np.zeros((size, max_tables, num_loads)),
-        memory=np.zeros((size, max_tables), np.int64),
-        features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
-        costs=np.zeros((size, max_tables, len(PHASES)), np.float32),
+        loads=np.zeros((size, rows, num_loads)),
+        memory=np.zeros((size, rows), np.int64),
+        features=np.zeros((size, rows, len(FEATURE_NAMES)), np.float32),
+        costs=np.zeros((size, rows, len(PHASES)), np.float32),
+        legal=np.zeros((size, rows), np.bool_),
     )
 
 
-def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem:
+def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: SplitRules | None = None) -> Problem:
     """A problem for `num_envs` environments that solve tasks with these tables; all other arrays are zeros."""
     return Problem(
         tables=tables,
@@ -164,6 +176,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem
         ),
         penalty_ms=np.zeros(num_envs),
         lower_bound_ms=np.zeros(num_envs),
+        rules=rules,
     )
 
 
@@ -197,6 +210,7 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
             memory=_padded(task.tables.memory_bytes[order], max_tables),
             features=_padded(task.tables.features()[order], max_tables),
             costs=_padded(alone[order].astype(np.float32), max_tables),
+            legal=_padded(np.ones(len(order), np.bool_), max_tables),
         ),
         row=np.zeros(1, np.int64),
         num_tables=np.array([task.num_tables]),
@@ -204,6 +218,43 @@ def prepare(task: Task, model: AdditiveCostModel, max_tables: int, max_devices: 
         cluster=Cluster.stack([task.topology.cluster(max_devices)]),
         penalty_ms=np.array([model.penalty_ms(task.tables, task.topology)]),
         lower_bound_ms=np.array([model.cost_bounds(loads, task.topology)[0]]),
+    )
+
+
+def prepare_splits(
+    task: Task, model: ShardingCostModel, rules: SplitRules, max_tables: int, max_devices: int
+) -> Problem:
+    """`task` as a problem with N = 1 whose tables may be split; tables come in the same order as whole ones.
+
+    Raises:
+        InvalidTaskError: the task has more tables, devices or hosts than the padding.
+    """
+    require_room(task, max_tables, max_devices)
+    rules.require_hosts(task.topology, task.name)
+    variants = variants_of(task.tables, task.topology, rules.sharding_types, rules.max_halvings)
+    loads, count = model.variant_loads(variants, task.topology), variants.num_variants
+    order = placement_order(loads[:, 0], task.topology, model)
+    merged = loads[order].reshape(-1, model.num_loads)
+    features = np.stack([tables.features() for tables in variants.tables], axis=1)[order]
+    alone = model.single_table_phases(merged, task.topology).astype(np.float32)
+    low, high = model.variant_bounds(variants, loads, task.topology)
+    rows = max_tables * count
+    return Problem(
+        tables=TableRows(
+            order=_padded(order, max_tables),
+            loads=_padded(merged, rows),
+            memory=_padded(variants.memory[order].reshape(-1), rows),
+            features=_padded(features.reshape(-1, features.shape[-1]), rows),
+            costs=_padded(alone, rows),
+            legal=_padded(variants.legal[order].reshape(-1), rows),
+        ),
+        row=np.zeros(1, np.int64),
+        num_tables=np.array([task.num_tables]),
+        memory_cap=_padded(task.topology.memory_cap_bytes, max_devices),
+        cluster=Cluster.stack([task.topology.cluster(max_devices)]),
+        penalty_ms=np.array([PENALTY_MARGIN * high]),
+        lower_bound_ms=np.array([low]),
+        rules=rules,
     )
 
 

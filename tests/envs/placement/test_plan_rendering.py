@@ -99,7 +99,8 @@ def test_a_picture_has_a_bar_for_each_shard_of_split_tables(task: Task, mixed: P
     words = [text.get_text() for text in split.axes[0].texts]
     assert any("column_wise, 4 + 4 + " in line for line in words)
     assert "shards" in words
-    bars = [patch for patch in split.axes[0].patches if patch.get_height() == pytest.approx(0.19)]
+    drawn: list[Any] = list(split.axes[0].patches)
+    bars = [patch for patch in drawn if patch.get_height() == pytest.approx(0.19)]
     assert len(bars) == 4 + 3 + 4 + 2
     by_row: dict[float, float] = {}
     for bar in bars:

@@ -1,0 +1,136 @@
+"""Actions on tables that may be split: what they add to which devices, what waits, and what is legal next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.envs.core.devices import add, update_costs
+from shard_gym.envs.core.episode_state import ShardingState
+from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.split_rules import NONE, SplitRules
+
+
+def begin_table(state: ShardingState, envs: IntArray) -> None:
+    """Make the whole current table of `envs` the part that comes next, in place."""
+    state.waiting[envs] = 0
+    state.waiting[envs, 0] = 1
+    state.level[envs] = 0
+
+
+def act(
+    problem: Problem,
+    state: ShardingState,
+    actions: NDArray[np.integer[Any]],
+    envs: IntArray,
+    model: AdditiveCostModel,
+) -> None:
+    """Do the legal `actions[envs]`, in place: halve the current part, or add what the action means to its devices."""
+    rules, chosen = _rules(problem), actions[envs]
+    state.assignment[envs, state.step[envs]] = chosen
+    state.step[envs] += 1
+    halves, single = chosen == rules.halve, chosen < problem.max_devices
+    _add(problem, state, actions, envs[single], envs[~single & ~halves], model)
+
+    halved, placed = envs[halves], envs[single]
+    state.waiting[placed, state.level[placed]] -= 1
+    state.waiting[envs[~single & ~halves]] = 0
+    state.waiting[halved, state.level[halved]] -= 1
+    state.level[halved] += 1
+    state.waiting[halved, state.level[halved]] += 2
+    some = envs[~halves]
+    left = state.waiting[some] > 0
+    state.level[some] = rules.max_halvings - left[:, ::-1].argmax(axis=1)
+    done = some[~left.any(axis=1)]
+    state.table[done] += 1
+    begin_table(state, done)
+
+
+def _add(
+    problem: Problem,
+    state: ShardingState,
+    actions: NDArray[np.integer[Any]],
+    one_device: IntArray,
+    several: IntArray,
+    model: AdditiveCostModel,
+) -> None:
+    """Add the current part of the environments `one_device` to a device, and what the actions of `several` mean."""
+    rules, tables, count = _rules(problem), problem.tables, problem.num_envs
+    whole = problem.current(state.table) * rules.num_variants
+    rows = actions[one_device] * count + one_device
+    parts = whole[one_device] + state.level[one_device]
+    if several.size:
+        devices = rules.receivers(actions[several], problem.cluster.device_mask[several], _hosts(problem)[several])
+        env, device = np.nonzero(devices)
+        env = several[env]
+        rows = np.concatenate([rows, device * count + env])
+        parts = np.concatenate([parts, whole[env] + rules.variants_of_actions()[actions[env]]])
+    loads = tables.loads.reshape(-1, model.num_loads).take(parts, axis=0)
+    add(state, rows, loads, tables.memory.reshape(-1).take(parts), model)
+    update_costs(state, problem.cluster, model)
+
+
+def legal_actions(problem: Problem, state: ShardingState) -> NDArray[np.bool_]:
+    """(N, A) bool, what can be done with the current parts, as if no episode were over.
+
+    - A part goes to a device where it fits.
+    - It can be halved if then all that waits of its table would fit, halved until all parts are equal.
+    - A whole table goes to a set of devices if its block or replica fits each of them.
+    """
+    rules, tables = _rules(problem), problem.tables
+    memory, legal = tables.memory.reshape(-1), tables.legal.reshape(-1)
+    whole = problem.current(state.table) * rules.num_variants
+    real, free = problem.cluster.device_mask, problem.memory_cap - state.memory_used
+    allowed = np.zeros((problem.num_envs, rules.num_actions), np.bool_)
+    devices = allowed[:, : problem.max_devices]
+    np.logical_and(memory.take(whole + state.level)[:, None] <= free, real, out=devices)
+    if rules.halve != NONE:
+        allowed[:, rules.halve] = _can_be_halved(problem, state, rules, whole, free)
+    untouched = state.level == 0
+    for action, name in ((rules.row_wise, "row_wise"), (rules.data_parallel, "data_parallel")):
+        if action != NONE:
+            row = whole + rules.variant(name)
+            fits = (memory.take(row)[:, None] <= free) | ~real
+            allowed[:, action] = untouched & legal.take(row) & fits.all(axis=1)
+    if rules.host_row_wise != NONE:
+        row, hosts = whole + rules.variant("table_row_wise"), _hosts(problem)
+        possible, fits = untouched & legal.take(row), memory.take(row)[:, None] <= free
+        for host in range(rules.max_hosts):
+            members = real & (hosts == host)
+            full = (members & ~fits).any(axis=1)
+            allowed[:, rules.host_row_wise + host] = possible & members.any(axis=1) & ~full
+    return allowed
+
+
+def _can_be_halved(
+    problem: Problem, state: ShardingState, rules: SplitRules, whole: IntArray, free: IntArray
+) -> NDArray[np.bool_]:
+    """(N,) bool: whether some number of halvings above the current one completes the table.
+
+    All that waits, halved until all parts are equal, has to fit. Adding a part takes at most as many places of the
+    smaller ones as it has of them, so this stays true until the table is complete. If the optimizer keeps no state for
+    each row, halves have half the bytes, and a table that this refuses to halve cannot be completed by halving.
+    """
+    memory, legal = problem.tables.memory.reshape(-1), problem.tables.legal.reshape(-1)
+    levels = np.arange(rules.max_halvings + 1)
+    possible = np.zeros(problem.num_envs, np.bool_)
+    for level in range(1, rules.max_halvings + 1):
+        row = whole + level
+        wanted = (state.waiting << np.maximum(level - levels, 0)).sum(axis=1)
+        places = np.maximum(free, 0) // np.maximum(memory.take(row), 1)[:, None]
+        possible |= (level > state.level) & legal.take(row) & (places.sum(axis=1) >= wanted)
+    return possible
+
+
+def _hosts(problem: Problem) -> IntArray:
+    """(N, D) int64, the host of each device; where table_row_wise is legal, all hosts are as large as the first."""
+    size = problem.cluster.num_peers[:, :1].astype(np.int64) + 1
+    return np.arange(problem.max_devices) // size
+
+
+def _rules(problem: Problem) -> SplitRules:
+    assert problem.rules is not None
+    return problem.rules
