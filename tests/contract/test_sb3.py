@@ -52,7 +52,7 @@ class Collect(BaseCallback):
 
     @property
     def completed(self) -> int:
-        return sum("placement" in info for info in self.infos)
+        return sum("cost_ms" in info for info in self.infos)
 
 
 def maker(env_id: str, **arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
@@ -87,7 +87,7 @@ def test_vector_environments_step_and_hand_out_masks(env_id: str, vector: Callab
             for row in np.flatnonzero(dones):
                 ends += 1
                 last = infos[row]["terminal_observation"]
-                assert ("placement" in infos[row]) == (last["progress"][0] == 1.0)
+                assert ("cost_ms" in infos[row]) == (last["progress"][0] == 1.0)
                 assert obs["progress"][row, 0] == 0.0
                 assert not infos[row]["TimeLimit.truncated"]
         assert ends >= 4

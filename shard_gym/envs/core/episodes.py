@@ -17,6 +17,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import Reward, Transition, make_reward
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
@@ -83,12 +84,17 @@ class Episodes:
         self.max_devices = _padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
         self._reward = make_reward(reward)
-        self._prepared = PreparedTasks(self.source, self.cost_model, self.max_tables, self.max_devices, num_envs)
+        padding = (self.max_tables, self.max_devices)
+        self._prepared = PreparedTasks(self.source, self.cost_model, *padding, num_envs, self._rules())
         self.final_cost: CostModel | None = None
         self._details: dict[int, dict[str, float]] = {}
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
         self._constant = self.observe.constant(self.problem)
+
+    def _rules(self) -> SplitRules | None:
+        """How tables may be split; None if they are whole."""
+        return None
 
     @property
     def problem(self) -> Problem:
@@ -182,6 +188,10 @@ class Episodes:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
         return self.problem.placements_of(self.state.assignment, envs)
 
+    def outcomes(self, envs: IntArray) -> dict[str, IntArray]:
+        """What complete episodes `envs` have done: a key of their infos, and an array with a row for each."""
+        return {"placement": self.placements(envs)}
+
     def ending(self, env: int) -> dict[str, Any]:
         """What the last step of an episode adds to its info; empty while the episode runs.
 
@@ -194,7 +204,7 @@ class Episodes:
         if self.state.status[env] == COMPLETE:
             # Padded like the observations: vector environments stack infos, and tasks differ in size.
             return {
-                "placement": self.placements(np.array([env]))[0],
+                **{key: rows[0] for key, rows in self.outcomes(np.array([env])).items()},
                 "cost_ms": float(self.state.cost_ms[env]),
                 "phase_costs_ms": self.state.phases_ms[env].copy(),
                 **self.details(env),

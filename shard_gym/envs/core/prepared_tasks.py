@@ -8,27 +8,46 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.envs.core.problem import IntArray, empty_problem, empty_tables, prepare
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.envs.core.problem import (
+    IntArray,
+    Problem,
+    empty_problem,
+    empty_tables,
+    prepare,
+    prepare_splits,
+)
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
 class PreparedTasks:
     """The tasks of a suite, each prepared once, when it is first used; and one task from elsewhere per environment.
 
+    With `rules` tables may be split, and `model` is a `ShardingCostModel`.
+
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
     """
 
     def __init__(
-        self, source: TaskSource, model: AdditiveCostModel, max_tables: int, max_devices: int, num_envs: int
+        self,
+        source: TaskSource,
+        model: AdditiveCostModel,
+        max_tables: int,
+        max_devices: int,
+        num_envs: int,
+        rules: SplitRules | None = None,
     ) -> None:
         self._suite = source.tasks if isinstance(source, TaskSuite) else ()
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model = model
         places = len(self._suite) + num_envs
-        self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
-        self.problem = empty_problem(num_envs, max_devices, self._all.tables)
+        variants = 1 if rules is None else rules.num_variants
+        tables = empty_tables(places, max_tables, model.num_loads, variants)
+        self._all = empty_problem(places, max_devices, tables, rules)
+        self.problem = empty_problem(num_envs, max_devices, tables, rules)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
         """Give environment `envs[i]` the task `tasks[i]`.
@@ -52,7 +71,14 @@ class PreparedTasks:
             row = len(self._suite) + env
         elif self._prepared[row]:
             return row
-        self._all.put(row, prepare(task, self._model, self.problem.max_tables, self.problem.max_devices))
+        self._all.put(row, self._prepare(task))
         if row < len(self._suite):
             self._prepared[row] = True
         return row
+
+    def _prepare(self, task: Task) -> Problem:
+        model, rules, size = self._model, self.problem.rules, (self.problem.max_tables, self.problem.max_devices)
+        if rules is None:
+            return prepare(task, model, *size)
+        assert isinstance(model, ShardingCostModel)
+        return prepare_splits(task, model, rules, *size)

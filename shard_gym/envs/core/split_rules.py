@@ -101,7 +101,7 @@ class SplitRules:
     @property
     def max_actions(self) -> int:
         """Steps that one table takes at most: each shard is placed, and all but one come from a halving."""
-        return 2 * 2**self.max_halvings - 1
+        return (2 << self.max_halvings) - 1
 
     def variant(self, sharding_type: str) -> int:
         """The variant of a type other than table_wise and column_wise."""

@@ -158,11 +158,15 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         check_render_mode(render_mode)
         self.render_mode = render_mode
         observe = make_observation(observation)
-        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices)
-        self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
-        self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
-        self.observation_space = observe.space(self.max_tables, self.max_devices)
-        self.action_space = spaces.Discrete(self.max_devices)
+        self._use(Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices))
+
+    def _use(self, episodes: Episodes) -> None:
+        """Step this episode."""
+        self._episodes, self._num_actions = episodes, num_actions(episodes)
+        self.tasks, self.cost_model = episodes.source, episodes.cost_model
+        self.max_tables, self.max_devices = episodes.max_tables, episodes.max_devices
+        self.observation_space = episodes.observe.space(self.max_tables, self.max_devices)
+        self.action_space = spaces.Discrete(self._num_actions)
 
     # The Gymnasium interface
 
@@ -193,8 +197,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self._require_episode("No episode has begun")
         if self._episodes.state.status.item() != RUNNING:
             raise ResetNeeded("This episode is over: call reset() before the next step().")
-        if not self._is_device(action):
-            raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
+        if not self._is_action(action):
+            raise InvalidActionError(f"{known_actions(self._episodes)}, not {action!r}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
         return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
 
@@ -260,10 +264,10 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             raise ResetNeeded(f"{sentence}: call reset() first.")
         return task
 
-    def _is_device(self, action: Any) -> bool:
+    def _is_action(self, action: Any) -> bool:
         """Whether `action` is in the action space; `Discrete.contains` takes two microseconds more for integers."""
         if type(action) in (int, np.int64):
-            return bool(0 <= action < self.max_devices)
+            return bool(0 <= action < self._num_actions)
         return self.action_space.contains(action)
 
     def _observation(self) -> ObservationDict:
@@ -272,3 +276,17 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     def _info(self) -> dict[str, Any]:
         mask = self._episodes.masks()[0].astype(np.int8)
         return {"action_mask": mask, "task": self.task.name, **self._episodes.ending(0)}
+
+
+def num_actions(episodes: Episodes) -> int:
+    """The size of the action space."""
+    rules = episodes.problem.rules
+    return episodes.max_devices if rules is None else rules.num_actions
+
+
+def known_actions(episodes: Episodes) -> str:
+    """The beginning of a sentence about an action outside the space."""
+    last, rules = episodes.max_devices - 1, episodes.problem.rules
+    if rules is None or rules.num_actions == rules.max_devices:
+        return f"An action is a device number from 0 to {last}"
+    return f"An action is a device number from 0 to {last}, or from {last + 1} to {rules.num_actions - 1} to split"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict, checked_options
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.state import COMPLETE
-from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv, known_actions, num_actions
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
@@ -68,21 +68,39 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         copy: bool = True,
         max_episode_steps: int | None = None,
     ) -> None:
+        def make(count: int) -> Episodes:
+            observe = make_observation(observation)
+            return Episodes(count, suite, split, cost_model, reward, observe, max_tables, max_devices)
+
+        self._set_up(num_envs, render_mode, autoreset_mode, copy, max_episode_steps, make)
+
+    def _set_up(
+        self,
+        num_envs: int,
+        render_mode: str | None,
+        autoreset_mode: AutoresetMode | str,
+        copy: bool,
+        max_episode_steps: int | None,
+        make: Callable[[int], Episodes],
+    ) -> None:
+        """Check the arguments that all vector environments have, and step the episodes that `make` makes."""
         if max_episode_steps is not None:
             raise InvalidOptionError(
-                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, after one step "
-                "for each table."
+                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, after all "
+                "tables are placed."
             )
         check_render_mode(render_mode)
         self.num_envs = checked_count("num_envs", num_envs)
         self.render_mode = render_mode
         self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": _autoreset_mode(autoreset_mode)}
         self._share = not copy
-        observe = make_observation(observation)
-        self._episodes = Episodes(self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices)
-        self._max_devices = self._episodes.max_devices
-        self.single_observation_space = observe.space(self._episodes.max_tables, self._max_devices)
-        self.single_action_space = spaces.Discrete(self._max_devices)
+        self._use(make(self.num_envs))
+
+    def _use(self, episodes: Episodes) -> None:
+        """Step these episodes."""
+        self._episodes, self._num_actions = episodes, num_actions(episodes)
+        self.single_observation_space = episodes.observe.space(episodes.max_tables, episodes.max_devices)
+        self.single_action_space = spaces.Discrete(self._num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
@@ -142,7 +160,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         if self.render_mode is None:
             return None
         self._require_reset()
-        return tuple(render(PlacementView.of(self._episodes, env), self.render_mode) for env in range(self.num_envs))
+        return tuple(render(self._view(env), self.render_mode) for env in range(self.num_envs))
 
     # In addition to it
 
@@ -155,6 +173,9 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """(N, max_devices) bool: the devices where the current tables fit."""
         self._require_reset()
         return self._episodes.masks()
+
+    def _view(self, env: int) -> PlacementView:
+        return PlacementView.of(self._episodes, env)
 
     def _require_reset(self) -> None:
         if self._names[0] is None:
@@ -218,12 +239,9 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
                 f"got {chosen.dtype} of shape {chosen.shape}."
             )
-        if chosen.min() < 0 or chosen.max() >= self._max_devices:
-            env = int(((chosen < 0) | (chosen >= self._max_devices)).argmax())
-            raise InvalidActionError(
-                f"An action is a device number from 0 to {self._max_devices - 1}, "
-                f"not {chosen[env]} as for environment {env}."
-            )
+        if chosen.min() < 0 or chosen.max() >= self._num_actions:
+            env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
+            raise InvalidActionError(f"{known_actions(self._episodes)}, not {chosen[env]} as for environment {env}.")
         return chosen.astype(np.int64, copy=False)
 
     def _infos(self, envs: NDArray[np.int64]) -> Infos:
@@ -241,7 +259,8 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         if len(complete):
             self._episodes.require_finite_costs(complete)
             state = self._episodes.state
-            self._fill(infos, complete, "placement", self._episodes.placements(complete))
+            for key, rows in self._episodes.outcomes(complete).items():
+                self._fill(infos, complete, key, rows)
             self._fill(infos, complete, "cost_ms", state.cost_ms[complete])
             self._fill(infos, complete, "phase_costs_ms", state.phases_ms[complete])
             for env in complete.tolist():

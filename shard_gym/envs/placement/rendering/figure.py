@@ -59,7 +59,8 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     """
     row = _row_height(view)
     splits = view.splits()
-    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + splits_height(len(splits)))
+    below_chart = splits_height(max(len(splits), view.split_rows if isinstance(view, PlanView) else 0))
+    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + below_chart)
     chart = Chart(canvas, view, MARGIN, 1.92, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
     room = _cost(chart, 17) - 0.3
     canvas.text(MARGIN, 0.50, _fit(canvas, title or view.task.name, room, 14, "bold"), 14, weight="bold")

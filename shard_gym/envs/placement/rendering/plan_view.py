@@ -24,12 +24,14 @@ class PlanView(PlacementView):
     """A checked sharding plan and what it costs, shown like a placement; its `placement` is that of the first shards.
 
     Attributes:
-        plan: the plan.
+        plan: the plan; a table without shards is not placed yet.
+        split_rows: rows for split tables in a picture, at least; so all pictures of an episode have one size.
     """
 
     unit: ClassVar[str] = "shards"
 
     plan: ShardingPlan = field(default_factory=lambda: ShardingPlan(()))
+    split_rows: int = 0
 
     @staticmethod
     def of_plan(task: Task, plan: ShardingPlan, cost: CostEstimate) -> PlanView:
@@ -48,8 +50,8 @@ class PlanView(PlacementView):
         return plan_memory_used(self.plan, self.task.tables, self.task.num_devices)
 
     def describe_unplaced(self) -> str:
-        """One line: how many tables are split, and by which types."""
-        return describe_plan(self.plan)
+        """One line: the tables without a device; if there are none, how many are split, and by which types."""
+        return super().describe_unplaced() if self.unplaced.size else describe_plan(self.plan)
 
     def splits(self) -> list[tuple[int, str]]:
         """At most `MAX_SPLITS` split tables, the largest first, and how each is split."""
