@@ -94,7 +94,8 @@ def test_every_step_is_that_of_a_sync_vector(
     rng = np.random.default_rng([num_envs, len(source)])
     obs, infos = reset_both(envs, same, seed=3)
     masks, ends, keys, reasons = obs["action_mask"], np.zeros(num_envs, int), set(infos), set()
-    for _ in range(STEPS[num_envs]):
+    longer = 3 if "Sharding" in env_id and num_envs == 1 else 1  # an episode has more steps than tables
+    for _ in range(STEPS[num_envs] * longer):
         obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng), same)
         assert (type(rewards), rewards.dtype) == (np.ndarray, np.float64)
         masks, ends = obs["action_mask"], ends + ended
@@ -110,7 +111,8 @@ def test_every_step_is_that_of_a_sync_vector(
         assert reasons >= {"illegal_action", "dead_end"}
     assert ("final_obs" in keys) == (mode == AutoresetMode.SAME_STEP)
     if source != "generalize" or num_envs == 33:
-        assert {"placement", "_placement", "cost_ms", "phase_costs_ms"} <= keys
+        outcome = "actions" if "Sharding" in env_id else "placement"
+        assert {outcome, f"_{outcome}", "cost_ms", "phase_costs_ms"} <= keys
 
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)

@@ -188,7 +188,7 @@ class Episodes:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
         return self.problem.placements_of(self.state.assignment, envs)
 
-    def outcomes(self, envs: IntArray) -> dict[str, IntArray]:
+    def outcomes(self, envs: IntArray) -> dict[str, NDArray[Any]]:
         """What complete episodes `envs` have done: a key of their infos, and an array with a row for each."""
         return {"placement": self.placements(envs)}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.devices import add, update_costs
 from shard_gym.envs.core.episode_state import ShardingState
-from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.problem import IntArray, Problem, by_device
 from shard_gym.envs.core.split_rules import NONE, SplitRules
 
 
@@ -73,31 +73,32 @@ def _add(
     update_costs(state, problem.cluster, model)
 
 
-def legal_actions(problem: Problem, state: ShardingState) -> NDArray[np.bool_]:
-    """(N, A) bool, what can be done with the current parts, as if no episode were over.
+def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None = None) -> NDArray[np.bool_]:
+    """(N, A) bool, what can be done with the current parts of all environments or of `envs`, as if none were over.
 
     - A part goes to a device where it fits.
     - It can be halved if then all that waits of its table would fit, halved until all parts are equal.
     - A whole table goes to a set of devices if its block or replica fits each of them.
     """
     rules, tables = _rules(problem), problem.tables
+    some = slice(None) if envs is None else envs
     memory, legal = tables.memory.reshape(-1), tables.legal.reshape(-1)
-    whole = problem.current(state.table) * rules.num_variants
-    real, free = problem.cluster.device_mask, problem.memory_cap - state.memory_used
-    allowed = np.zeros((problem.num_envs, rules.num_actions), np.bool_)
+    whole = problem.current(state.table)[some] * rules.num_variants
+    real, level = problem.cluster.device_mask[some], state.level[some]
+    free = problem.memory_cap[some] - state.memory_used[some]
+    allowed = by_device(len(whole), rules.num_actions, dtype=np.bool_)
     devices = allowed[:, : problem.max_devices]
-    np.logical_and(memory.take(whole + state.level)[:, None] <= free, real, out=devices)
+    np.logical_and(memory.take(whole + level)[:, None] <= free, real, out=devices)
     if rules.halve != NONE:
-        allowed[:, rules.halve] = _can_be_halved(problem, state, rules, whole, free)
-    untouched = state.level == 0
+        allowed[:, rules.halve] = _can_be_halved(memory, legal, state.waiting[some], level, whole, free)
     for action, name in ((rules.row_wise, "row_wise"), (rules.data_parallel, "data_parallel")):
         if action != NONE:
             row = whole + rules.variant(name)
             fits = (memory.take(row)[:, None] <= free) | ~real
-            allowed[:, action] = untouched & legal.take(row) & fits.all(axis=1)
+            allowed[:, action] = (level == 0) & legal.take(row) & fits.all(axis=1)
     if rules.host_row_wise != NONE:
-        row, hosts = whole + rules.variant("table_row_wise"), _hosts(problem)
-        possible, fits = untouched & legal.take(row), memory.take(row)[:, None] <= free
+        row, hosts = whole + rules.variant("table_row_wise"), _hosts(problem)[some]
+        possible, fits = (level == 0) & legal.take(row), memory.take(row)[:, None] <= free
         for host in range(rules.max_hosts):
             members = real & (hosts == host)
             full = (members & ~fits).any(axis=1)
@@ -106,22 +107,27 @@ def legal_actions(problem: Problem, state: ShardingState) -> NDArray[np.bool_]:
 
 
 def _can_be_halved(
-    problem: Problem, state: ShardingState, rules: SplitRules, whole: IntArray, free: IntArray
+    memory: IntArray, legal: NDArray[np.bool_], waiting: IntArray, current: IntArray, whole: IntArray, free: IntArray
 ) -> NDArray[np.bool_]:
-    """(N,) bool: whether some number of halvings above the current one completes the table.
+    """(E,) bool: whether some number of halvings above the `current` one completes the table.
 
     All that waits, halved until all parts are equal, has to fit. Adding a part takes at most as many places of the
     smaller ones as it has of them, so this stays true until the table is complete. If the optimizer keeps no state for
     each row, halves have half the bytes, and a table that this refuses to halve cannot be completed by halving.
+
+    Args:
+        memory, legal: bytes of all rows, and whether they are possible.
+        waiting: (E, H + 1) parts that wait.
+        current: (E,) halvings of the current part.
+        whole: (E,) row of the whole table.
+        free: (E, D) bytes free on each device.
     """
-    memory, legal = problem.tables.memory.reshape(-1), problem.tables.legal.reshape(-1)
-    levels = np.arange(rules.max_halvings + 1)
-    possible = np.zeros(problem.num_envs, np.bool_)
-    for level in range(1, rules.max_halvings + 1):
-        row = whole + level
-        wanted = (state.waiting << np.maximum(level - levels, 0)).sum(axis=1)
+    possible = np.zeros(len(whole), np.bool_)
+    wanted = waiting[:, 0]
+    for level in range(1, waiting.shape[1]):
+        row, wanted = whole + level, 2 * wanted + waiting[:, level]
         places = np.maximum(free, 0) // np.maximum(memory.take(row), 1)[:, None]
-        possible |= (level > state.level) & legal.take(row) & (places.sum(axis=1) >= wanted)
+        possible |= (level > current) & legal.take(row) & (places.sum(axis=1) >= wanted)
     return possible
 
 

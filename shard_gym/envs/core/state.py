@@ -80,7 +80,7 @@ def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
     if isinstance(state, ShardingState):
         state.table[envs] = 0
         begin_table(state, envs)
-        state.fits[envs] = legal_actions(problem, state)[envs]
+        state.fits[envs] = legal_actions(problem, state, envs)
         return
     first = problem.tables.memory[problem.row[envs], 0]
     state.fits[envs] = first[:, None] <= problem.memory_cap[envs]

@@ -83,7 +83,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     ## Information
 
-    As in `EmbeddingPlacementEnv`, but the last step of a complete plan adds `actions` (int64, what was done, -1 after
+    As in `EmbeddingPlacementEnv`, but the last step of a complete plan adds `actions` (int32, what was done, -1 after
     the last) instead of `placement`. `env.unwrapped.plan` is the plan so far. In `failure`, `bytes_needed` are those of
     the current part.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import make_sharding_cost_model
@@ -52,9 +53,9 @@ class ShardingEpisodes(Episodes):
     def _rules(self) -> SplitRules:
         return self._split_rules
 
-    def outcomes(self, envs: IntArray) -> dict[str, IntArray]:
-        """The actions of complete episodes, (len(envs), M) int64, -1 after the last."""
-        return {"actions": self.state.assignment[envs].astype(np.int64)}
+    def outcomes(self, envs: IntArray) -> dict[str, NDArray[Any]]:
+        """The actions of complete episodes, (len(envs), M) int32, -1 after the last."""
+        return {"actions": self.state.assignment[envs]}
 
     def placements(self, envs: IntArray) -> IntArray:
         """(len(envs), max_tables) int64, the device of each table's first shard; -1 if it has none."""
