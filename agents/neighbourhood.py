@@ -119,8 +119,6 @@ class Neighbourhood:
     Attributes:
         task: the task.
         placement: (T,) int64, the current placement; valid.
-        phases_ms: (D, 4) float64, its phases.
-        costs: its exact and smoothed cost, without a leading shape.
     """
 
     def __init__(self, task: Task, model: AdditiveCostModel, placement: Placement) -> None:
@@ -135,16 +133,36 @@ class Neighbourhood:
         self.set_placement(placement)
 
     def set_placement(self, placement: Placement) -> None:
-        """Make a copy of `placement` (valid) the current one."""
-        devices = self.task.num_devices
+        """Make a copy of `placement` (valid) the current one. What it costs is computed when it is asked for."""
         self.placement = placement.copy()
+        self._free = self.task.topology.memory_cap_bytes - memory_used(
+            placement, self.task.tables, self.task.num_devices
+        )
+        self._evaluated = False
+
+    @property
+    def phases_ms(self) -> FloatArray:
+        """(D, 4) float64, the phases of the placement."""
+        self._evaluate()
+        return self._phases_ms
+
+    @property
+    def costs(self) -> Costs:
+        """The exact and the smoothed cost of the placement, without a leading shape."""
+        self._evaluate()
+        return self._costs
+
+    def _evaluate(self) -> None:
+        if self._evaluated:
+            return
+        placement, devices = self.placement, self.task.num_devices
         self._device_loads = self._model.reduce(self._loads[:-1], placement, devices)
         self._own_phases = self._model.device_phases(self._device_loads)
-        self._free = self.task.topology.memory_cap_bytes - memory_used(placement, self.task.tables, devices)
         self._count = np.bincount(placement, minlength=devices)
         self._rank_maxima()
-        self.phases_ms, exact = self._model.costs(self._device_loads, self._cluster)
-        self.costs = Costs.of(self.phases_ms, exact)
+        self._phases_ms, exact = self._model.costs(self._device_loads, self._cluster)
+        self._costs = Costs.of(self._phases_ms, exact)
+        self._evaluated = True
 
     def _rank_maxima(self) -> None:
         """For each device and max-reduced load, find the table with the largest value and the second largest value."""
@@ -172,6 +190,7 @@ class Neighbourhood:
 
     def costs_after(self, moves: Moves) -> Costs:
         """(M,) costs of the placement after each move alone."""
+        self._evaluate()
         devices = np.stack([self.placement[moves.table], moves.device])
         leaves, joins = np.stack([moves.table, moves.partner]), np.stack([moves.partner, moves.table])
         loads = self._exchanged(devices, leaves, joins)

@@ -61,7 +61,7 @@ def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
     model = make_additive_cost_model("analytical")
     suite = load_suite(suite_name)
     known = best_known(suite, model).get(suite[number].name)
-    return bounded(suite[number], model, known and known.placement, work, gap)
+    return bounded(suite[number], model, None if known is None else known.placement, work, gap)
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:

@@ -38,7 +38,7 @@ MAX_QUERIES = 20_000
 
 def phases_ms(agent: str, task: Task) -> list[float]:
     """Ms of forward, both all-to-alls and backward of the placement of an agent; NaN if it finds none."""
-    options = {"max_queries": MAX_QUERIES} if agent == REFERENCE else {}
+    options: dict[str, Any] = {"max_queries": MAX_QUERIES} if agent == REFERENCE else {}
     try:
         placement = make_agent(agent, **options).place(task)
     except NoPlacementFoundError:

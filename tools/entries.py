@@ -23,9 +23,8 @@ import tyro
 
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.experiments.methods import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
-from shard_gym.experiments.processes import perform_all
-from shard_gym.experiments.runs import Run, training_path
+from shard_gym.experiments.runs import Run, perform_all, training_path
+from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import SIMULATED, EntryFolder
