@@ -141,3 +141,21 @@ def test_the_spaces_are_those_documented(observation: str) -> None:
     }
     obs, _ = env.reset(seed=0)
     assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+
+
+def test_snapshots_and_clones_go_on_within_a_halved_table(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 3, 2, dims=(32,))
+    env = EmbeddingShardingEnv(TaskSuite("own", (task,)))
+    env.reset(seed=0)
+    for action in (env.rules.halve, 0, env.rules.halve):
+        env.step(action)
+    snapshot, clone = env.get_state(), env.clone()
+    rest = (1, 0, env.rules.data_parallel, 1)
+    first = [env.step(action)[1] for action in rest]
+    plan = env.plan
+    assert [clone.step(action)[1] for action in rest] == first
+    env.set_state(snapshot)
+    assert env.plan != plan
+    assert [env.step(action)[1] for action in rest] == first
+    assert env.plan == plan
+    assert [shard.num_columns for shard in plan.tables[int(env.problem.order[0, 0])].shards] == [16, 8, 8]
