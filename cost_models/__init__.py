@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
+from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
@@ -68,6 +70,22 @@ def make_additive_cost_model(model: str | Path | CostModel) -> AdditiveCostModel
     return made
 
 
+def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> ShardingCostModel:
+    """The cost model of `make_cost_model` for sharded tables; "analytical" is an `AnalyticalShardingModel`.
+
+    Raises:
+        InvalidOptionError: also if it does not estimate sharded tables.
+    """
+    made = make_cost_model(model)
+    if isinstance(made, ShardingCostModel):
+        return made
+    if type(made) is AnalyticalCostModel:
+        return AnalyticalShardingModel(constants=made.constants)
+    raise InvalidOptionError(
+        f"The cost model {made.name!r} does not estimate sharded tables. Name 'analytical' or pass a ShardingCostModel."
+    )
+
+
 def additive_estimate(model: CostModel) -> AdditiveCostModel:
     """`model` if it is additive, else the analytical one: for observations, which need estimates of every step."""
     return model if isinstance(model, AdditiveCostModel) else AnalyticalCostModel()
@@ -78,13 +96,16 @@ __all__ = [
     "PHASES",
     "AdditiveCostModel",
     "AnalyticalCostModel",
+    "AnalyticalShardingModel",
     "CostEstimate",
     "CostModel",
     "CountedCostModel",
     "CountedEstimates",
     "PlainCosts",
+    "ShardingCostModel",
     "additive_estimate",
     "counted",
     "make_additive_cost_model",
     "make_cost_model",
+    "make_sharding_cost_model",
 ]

@@ -1,14 +1,16 @@
-"""ShardGym: Gymnasium environments for embedding table placement.
+"""ShardGym: Gymnasium environments for embedding table placement and sharding.
 
 `import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
 """
 
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
+from shard_gym.sharding import ShardingPlan, check_plan
 from shard_gym.suites import load_suite, save_suite, suite_names
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
@@ -21,7 +23,9 @@ register_environments()
 
 __all__ = [
     "EmbeddingPlacementEnv",
+    "EmbeddingShardingEnv",
     "Evaluation",
+    "ShardingPlan",
     "Tables",
     "Task",
     "TaskResult",
@@ -31,6 +35,7 @@ __all__ = [
     "Workload",
     "__version__",
     "check_placement",
+    "check_plan",
     "evaluate",
     "hardware_profile",
     "load_pool",

@@ -39,6 +39,10 @@ class MemoryExceededError(InvalidPlacementError):
     """A placement exceeds the memory cap of a device."""
 
 
+class InvalidPlanError(InvalidPlacementError):
+    """A sharding plan does not hold every cell of every table where its sharding type wants it."""
+
+
 class NoPlacementFoundError(ShardGymError):
     """An agent found no valid placement of a task; an evaluation counts it as a failure."""
 

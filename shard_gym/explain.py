@@ -11,6 +11,7 @@ from shard_gym.cost_models import additive_estimate, make_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
 
 SAME = 1e-9
 """Devices whose times differ by less than this share are equally slow."""
@@ -18,10 +19,10 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Move:
-    """One table that goes to another device while all others stay.
+    """One table that goes to another device while all others stay; in a plan, one shard.
 
     Attributes:
-        table: index of the table.
+        table: index of the table, or of the shard.
         source: the device it is on.
         target: the device it would go to.
         gain_ms: cost now less the cost afterwards, in ms; negative if the placement gets worse.
@@ -145,23 +146,38 @@ def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tu
     `placement` must be valid.
     """
     loads = model.table_loads(task.tables, task.topology)
-    cluster = task.topology.cluster()
-    device_loads = model.reduce(loads, placement, task.num_devices)
+    return best_moves_of(loads, placement, task.tables.memory_bytes, task.topology, model)
+
+
+def best_moves_of(
+    loads: FloatArray,
+    devices: NDArray[np.int64],
+    memory: NDArray[np.int64],
+    topology: Topology,
+    model: AdditiveCostModel,
+    movable: NDArray[np.bool_] | None = None,
+) -> tuple[Move, ...]:
+    """`best_moves` of S tables or shards with (S, K) loads and (S,) bytes on (S,) devices; of the movable ones."""
+    cluster, num_devices = topology.cluster(), topology.num_devices
+    device_loads = model.reduce(loads, devices, num_devices)
     phases, cost = model.costs(device_loads, cluster)
     cost_ms = float(cost)
-    free = task.topology.memory_cap_bytes - memory_used(placement, task.tables, task.num_devices)
+    used = np.zeros(num_devices, np.int64)
+    np.add.at(used, devices, memory)
+    free = topology.memory_cap_bytes - used
+    tried_ones = np.isin(devices, np.flatnonzero(critical_devices(phases).any(axis=1)))
     moves = []
-    for table in np.flatnonzero(np.isin(placement, np.flatnonzero(critical_devices(phases).any(axis=1)))):
-        source = placement[table]
-        targets = np.flatnonzero((free >= task.tables.memory_bytes[table]) & (np.arange(task.num_devices) != source))
+    for one in np.flatnonzero(tried_ones if movable is None else tried_ones & movable):
+        source = devices[one]
+        targets = np.flatnonzero((free >= memory[one]) & (np.arange(num_devices) != source))
         if not targets.size:
             continue
-        # A maximum cannot be subtracted, so the loads of the source are computed from the tables that stay.
-        staying = np.setdiff1d(np.flatnonzero(placement == source), [table])
+        # A maximum cannot be subtracted, so the loads of the source are computed from those that stay.
+        staying = np.setdiff1d(np.flatnonzero(devices == source), [one])
         tried = np.repeat(device_loads[None], targets.size, axis=0)
         tried[:, source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]
-        tried[np.arange(targets.size), targets] = model.add(device_loads[targets], loads[table])
+        tried[np.arange(targets.size), targets] = model.add(device_loads[targets], loads[one])
         _, costs = model.costs(tried, cluster)
         best = int(costs.argmin())
-        moves.append(Move(int(table), int(source), int(targets[best]), cost_ms - float(costs[best])))
+        moves.append(Move(int(one), int(source), int(targets[best]), cost_ms - float(costs[best])))
     return tuple(sorted(moves, key=lambda move: -move.gain_ms))

@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import memory_used
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
+from shard_gym.sharding import plan as plans
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
@@ -108,6 +111,37 @@ def _valid_placements(task: Task) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
+def _random_sharding(
+    rng: np.random.Generator, tables: Tables, table: int, topology: Topology, sharding_types: tuple[str, ...]
+) -> TableSharding:
+    """A random sharding of one table, of one of the types that are possible for it."""
+    rows, dim, devices = tables.num_embeddings[table], int(tables.embedding_dim[table]), topology.num_devices
+    size = plans.devices_of_hosts(topology)
+    possible = [t for t in sharding_types if t != plans.ROW_WISE or plans.has_equal_blocks(rows, devices)]
+    if not size or not plans.has_equal_blocks(rows, size):
+        possible = [t for t in possible if t != plans.TABLE_ROW_WISE]
+    chosen = str(rng.choice(possible))
+    if chosen == plans.TABLE_WISE:
+        return plans.table_wise(tables, table, int(rng.integers(devices)))
+    if chosen == plans.COLUMN_WISE:
+        cuts = np.sort(rng.choice(dim // 4 - 1, min(dim // 4 - 1, int(rng.integers(1, 4))), replace=False) + 1)
+        widths = (4 * np.diff(np.concatenate([[0], cuts, [dim // 4]]))).tolist() if dim > 4 else [4]
+        return plans.column_wise(tables, table, rng.integers(devices, size=len(widths)).tolist(), widths)
+    if chosen == plans.ROW_WISE:
+        return plans.row_wise(tables, table, topology)
+    if chosen == plans.TABLE_ROW_WISE:
+        return plans.table_row_wise(tables, table, topology, int(rng.integers(devices // size)))
+    return plans.data_parallel(tables, table, topology)
+
+
+def _random_plan(
+    rng: np.random.Generator, tables: Tables, topology: Topology, sharding_types: tuple[str, ...] = SHARDING_TYPES
+) -> ShardingPlan:
+    """A random plan; its memory is not looked at. Column shards have random widths."""
+    shardings = [_random_sharding(rng, tables, table, topology, sharding_types) for table in range(len(tables))]
+    return ShardingPlan(tuple(shardings))
+
+
 def _markdown_rows(text: str, heading: str) -> dict[str, list[str]]:
     """The rows of the first Markdown table below a heading, by their first cell."""
     lines = text.split(f"{heading}\n", 1)[1].splitlines()
@@ -139,6 +173,11 @@ def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
 @pytest.fixture(scope="session")
 def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
     return _valid_placements
+
+
+@pytest.fixture(scope="session")
+def random_plan() -> Callable[..., ShardingPlan]:
+    return _random_plan
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -22,9 +22,12 @@ MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
-    ("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "pools"),
+    (
+        *("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "sharding"),
+        "pools",
+    ),
     ("cost_models",),
-    ("tasks", "suites", "envs", "evaluation", "explain"),
+    ("tasks", "suites", "envs", "evaluation", "explain", "explain_plan"),
     ("agents",),
     ("experiments", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),

@@ -11,6 +11,10 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "entry_point": "shard_gym.envs.placement.env:EmbeddingPlacementEnv",
         "vector_entry_point": "shard_gym.envs.placement.vector:EmbeddingPlacementVectorEnv",
     },
+    "EmbeddingSharding-v0": {
+        "entry_point": "shard_gym.envs.sharding.env:EmbeddingShardingEnv",
+        "vector_entry_point": "shard_gym.envs.sharding.vector:EmbeddingShardingVectorEnv",
+    },
     "EmbeddingPlacementReal-v0": {
         "entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",
         "vector_entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",

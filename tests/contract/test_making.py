@@ -34,7 +34,7 @@ def in_a_fresh_process(script: str, folder: Path) -> str:
 def test_an_environment_is_made_without_an_import(env_id: str, made: str, tmp_path: Path) -> None:
     env = made.format(repr(f"shard_gym:{env_id}"))
     script = f"import gymnasium; task = gymnasium.{env}.reset(seed=0)[1]['task']; print(task)"
-    assert "dlrm-50x4/train/" in in_a_fresh_process(script, tmp_path)
+    assert "/train/" in in_a_fresh_process(script, tmp_path)
 
 
 def test_importing_and_registering_again_changes_nothing(tmp_path: Path) -> None:

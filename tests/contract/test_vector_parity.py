@@ -106,7 +106,10 @@ def test_every_step_is_that_of_a_sync_vector(
     obs, infos = reset_both(envs, same, seed=3)
     masks, ends, kinds = obs["action_mask"], np.zeros(num_envs, int), kinds_of(infos)
     failures, redirected, finals = set[int](), 0, 0
-    for _ in range(STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)):
+    steps = STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)
+    if "Sharding" in env_id and num_envs == 1:
+        steps *= 3  # an episode has more steps than tables
+    for _ in range(steps):
         obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng), same)
         assert (type(rewards), rewards.dtype) == (np.ndarray, np.float64)
         masks, ends = obs["action_mask"], ends + ended
@@ -117,7 +120,7 @@ def test_every_step_is_that_of_a_sync_vector(
         assert kinds_of(infos) == kinds_of(last) == kinds
         failures |= set(last["failure"].tolist())
         redirected += int(last["redirected"].sum())
-        placed = (last["placement"] >= 0).any(axis=1) & last["_placement"]
+        placed = (last["placement"] >= 0).reshape(num_envs, -1).any(axis=1) & last["_placement"]
         assert placed.tolist() == (ended & (last["failure"] == 0)).tolist()
         if mode == AutoresetMode.DISABLED and ended.any():
             masks = reset_ended(envs, ended, same)

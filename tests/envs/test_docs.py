@@ -16,11 +16,12 @@ from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
 
-EACH = pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingPlacementRealEnv])
+EACH = pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingPlacementRealEnv])
 
 
 def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
@@ -75,7 +76,7 @@ def test_the_version_history_ends_with_the_registered_version(env_class: Any) ->
     assert f"{env_class.__name__.removesuffix('Env')}-{versions[0]}" in ENVIRONMENTS
 
 
-@EACH
+@pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingPlacementRealEnv])
 def test_the_penalty_is_the_multiple_named(random_task: Any, env_class: Any) -> None:
     task, model = random_task(np.random.default_rng(0), 4, 3), make_cost_model("analytical")
     charging = model if env_class is EmbeddingPlacementEnv else MeasuredCostModel("cpu")

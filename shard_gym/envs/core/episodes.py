@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.arguments import padding, task_source
+from shard_gym.envs.core.failures import failure_of
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
@@ -32,7 +34,6 @@ from shard_gym.envs.core.state import (
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
-from shard_gym.text import format_bytes
 
 ObservationDict = dict[str, Any]
 """An array for each key of the observation space."""
@@ -71,7 +72,9 @@ class CostFreeObservation(Observation, Protocol):
 
 
 class Episodes:
-    """N episodes of one environment. Arguments are those of `EmbeddingPlacementEnv`, and `num_envs`.
+    """N episodes of one environment. Arguments are those of `EmbeddingPlacementEnv`, `num_envs`, and the rules.
+
+    With `rules` tables may be split, and the cost model is a `ShardingCostModel`.
 
     Attributes:
         source: where tasks come from.
@@ -97,6 +100,7 @@ class Episodes:
         max_tables: int | None,
         max_devices: int | None,
         illegal: str,
+        rules: SplitRules | None = None,
     ) -> None:
         if illegal not in ILLEGAL:
             raise wrong_kind("illegal", illegal, " or ".join(map(repr, ILLEGAL)))
@@ -109,8 +113,7 @@ class Episodes:
         self._own_reward = self._reward not in REWARDS.values()
         order_of = observation.order if isinstance(observation, CostFreeObservation) else None
         sizes = self.max_tables, self.max_devices, num_envs
-        self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of)
-        self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), (num_envs, self.max_tables))
+        self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of, rules)
         self._details: dict[str, FloatArray] = {}
         self._final_cost: CostModel | None = None
         self._redirects = illegal == "redirect"
@@ -118,6 +121,7 @@ class Episodes:
         self.redirected = np.zeros(num_envs, np.int64)
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
+        self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), self.state.assignment.shape)
         self._constant = self.observe.constant(self.problem)
 
     @property
@@ -219,16 +223,21 @@ class Episodes:
                 self._details[f"measurement_{name}"][env] = details[name]
 
     def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
-        """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
+        """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did.
+
+        Where no device is legal, it becomes the first legal split.
+        """
         legal = self.masks()
         illegal = ~legal[np.arange(len(actions)), actions] & ~self.state.over
         if not illegal.any():
             return actions, illegal
-        emptiest = np.where(legal, self.state.memory_used, np.iinfo(np.int64).max).argmin(axis=1)
-        return np.where(illegal, emptiest, actions), illegal
+        devices = legal[:, : self.max_devices]
+        emptiest = np.where(devices, self.state.memory_used, np.iinfo(np.int64).max).argmin(axis=1)
+        instead = np.where(devices.any(axis=1), emptiest, legal.argmax(axis=1))
+        return np.where(illegal, instead, actions), illegal
 
     def masks(self) -> NDArray[np.bool_]:
-        """(N, D) bool, the legal actions; see `state.action_mask`."""
+        """(N, A) bool, the legal actions; see `state.action_mask`."""
         return action_mask(self.problem, self.state)
 
     def observations(self, *, share: bool = False) -> ObservationDict:
@@ -242,7 +251,10 @@ class Episodes:
         return {**self.observe(self.problem, self.state), **constant}
 
     def placements(self, envs: IntArray) -> IntArray:
-        """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed."""
+        """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed.
+
+        If tables may be split, (len(envs), max_tables, U); see `plans.plan_of`.
+        """
         return self.problem.placements_of(self.state.assignment, envs)
 
     def infos(self) -> dict[str, NDArray[Any]]:
@@ -295,26 +307,7 @@ class Episodes:
             `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
             device) and `message`.
         """
-        task, problem, status = self.task(env), self.problem, int(self.state.status[env])
-        if status not in (ILLEGAL_ACTION, DEAD_END):
-            return None
-        current = (problem.row[env], self.state.step[env])
-        table = task.tables.names[problem.tables.order[current]]
-        needed = int(problem.tables.memory[current])
-        free = int((problem.memory_cap[env] - self.state.memory_used[env]).max())
-        reason = "was put on a device that does not exist or has too little memory free"
-        if status == DEAD_END:
-            reason = "fits no device"
-        return {
-            "reason": Status(status).name.lower(),
-            "table": table,
-            "bytes_needed": needed,
-            "bytes_free": free,
-            "message": (
-                f"Table {table} {reason}: it needs {needed} bytes ({format_bytes(needed)}), "
-                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free."
-            ),
-        }
+        return failure_of(self.task(env), self.problem, self.state, env)
 
     def require_finite_costs(self, envs: IntArray) -> None:
         """Refuse costs that are not finite; checked only where episodes end, to keep steps fast.

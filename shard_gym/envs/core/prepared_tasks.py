@@ -9,6 +9,7 @@ import numpy as np
 
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import IntArray, TableOrder, empty_problem, empty_tables, prepare
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 
 
@@ -22,6 +23,7 @@ class PreparedTasks:
         max_devices: padding of the devices.
         num_envs: N.
         order_of: see `prepare`.
+        rules: how tables may be split; None if they are not.
 
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
@@ -36,14 +38,16 @@ class PreparedTasks:
         max_devices: int,
         num_envs: int,
         order_of: TableOrder | None = None,
+        rules: SplitRules | None = None,
     ) -> None:
         self._suite = source.tasks if isinstance(source, TaskSuite) else ()
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
-        self._all = empty_problem(places, max_devices, empty_tables(places, max_tables, model.num_loads))
-        self.problem = empty_problem(num_envs, max_devices, self._all.tables)
+        tables = empty_tables(places, max_tables, model.num_loads, 1 if rules is None else rules.num_variants)
+        self._all = empty_problem(places, max_devices, tables, rules)
+        self.problem = empty_problem(num_envs, max_devices, tables, rules)
         self.suite_index = np.full(num_envs, -1, np.int64)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
@@ -70,7 +74,7 @@ class PreparedTasks:
         elif self._prepared[row]:
             return row
         padding = self.problem.max_tables, self.problem.max_devices
-        self._all.put(row, prepare(task, self._model, *padding, self._order_of))
+        self._all.put(row, prepare(task, self._model, *padding, self._order_of, self.problem.rules))
         if row < len(self._suite):
             self._prepared[row] = True
         return row

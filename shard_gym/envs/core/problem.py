@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, placement_order
-from shard_gym.errors import InvalidTaskError
+from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, FloatArray, placement_order
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.envs.core.split_rules import SplitRules
+from shard_gym.errors import InvalidTaskError, TableTooLargeError
+from shard_gym.sharding.variants import variants_of, whole_tables
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
@@ -37,14 +40,17 @@ def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np
 class TableRows:
     """The tables of S prepared tasks, in placement order; axis T is padded with zeros.
 
+    Each table has V variants, one if tables are not split: R = T x V, and variant v of table t is row t * V + v.
+
     Attributes:
-        order: (S, T) int64, the task's table that is placed at each step.
-        loads: (S, T, K) float64, loads of the cost model.
-        memory: (S, T) int64, bytes.
-        features: (S, T, 21) float32, see `Tables.features`.
-        costs: (S, T, 4) float32, ms of each phase with the table alone on a device; zeros if the order is not by cost.
-        shares: (S, T, 5) float64, the table's shares of the `Tables.amounts` of all tables of the task.
-        widths: (S, T) float32, embedding_dim / `WIDE`, at most 1.
+        order: (S, T) int64, the task's table that is placed first, second, ...
+        loads: (S, R, K) float64, loads of the cost model.
+        memory: (S, R) int64, bytes.
+        features: (S, R, 21) float32, see `Tables.features`.
+        costs: (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost.
+        shares: (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task.
+        widths: (S, R) float32, embedding_dim / `WIDE`, at most 1.
+        legal: (S, R) bool, whether the table has this variant.
     """
 
     order: IntArray
@@ -54,6 +60,7 @@ class TableRows:
     costs: NDArray[np.float32]
     shares: FloatArray
     widths: NDArray[np.float32]
+    legal: NDArray[np.bool_]
 
 
 @dataclass
@@ -70,6 +77,7 @@ class Problem:
         cluster: the topologies, leading shape (N,).
         penalty_ms: (N,) float64, cost of a failed episode; above the cost of every valid placement.
         lower_bound_ms: (N,) float64, lower bound on the cost of every placement.
+        rules: how tables may be split; None if only whole tables are placed.
     """
 
     tables: TableRows
@@ -79,6 +87,7 @@ class Problem:
     cluster: Cluster
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
+    rules: SplitRules | None = None
 
     @property
     def num_envs(self) -> int:
@@ -96,22 +105,27 @@ class Problem:
         return int(self.memory_cap.shape[1])
 
     @property
+    def num_actions(self) -> int:
+        """A: the devices, and what splits a table."""
+        return self.max_devices if self.rules is None else self.rules.num_actions
+
+    @property
     def order(self) -> IntArray:
         """(N, T) int64, a copy of each environment's placement order."""
         return self.tables.order[self.row]
 
     def current(self, step: IntArray) -> IntArray:
-        """(N,) int64, index of the table placed after `step` others, in the table arrays with axes S and T merged.
+        """(N,) int64, index of the table placed after `step` others, in an array of tables with axes S and T merged.
 
-        Past the end of the padding it is that of the last table.
+        Past the end of the padding it is that of the last table. V times the index is the row of the whole table.
         """
         return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
 
     def placements_of(self, assignment: NDArray[np.integer[Any]], envs: IntArray) -> IntArray:
-        """(len(envs), T) int64, rows `envs` of an (N, T) assignment in the tasks' own table order; -1 in padding."""
+        """(len(envs), T, ...) int64, rows of an (N, T, ...) assignment in the tasks' own order; -1 in padding."""
         real = np.arange(self.max_tables) < self.num_tables[envs][:, None]
         row, step = np.nonzero(real)
-        placements = np.full((len(envs), self.max_tables), -1, np.int64)
+        placements = np.full((len(envs), *assignment.shape[1:]), -1, np.int64)
         placements[row, self.tables.order[self.row[envs]][row, step]] = assignment[envs][row, step]
         return placements
 
@@ -123,7 +137,7 @@ class Problem:
 
     def repeated(self, count: int) -> Problem:
         """This problem (N = 1) for `count` environments that share its tables."""
-        many = empty_problem(count, self.max_devices, self.tables)
+        many = empty_problem(count, self.max_devices, self.tables, self.rules)
         many.take(np.arange(count), self, np.zeros(count, np.int64))
         return many
 
@@ -141,20 +155,22 @@ def _per_env(problem: Problem) -> list[NDArray[Any]]:
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
-def empty_tables(size: int, max_tables: int, num_loads: int) -> TableRows:
+def empty_tables(size: int, max_tables: int, num_loads: int, num_variants: int = 1) -> TableRows:
     """Room for the tables of `size` tasks; all zeros."""
+    rows = max_tables * num_variants
     return TableRows(
         order=np.zeros((size, max_tables), np.int64),
-        loads=np.zeros((size, max_tables, num_loads)),
-        memory=np.zeros((size, max_tables), np.int64),
-        features=np.zeros((size, max_tables, len(FEATURE_NAMES)), np.float32),
-        costs=np.zeros((size, max_tables, len(PHASES)), np.float32),
-        shares=np.zeros((size, max_tables, len(AMOUNT_NAMES))),
-        widths=np.zeros((size, max_tables), np.float32),
+        loads=np.zeros((size, rows, num_loads)),
+        memory=np.zeros((size, rows), np.int64),
+        features=np.zeros((size, rows, len(FEATURE_NAMES)), np.float32),
+        costs=np.zeros((size, rows, len(PHASES)), np.float32),
+        shares=np.zeros((size, rows, len(AMOUNT_NAMES))),
+        widths=np.zeros((size, rows), np.float32),
+        legal=np.zeros((size, rows), np.bool_),
     )
 
 
-def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem:
+def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: SplitRules | None = None) -> Problem:
     """A problem for `num_envs` environments that solve tasks with these tables; all other arrays are zeros."""
     return Problem(
         tables=tables,
@@ -177,6 +193,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows) -> Problem
         ),
         penalty_ms=np.zeros(num_envs),
         lower_bound_ms=np.zeros(num_envs),
+        rules=rules,
     )
 
 
@@ -194,48 +211,84 @@ def require_room(task: Task, max_tables: int, max_devices: int) -> None:
 
 
 def prepare(
-    task: Task, model: AdditiveCostModel, max_tables: int, max_devices: int, order_of: TableOrder | None = None
+    task: Task,
+    model: AdditiveCostModel,
+    max_tables: int,
+    max_devices: int,
+    order_of: TableOrder | None = None,
+    rules: SplitRules | None = None,
 ) -> Problem:
     """`task` as a problem with N = 1.
 
     Args:
         task: the task.
-        model: the cost model.
+        model: the cost model; with `rules` a `ShardingCostModel`.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
-        order_of: the order of the tables; None for that by their cost alone on a device. With an order of its own, the
-            model evaluates nothing.
+        order_of: the order of the tables; None for that by the cost of each whole table alone on a device. With an
+            order of its own, the model evaluates nothing.
+        rules: how tables may be split; None if they are not.
 
     Raises:
-        InvalidTaskError: the task has more tables or devices than the padding.
+        InvalidTaskError: the task has more tables, devices or hosts than the padding.
+        TableTooLargeError: a table fits no empty device, and no legal split of it fits the empty devices.
     """
     require_room(task, max_tables, max_devices)
-    loads = model.table_loads(task.tables, task.topology)
-    if order_of is None:
-        order = placement_order(loads, task.topology, model)
-        alone = model.single_table_phases(loads, task.topology)
+    tables, topology = task.tables, task.topology
+    if rules is None:
+        variants = whole_tables(tables)
+        loads = model.table_loads(tables, topology)[:, None]
+        low, penalty = model.cost_bounds(loads[:, 0], topology)[0], model.penalty_ms(tables, topology)
     else:
-        order, alone = order_of(task.tables), np.zeros((task.num_tables, len(PHASES)))
-    amounts = task.tables.amounts()
-    total = amounts.sum(axis=0)
-    shares = amounts / np.where(total > 0, total, 1.0)
-    widths = np.minimum(task.tables.embedding_dim / WIDE, 1.0).astype(np.float32)
+        assert isinstance(model, ShardingCostModel)
+        rules.require_hosts(topology, task.name)
+        variants = variants_of(tables, topology, rules.sharding_types, rules.max_halvings)
+        loads = model.variant_loads(variants, topology)
+        low, high = model.variant_bounds(variants, loads, topology)
+        penalty = PENALTY_MARGIN * high
+    stuck = np.flatnonzero(~variants.fit_empty_devices(topology).any(axis=1))
+    if stuck.size:
+        raise TableTooLargeError(
+            f"Table {stuck[0]} ({tables.names[stuck[0]]}) of task {task.name!r} "
+            + (
+                "fits no device whole; EmbeddingSharding-v0 splits tables."
+                if rules is None
+                else "fits no device, and no split of it by the sharding_types and max_shards of this environment does."
+            )
+        )
+    if order_of is None:
+        order = placement_order(loads[:, 0], topology, model)
+        alone = model.single_table_phases(loads.reshape(-1, model.num_loads), topology)
+        costs = alone.reshape(*loads.shape[:2], -1).astype(np.float32)
+    else:
+        order, costs = order_of(tables), np.zeros((*loads.shape[:2], len(PHASES)), np.float32)
+    total = tables.amounts().sum(axis=0)
+    amounts = np.stack([form.amounts() for form in variants.tables], axis=1)
+    features = np.stack([form.features() for form in variants.tables], axis=1)
+    dims = np.stack([form.embedding_dim for form in variants.tables], axis=1)
+
+    def rows(array: NDArray[Scalar]) -> NDArray[Scalar]:
+        """(T, V, ...) in placement order as (1, R, ...), padded with zeros."""
+        return _padded(array[order].reshape(-1, *array.shape[2:]), max_tables * array.shape[1])
+
     return Problem(
         tables=TableRows(
             order=_padded(order, max_tables),
-            loads=_padded(loads[order], max_tables),
-            memory=_padded(task.tables.memory_bytes[order], max_tables),
-            features=_padded(task.tables.features()[order], max_tables),
-            costs=_padded(alone[order].astype(np.float32), max_tables),
-            shares=_padded(shares[order], max_tables),
-            widths=_padded(widths[order], max_tables),
+            loads=rows(loads),
+            memory=rows(variants.memory),
+            features=rows(features),
+            costs=rows(costs),
+            shares=rows(amounts / np.where(total > 0, total, 1.0)),
+            widths=rows(np.minimum(dims / WIDE, 1.0).astype(np.float32)),
+            legal=rows(variants.legal),
         ),
         row=np.zeros(1, np.int64),
         num_tables=np.array([task.num_tables]),
-        memory_cap=_padded(task.topology.memory_cap_bytes, max_devices),
-        cluster=Cluster.stack([task.topology.cluster(max_devices)]),
-        penalty_ms=np.array([model.penalty_ms(task.tables, task.topology)]),
-        lower_bound_ms=np.array([model.cost_bounds(loads, task.topology)[0]]),
+        memory_cap=_padded(topology.memory_cap_bytes, max_devices),
+        cluster=Cluster.stack([topology.cluster(max_devices)]),
+        penalty_ms=np.array([penalty]),
+        lower_bound_ms=np.array([low]),
+        rules=rules,
     )
 
 

@@ -177,14 +177,19 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         illegal: str = "terminate",
         info_text: bool = False,
     ) -> None:
+        observe = make_observation(observation)
+        episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
+        self._set_up(episodes, render_mode, info_text)
+
+    def _set_up(self, episodes: Episodes, render_mode: str | None, info_text: bool) -> None:
+        """Step these episodes (N = 1)."""
         check_render_mode(render_mode)
         self.render_mode, self._info_text = render_mode, info_text
-        observe = make_observation(observation)
-        self._episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
-        self.tasks, self.cost_model = self._episodes.source, self._episodes.cost_model
-        self.max_tables, self.max_devices = self._episodes.max_tables, self._episodes.max_devices
-        self.observation_space = observe.space(self.max_tables, self.max_devices)
-        self.action_space = spaces.Discrete(self.max_devices)
+        self._episodes, self._num_actions = episodes, episodes.problem.num_actions
+        self.tasks, self.cost_model = episodes.source, episodes.cost_model
+        self.max_tables, self.max_devices = episodes.max_tables, episodes.max_devices
+        self.observation_space = episodes.observe.space(self.max_tables, self.max_devices)
+        self.action_space = spaces.Discrete(self._num_actions)
 
     # The Gymnasium interface
 
@@ -215,8 +220,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self._require_episode("No episode has begun")
         if self._episodes.state.status.item() != RUNNING:
             raise ResetNeeded("This episode is over: call reset() before the next step().")
-        if not self._is_device(action):
-            raise InvalidActionError(f"An action is a device number from 0 to {self.max_devices - 1}, not {action!r}.")
+        if not self._is_action(action):
+            raise InvalidActionError(f"{known_actions(self._episodes.problem)}, not {action!r}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
         if over[0]:
             self._episodes.require_finite_costs(_ENV)
@@ -299,10 +304,10 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
             raise ResetNeeded(f"{sentence}: call reset() first.")
         return task
 
-    def _is_device(self, action: Any) -> bool:
+    def _is_action(self, action: Any) -> bool:
         """Whether `action` is in the action space; `Discrete.contains` takes two microseconds more for integers."""
         if type(action) in (int, np.int64):
-            return bool(0 <= action < self.max_devices)
+            return bool(0 <= action < self._num_actions)
         return self.action_space.contains(action)
 
     def _observation(self) -> ObservationDict:
@@ -311,3 +316,10 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     def _info(self) -> dict[str, Any]:
         info = self._episodes.info()
         return info | self._episodes.texts(0) if self._info_text else info
+
+
+def known_actions(problem: Problem) -> str:
+    """The beginning of a sentence about an action outside the space."""
+    splits = f", or from {problem.max_devices} to {problem.num_actions - 1} to split"
+    devices = f"An action is a device number from 0 to {problem.max_devices - 1}"
+    return devices + splits if problem.num_actions > problem.max_devices else devices

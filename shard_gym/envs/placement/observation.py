@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.core.problem import IntArray, Problem
-from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask
+from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 
@@ -35,13 +35,13 @@ class CompactObservation:
         """The keys of one environment; shapes and units are in the environment's documentation."""
         return spaces.Dict(
             {
-                "current_table": _box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
-                "current_table_costs": _box(0.0, MAX_MS, len(PHASES)),
-                "device_costs": _box(0.0, MAX_MS, max_devices * len(PHASES)),
-                "device_memory": _box(0.0, 1.0, max_devices * 2),
+                "current_table": box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
+                "current_table_costs": box(0.0, MAX_MS, len(PHASES)),
+                "device_costs": box(0.0, MAX_MS, max_devices * len(PHASES)),
+                "device_memory": box(0.0, 1.0, max_devices * 2),
                 "device_mask": spaces.MultiBinary(max_devices),
                 "action_mask": spaces.MultiBinary(max_devices),
-                "progress": _box(0.0, 1.0, 1),
+                "progress": box(0.0, 1.0, 1),
             }
         )
 
@@ -52,9 +52,9 @@ class CompactObservation:
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        if problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES:
+        if problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None:
             return self._of_one(problem, state)
-        tables, current = problem.tables, problem.current(state.step)
+        tables, current = problem.tables, current_rows(problem, state)
         features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
         costs = tables.costs.reshape(-1, len(PHASES)).take(current, axis=0)
         needed = tables.memory.reshape(-1).take(current)
@@ -110,7 +110,7 @@ class FullObservation(CompactObservation):
         """The keys of one environment; shapes and units are in the environment's documentation."""
         compact = super().space(max_tables, max_devices)
         tables = {
-            "table_features": _box(-MAX_FEATURE, MAX_FEATURE, max_tables * len(FEATURE_NAMES)),
+            "table_features": box(-MAX_FEATURE, MAX_FEATURE, max_tables * len(FEATURE_NAMES)),
             "table_mask": spaces.MultiBinary(max_tables),
             "assignment": spaces.Box(-1, max_devices - 1, (max_tables,), np.int64),
         }
@@ -122,15 +122,18 @@ class FullObservation(CompactObservation):
             (problem.row, problem.num_tables) if envs is None else (problem.row[envs], problem.num_tables[envs])
         )
         mask = np.arange(problem.max_tables) < counts[:, None]
+        variants = 1 if problem.rules is None else problem.rules.num_variants
+        whole = problem.tables.features[:, ::variants]
         return {
             **super().constant(problem, envs),
-            "table_features": problem.tables.features[rows].reshape(len(rows), -1),
+            "table_features": whole[rows].reshape(len(rows), -1),
             "table_mask": mask.astype(np.int8),
         }
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
+        assignment = state.assignment.reshape(problem.num_envs, -1)
+        return {**super().__call__(problem, state), "assignment": assignment.astype(np.int64)}
 
 
 class FeaturesObservation(CompactObservation):
@@ -138,6 +141,9 @@ class FeaturesObservation(CompactObservation):
 
     Tables come by descending values read (`Tables.amounts`), the order of the heuristic `lookup-greedy`.
     """
+
+    most: float = 1.0
+    """What a device holds of an amount at most, as a share of that of all tables."""
 
     def order(self, tables: Tables) -> IntArray:
         """See `CostFreeObservation`."""
@@ -150,9 +156,9 @@ class FeaturesObservation(CompactObservation):
         return spaces.Dict(
             {
                 **keys,
-                "current_table_shares": _box(0.0, 1.0, len(AMOUNT_NAMES)),
-                "device_shares": _box(0.0, 1.0, max_devices * len(AMOUNT_NAMES)),
-                "device_width": _box(0.0, 1.0, max_devices),
+                "current_table_shares": box(0.0, 1.0, len(AMOUNT_NAMES)),
+                "device_shares": box(0.0, self.most, max_devices * len(AMOUNT_NAMES)),
+                "device_width": box(0.0, 1.0, max_devices),
             }
         )
 
@@ -161,7 +167,7 @@ class FeaturesObservation(CompactObservation):
         observation = super().__call__(problem, state)
         del observation["current_table_costs"], observation["device_costs"]
         shares, widths = self._held(problem, state)
-        current = problem.tables.shares.reshape(-1, len(AMOUNT_NAMES)).take(problem.current(state.step), axis=0)
+        current = problem.tables.shares.reshape(-1, len(AMOUNT_NAMES)).take(current_rows(problem, state), axis=0)
         current[state.step == problem.num_tables] = 0.0
         return {
             **observation,
@@ -170,27 +176,31 @@ class FeaturesObservation(CompactObservation):
             "device_width": widths,
         }
 
-    @staticmethod
-    def _held(problem: Problem, state: PlacementState) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _held(self, problem: Problem, state: PlacementState) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(N, D * 5) shares of the amounts that the devices hold, and (N, D) widths of their widest tables.
 
-        A bin of `bincount` is summed in the order of the steps, whatever N is, so that one environment and N give the
+        A bin of `bincount` is summed in the order of the rows, whatever N is, so that one environment and N give the
         same bits.
         """
         size = problem.num_envs * problem.max_devices
-        env, step = np.nonzero(state.assignment >= 0)
-        bins, rows = env * problem.max_devices + state.assignment[env, step], problem.row[env]
-        held = problem.tables.shares[rows, step]
+        env, device, rows = self._on_devices(problem, state)
+        bins, held = env * problem.max_devices + device, problem.tables.shares.reshape(-1, len(AMOUNT_NAMES))[rows]
         shares = np.empty((size, len(AMOUNT_NAMES)), np.float32)
         for number in range(len(AMOUNT_NAMES)):
             shares[:, number] = np.bincount(bins, held[:, number], minlength=size)
         widths = np.zeros(size, np.float32)
-        np.maximum.at(widths, bins, problem.tables.widths[rows, step])
-        np.minimum(shares, 1.0, out=shares)  # a sum of all shares may exceed 1 by a rounding error
+        np.maximum.at(widths, bins, problem.tables.widths.reshape(-1)[rows])
+        np.minimum(shares, self.most, out=shares)  # a sum of all shares may exceed it by a rounding error
         return shares.reshape(problem.num_envs, -1), widths.reshape(problem.num_envs, -1)
 
+    def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
+        """What the devices hold: environments, devices, and rows in table arrays with axes S and R merged."""
+        env, step = np.nonzero(state.assignment >= 0)
+        return env, state.assignment[env, step].astype(np.int64), problem.row[env] * problem.max_tables + step
 
-def _box(low: float, high: float, size: int) -> spaces.Box:
+
+def box(low: float, high: float, size: int) -> spaces.Box:
+    """The space of `size` float32 numbers between two bounds."""
     return spaces.Box(low, high, (size,), np.float32)
 
 

@@ -19,7 +19,7 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.arguments import checked_options
 from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict
 from shard_gym.envs.core.reward import Reward
-from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv, known_actions
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import check_render_mode, render
 from shard_gym.envs.placement.rendering.view import PlacementView
@@ -71,25 +71,36 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         illegal: str = "terminate",
         info_text: bool = False,
     ) -> None:
+        observe = make_observation(observation)
+        count = checked_count("num_envs", num_envs)
+        episodes = Episodes(count, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
+        self._set_up(episodes, render_mode, autoreset_mode, copy, max_episode_steps, info_text)
+
+    def _set_up(
+        self,
+        episodes: Episodes,
+        render_mode: str | None,
+        autoreset_mode: AutoresetMode | str,
+        copy: bool,
+        max_episode_steps: int | None,
+        info_text: bool,
+    ) -> None:
+        """Step these episodes."""
         if max_episode_steps is not None:
             raise InvalidOptionError(
-                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, after one step "
-                "for each table."
+                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, when all "
+                "tables are placed."
             )
         check_render_mode(render_mode)
-        self.num_envs = checked_count("num_envs", num_envs)
+        self.num_envs = len(episodes.tasks)
         self.render_mode = render_mode
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self._info_text = info_text
         self._share = not copy
-        observe = make_observation(observation)
-        self._episodes = Episodes(
-            self.num_envs, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal
-        )
-        self._max_devices = self._episodes.max_devices
-        self.single_observation_space = observe.space(self._episodes.max_tables, self._max_devices)
-        self.single_action_space = spaces.Discrete(self._max_devices)
+        self._episodes, self._num_actions = episodes, episodes.problem.num_actions
+        self.single_observation_space = episodes.observe.space(episodes.max_tables, episodes.max_devices)
+        self.single_action_space = spaces.Discrete(self._num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
@@ -149,7 +160,7 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         if self.render_mode is None:
             return None
         self._require_reset()
-        return tuple(render(PlacementView.of(self._episodes, env), self.render_mode) for env in range(self.num_envs))
+        return tuple(render(self._view(env), self.render_mode) for env in range(self.num_envs))
 
     # In addition to it
 
@@ -162,6 +173,9 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         """(N, max_devices) bool: the devices where the current tables fit."""
         self._require_reset()
         return self._episodes.masks()
+
+    def _view(self, env: int) -> PlacementView:
+        return PlacementView.of(self._episodes, env)
 
     def _require_reset(self) -> None:
         if self._episodes.tasks[0] is None:
@@ -229,12 +243,10 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
                 f"got {chosen.dtype} of shape {chosen.shape}."
             )
-        if chosen.min() < 0 or chosen.max() >= self._max_devices:
-            env = int(((chosen < 0) | (chosen >= self._max_devices)).argmax())
-            raise InvalidActionError(
-                f"An action is a device number from 0 to {self._max_devices - 1}, "
-                f"not {chosen[env]} as for environment {env}."
-            )
+        if chosen.min() < 0 or chosen.max() >= self._num_actions:
+            env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
+            known = known_actions(self._episodes.problem)
+            raise InvalidActionError(f"{known}, not {chosen[env]} as for environment {env}.")
         return chosen.astype(np.int64, copy=False)
 
     def _infos(self, envs: NDArray[np.int64]) -> Infos:

@@ -25,6 +25,8 @@ from shard_gym.envs.placement.rendering.canvas import (
     ticks_of,
     to_pixels,
 )
+from shard_gym.envs.placement.rendering.plan_view import PlanView
+from shard_gym.envs.placement.rendering.splits import draw_splits, splits_height
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, shorten
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.io.pictures import GREY, INK, LINE
@@ -56,7 +58,9 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
         title: the headline; the task's name by default.
     """
     row = _row_height(view)
-    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row)
+    splits = view.splits()
+    below_chart = splits_height(max(len(splits), view.split_rows if isinstance(view, PlanView) else 0))
+    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + below_chart)
     chart = Chart(canvas, view, MARGIN, 1.92, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
     room = _cost(chart, 17) - 0.3
     canvas.text(MARGIN, 0.50, _fit(canvas, title or view.task.name, room, 14, "bold"), 14, weight="bold")
@@ -65,7 +69,10 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
         lines = wrap(f"Failed: {shorten(view.failure, 1000)}", 150, max_lines=2, placeholder="...")
     for index, line in enumerate(lines):
         canvas.text(MARGIN, 0.80 + 0.20 * index, line, 9.5, ALERT if view.failure else GREY)
-    _unplaced_strip(canvas, view, MARGIN, chart.draw() + 0.45, chart.right)
+    below = chart.draw() + 0.45
+    _unplaced_strip(canvas, view, MARGIN, below, chart.right)
+    if isinstance(view, PlanView):
+        draw_splits(canvas, view, splits, MARGIN, below + 0.22)
     _legend(canvas, MARGIN, canvas.height - 0.22)
     return canvas.figure
 
@@ -301,7 +308,7 @@ class Chart:
         """Of each device its number, its tables and its four phases."""
         canvas, heading = self.canvas, self.top - 0.16
         canvas.text(self.left, heading, "device", 8, GREY)
-        canvas.text(self._time_left - 0.14, heading, "tables", 8, GREY, ha="right")
+        canvas.text(self._time_left - 0.14, heading, self.view.unit, 8, GREY, ha="right")
         labels, tables = [str(device) for device in self._shown], self._rows(self.view.tables_per_device)
         counts = [f"{count:.0f}" for count in tables]
         if self._others.size:

@@ -59,7 +59,8 @@ def render_ansi(view: PlacementView) -> str:
     lines = [
         f"{shorten(task.name, _WIDTH - len(facts))}{facts}",
         "",
-        f"dev tables   fwd F   a2a f   a2a b   bwd B  {_timeline_title(spans):<{_BAR}} memory, {view.memory_unit()[0]}",
+        f"dev {view.unit:>6}   fwd F   a2a f   a2a b   bwd B  {_timeline_title(spans):<{_BAR}} "
+        f"memory, {view.memory_unit()[0]}",
         *(_device_line(view, device) for device in shown),
     ]
     if shown.size < task.num_devices:
@@ -71,6 +72,7 @@ def render_ansi(view: PlacementView) -> str:
         "F forward  f forward all-to-all  b backward all-to-all  B backward",
         ". waiting  * slowest of its phase",
         *textwrap.wrap(view.describe_unplaced() + ".", _WIDTH),
+        *(line for _, words in view.splits() for line in textwrap.wrap(words, _WIDTH, subsequent_indent="    ")),
     ]
     if view.failure:
         lines += textwrap.wrap(f"FAILED: {shorten(view.failure, 1000)}", _WIDTH)

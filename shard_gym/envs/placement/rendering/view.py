@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ class PlacementView:
     Raises:
         InvalidPlacementError: a cost is NaN or infinite.
     """
+
+    unit: ClassVar[str] = "tables"
+    """What is counted on each device."""
 
     task: Task
     placement: NDArray[np.int64]
@@ -101,6 +105,10 @@ class PlacementView:
     def memory_unit(self) -> tuple[str, int]:
         """GiB or MiB, whichever suits the devices, and its bytes."""
         return ("GiB", 2**30) if self.task.topology.memory_cap_bytes.max() >= 2**30 else ("MiB", 2**20)
+
+    def splits(self) -> list[tuple[int, str]]:
+        """The split tables to show, and a line about each; a placement has none."""
+        return []
 
     def describe_unplaced(self) -> str:
         """One line: how many tables have no device yet, their bytes, and the next one (or the largest)."""

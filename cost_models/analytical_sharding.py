@@ -1,0 +1,176 @@
+"""The analytical cost model of sharded tables.
+
+A shard costs its device what a table with its rows, columns and lookups costs (`shard_tables`, analytical.py). A plan
+of whole tables costs exactly what the model `analytical` says of the placement. What the sharding types add:
+
+| type | exchange | source |
+|---|---|---|
+| table_wise, column_wise | all-to-all of the pooled outputs of the shards | all_to_all.py |
+| row_wise | reduce-scatter of partial sums, as wide as the table, of all samples | collectives.py |
+| table_row_wise | reduce-scatter inside the host, then an all-to-all across hosts | collectives.py |
+| data_parallel | all-reduce of dense FP32 gradients, 4 bytes for each cell of the table | collectives.py |
+
+- The collectives run one after another, each with its own latency, and back in the same time; the all-reduce is part of
+  the backward exchange. Partial sums come back as an all-gather, which takes as long as the reduce-scatter.
+- A table that is data-parallel on several devices has a dense gradient, which is zeroed, divided and applied to all
+  rows: `DENSE_UPDATE_PASSES` times its bytes at DRAM speed (TorchRec, planner/constants.py,
+  DP_ELEMENTWISE_KERNELS_PERF_FACTOR, "empirical studies"). It is added to the time of the backward.
+- With a communication dtype of two bytes, pooled outputs and partial sums have half the bytes. A codec reads four bytes
+  and writes two of every number that a device sends, and the reverse of what it receives, at DRAM speed
+  (pytorch/torchrec, distributed/fbgemm_qcomm_codec.py: FP16 and BF16). FP16 and BF16 cost the same here. Gradients of
+  replicas stay FP32, because TorchRec's codecs do not cover them.
+- On one device nothing is exchanged, coded or reduced, so all types of one shard cost the same.
+
+Not in the model: indices on their way to the shards, which pipelines prefetch; copies before and after collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms
+from shard_gym.cost_models.analytical import (
+    OUTPUT_BYTES,
+    OUTPUT_BYTES_SENT,
+    SORT_MS,
+    AnalyticalCostModel,
+    Constants,
+)
+from shard_gym.cost_models.base import BACKWARD_COMM, COMPUTE, FORWARD_COMM, FloatArray
+from shard_gym.cost_models.collectives import all_reduce_ms, codec_ms, host_reduce_scatter_ms, reduce_scatter_ms
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.errors import unknown_name
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.sharding.variants import Variants
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+COMMUNICATION_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of one number of pooled outputs and their gradients on the links."""
+
+DENSE_UPDATE_PASSES = 9.22
+"""Times that the bytes of a dense gradient pass the DRAM for the update."""
+
+_OWN_SUMS, _OWN_LOADS = AnalyticalCostModel.num_sum_loads, AnalyticalCostModel.num_loads
+
+# The loads: the sums of the analytical model, sums of bytes, a maximum of our own, the maxima of the analytical model.
+PARTIAL_BYTES = _OWN_SUMS
+HOST_PARTIAL_BYTES = _OWN_SUMS + 1
+GRADIENT_BYTES = _OWN_SUMS + 2
+CODEC_MS_PER_BYTE = _OWN_SUMS + 3
+_ADDED = 4
+_OWN = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]
+"""The columns of the analytical model."""
+
+
+class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
+    """The model described at the top of this file.
+
+    Args:
+        communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
+        constants: see `AnalyticalCostModel`.
+
+    Raises:
+        UnknownNameError: there is no such communication dtype.
+    """
+
+    num_loads = _OWN_LOADS + _ADDED
+    num_sum_loads = _OWN_SUMS + 3
+    shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
+
+    def __init__(self, communication_dtype: str = "fp32", constants: Constants | None = None) -> None:
+        super().__init__(constants)
+        if communication_dtype not in COMMUNICATION_BYTES:
+            raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
+        self.communication_dtype = communication_dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the analytical model; a communication dtype other than FP32 is added."""
+        return super().fingerprint + ("" if self.communication_dtype == "fp32" else f"-{self.communication_dtype}")
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, K) float64, the loads of whole tables."""
+        return self.shard_loads(tables, "table_wise", topology)
+
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
+        loads = np.zeros((len(shards), self.num_loads))
+        loads[:, _OWN] = AnalyticalCostModel.table_loads(self, shards, topology)
+        several = topology.num_devices > 1
+        exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
+        loads[:, OUTPUT_BYTES_SENT] = 0.0
+        dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
+        if sharding_type == DATA_PARALLEL:
+            gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
+            loads[:, GRADIENT_BYTES] = gradient
+            if several:
+                loads[:, SORT_MS] += DENSE_UPDATE_PASSES * gradient / dram_bytes_per_ms
+        elif sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host:
+            loads[:, HOST_PARTIAL_BYTES] = exchanged
+        elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
+            loads[:, PARTIAL_BYTES] = exchanged
+        else:
+            loads[:, OUTPUT_BYTES_SENT] = exchanged
+        sent = COMMUNICATION_BYTES[self.communication_dtype]
+        if several and sent != OUTPUT_BYTES:
+            loads[:, CODEC_MS_PER_BYTE] = (OUTPUT_BYTES + sent) / sent / dram_bytes_per_ms
+        return loads
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) ms from (..., K) device loads, without the exchange."""
+        return super().device_phases(loads[..., _OWN])
+
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""
+        outputs, partial, host_partial, gradient, codec = np.moveaxis(shared, -1, 0)
+        took = all_to_all_ms(outputs, cluster)
+        # An exchange that no topology of a batch has would add zeros, which take time but change no bit.
+        if partial.any():
+            took = took + reduce_scatter_ms(partial, cluster)
+        if host_partial.any():
+            took = took + host_reduce_scatter_ms(host_partial, cluster)
+        if codec.any():
+            devices = np.asarray(cluster.num_devices)[..., None]
+            summed = outputs + partial / devices + host_partial / (cluster.num_peers + 1.0)
+            took = took + codec_ms(outputs + partial + host_partial, summed, codec, cluster)
+        phases[..., FORWARD_COMM] = took
+        if gradient.any():
+            took = took + all_reduce_ms(gradient, cluster)
+        phases[..., BACKWARD_COMM] = took
+
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See `ShardingCostModel`.
+
+        Columns halved h times have loads f(h), and a table is halved so that the sum of 2^-h over its shards is 1. So a
+        load of all its shards together lies between the least and the largest 2^h f(h), and `parts` times the load of a
+        variant bounds it. The upper bound gives every device at once the largest of every table; the lower one splits
+        the least evenly.
+        """
+        legal, split = variants.legal[..., None], self.num_sum_loads
+        total = loads * variants.parts[:, None]
+        least = np.where(legal, total[..., :split], np.inf).min(axis=1)
+        return self._least(variants, loads, least, topology), self._most(variants, loads, topology)
+
+    def _most(self, variants: Variants, loads: FloatArray, topology: Topology) -> float:
+        halves = np.array([kind == COLUMN_WISE for kind in variants.sharding_types])
+        on_one = np.where(halves, variants.parts, 1)[:, None] * loads  # all halves may be on one device
+        on_one[..., self.num_sum_loads :] = loads[..., self.num_sum_loads :]
+        largest = np.where(variants.legal[..., None], on_one, 0.0).max(axis=1)
+        device = self.reduce(largest, np.zeros(len(largest), np.int64), 1)
+        every = np.repeat(device, topology.num_devices, axis=0)
+        return float(self.costs(every, topology.cluster())[1])
+
+    def _least(self, variants: Variants, loads: FloatArray, least: FloatArray, topology: Topology) -> float:
+        legal, split = variants.legal[..., None], self.num_sum_loads
+        maxima = np.where(legal, loads[..., split:], np.inf).min(axis=(0, 1))
+        even = np.concatenate([least.sum(axis=0) / topology.num_devices, maxima])
+        phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
+        compute = np.maximum(self.device_phases(even), phases)[COMPUTE].sum()
+        # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer
+        # for two exchanges together than for one after the other.
+        may_be_replicated = DATA_PARALLEL in variants.sharding_types
+        outputs = 0.0 if may_be_replicated else float(loads[:, 0, OUTPUT_BYTES_SENT].sum())
+        return float(compute + 2 * least_all_to_all_ms(outputs, topology.cluster()))

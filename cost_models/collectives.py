@@ -1,0 +1,106 @@
+"""The times of the collectives that sharded tables need beside the all-to-all of `all_to_all.py`.
+
+- Reduce-scatter over all devices: each device sends a D-th of its partial sums to every other one, so it is the
+  all-to-all of as many bytes of outputs on every device. (n - 1)/n of the bytes pass each link (nccl-tests,
+  doc/PERFORMANCE.md). TorchRec's planner, too, lets all of them pass the links between hosts (planner/
+  shard_estimators.py, row_wise); rings that share the network cards of a host would send fewer.
+- Reduce-scatter inside the hosts, then an all-to-all across them, for tables with blocks on one host (TorchRec,
+  distributed/sharding/twrw_sharding.py).
+- All-reduce of gradients: 2 (n - 1)/n of the bytes pass each link (nccl-tests, same file). Across hosts the W network
+  cards of a host share them, as TorchRec's planner assumes (all-reduce bandwidth = inter-host bandwidth x W).
+
+Every collective has the latency of its links once, and its links their knees (`LinkSpec`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shard_gym.cost_models.all_to_all import all_to_all_ms, link_ms
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.topology import Cluster
+
+
+def reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms of a reduce-scatter over all devices.
+
+    Args:
+        partial_bytes: (..., D) float64, bytes of partial sums on each device, the same on all; 0 for padding.
+        cluster: the topology; broadcasts against the leading shape.
+    """
+    return all_to_all_ms(partial_bytes, cluster)
+
+
+def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms of a reduce-scatter inside each host, and of the all-to-all across hosts that follows.
+
+    The first leaves each device of a host of W the sums of a W-th of the samples. The second is between devices of the
+    same rank in their hosts, so all of its bytes pass the network cards. Times are 0 if no device has partial sums.
+
+    Args:
+        partial_bytes: (..., D) float64, bytes of partial sums on each device, the same on all of a host; 0 for padding.
+        cluster: topologies of more than one host, all equal; broadcasts against the leading shape.
+    """
+    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    summed = partial_bytes / host
+    elsewhere = summed.sum(axis=-1, keepdims=True) - partial_bytes  # the W devices of a host have W parts of the same
+    inside = link_ms(
+        summed * cluster.num_peers,
+        _column(cluster.intra_bytes_per_ms),
+        _column(cluster.intra_knee_bytes),
+        _column(cluster.intra_knee_extra),
+    )
+    across = link_ms(
+        np.maximum(summed * (devices - host), elsewhere) / devices,
+        _column(cluster.inter_bytes_per_ms),
+        _column(cluster.inter_knee_bytes),
+        _column(cluster.inter_knee_extra),
+    )
+    busy = inside + across + 2.0 * _column(cluster.latency_ms)
+    return np.where(partial_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
+
+
+def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms of an all-reduce of the gradients of replicas.
+
+    Inside a host of W devices 2 (W - 1)/W of the bytes pass each link, and between hosts 2 (1 - W/D) of a W-th of them
+    each network card. The two overlap, so the slower counts.
+
+    Args:
+        gradient_bytes: (..., D) float64, bytes of the dense gradients on each device, the same on all; 0 for padding.
+        cluster: the topology; broadcasts against the leading shape.
+    """
+    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    inside = link_ms(
+        2.0 * gradient_bytes * cluster.num_peers / host,
+        _column(cluster.intra_bytes_per_ms),
+        _column(cluster.intra_knee_bytes),
+        _column(cluster.intra_knee_extra),
+    )
+    across = link_ms(
+        2.0 * gradient_bytes * (devices - host) / (devices * host),
+        _column(cluster.inter_bytes_per_ms),
+        _column(cluster.inter_knee_bytes),
+        _column(cluster.inter_knee_extra),
+    )
+    busy = np.maximum(inside, across) + _column(cluster.latency_ms)
+    return np.where(gradient_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
+
+
+def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms to encode what each device sends and to decode what it receives, a D-th of all summed outputs.
+
+    Args:
+        sent_bytes: (..., D) float64, encoded bytes of pooled outputs and partial sums of each device.
+        summed_bytes: (..., D) float64, the same after the sums: of blocks, the share of each device.
+        ms_per_byte: (..., D) float64, ms of the codec for each byte; 0 on devices without shards.
+        cluster: the topology; broadcasts against the leading shape.
+    """
+    received = summed_bytes.sum(axis=-1, keepdims=True) / _column(cluster.num_devices)
+    busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
+    return np.where(cluster.device_mask, busy, 0.0)
+
+
+def _column(numbers: FloatArray | np.float64) -> FloatArray:
+    """(...) numbers as (..., 1), to broadcast over the devices."""
+    return np.asarray(numbers)[..., None]

@@ -1,0 +1,68 @@
+"""The interface of cost models of sharded tables: `ShardingCostModel`, additive over the shards of a device."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import PENALTY_MARGIN, AdditiveCostModel, CostEstimate, FloatArray
+from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.sharding.variants import Variants
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+
+class ShardingCostModel(AdditiveCostModel):
+    """An `AdditiveCostModel` in which shards have loads like tables.
+
+    The loads of a device are the sums and maxima over its shards, so `add`, `reduce`, `costs` and everything that steps
+    with them serve plans as they serve placements. A whole table is a shard: `estimate_plan` of a plan of whole tables
+    is `estimate` of the placement, bit for bit.
+    """
+
+    @abstractmethod
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """(S, K) float64 loads of shards of one sharding type on one device each, as `shard_tables` describes them."""
+
+    @abstractmethod
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """Lower and upper bound in ms on the cost of every plan of these variants with (T, V, K) `variant_loads`."""
+
+    def variant_loads(self, variants: Variants, topology: Topology) -> FloatArray:
+        """(T, V, K) float64, the loads that one part of each variant adds to a device; also of those not legal."""
+        pairs = zip(variants.tables, variants.sharding_types, strict=True)
+        return np.stack([self.shard_loads(tables, kind, topology) for tables, kind in pairs], axis=1)
+
+    def plan_loads(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> FloatArray:
+        """(D, K) float64 loads of the devices under a checked plan."""
+        loads, arrays = self.each_shard(plan, tables, topology)
+        return self.reduce(loads, arrays[:, 1], topology.num_devices)
+
+    def each_shard(
+        self, plan: ShardingPlan, tables: Tables, topology: Topology
+    ) -> tuple[FloatArray, NDArray[np.int64]]:
+        """(S, K) float64 loads of each shard of a checked plan, and the (S, 6) `shard_arrays` of the plan."""
+        arrays = plan.shard_arrays()
+        kinds = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables])[arrays[:, 0]]
+        loads = np.empty((len(arrays), self.num_loads))
+        for kind in np.unique(kinds):
+            name, chosen = SHARDING_TYPES[kind], np.flatnonzero(kinds == kind)
+            # The shards of a table that differ in their device alone have equal loads, which are computed once.
+            wanted = arrays[chosen][:, [0, 5]]
+            different, which = np.unique(wanted, axis=0, return_inverse=True)
+            widths = different[:, 1] if name == COLUMN_WISE else None
+            shards = shard_tables(tables.select(different[:, 0]), name, topology, widths)
+            loads[chosen] = self.shard_loads(shards, name, topology)[which.reshape(-1)]
+        return loads, arrays
+
+    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a checked plan."""
+        phases, cost = self.costs(self.plan_loads(plan, tables, topology), topology.cluster())
+        return CostEstimate(phases, float(cost))
+
+    def plan_penalty_ms(self, variants: Variants, topology: Topology) -> float:
+        """Ms charged for a task without a valid plan: finite, and above the cost of every plan of these variants."""
+        return PENALTY_MARGIN * self.variant_bounds(variants, self.variant_loads(variants, topology), topology)[1]

@@ -1,0 +1,131 @@
+"""What the devices of N episodes hold and what it costs, and the only functions that change it: `add` and `remove`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.envs.core.problem import IntArray
+from shard_gym.errors import InvalidOptionError
+from shard_gym.topology import Cluster
+
+State = TypeVar("State", bound="DeviceState")
+
+
+@dataclass
+class DeviceState:
+    """The devices of N episodes, as arrays.
+
+    Attributes:
+        device_loads: (N, D, K) float64, loads of the cost model.
+        memory_used: (N, D) int64, bytes.
+        phases_ms: (N, D, 4) float64, ms of each phase with what the devices hold.
+        cost_ms: (N,) float64, its cost.
+    """
+
+    by_device: ClassVar[tuple[str, ...]] = ("device_loads", "memory_used", "phases_ms")
+    """The (N, D, ...) arrays. They have the memory layout of `problem.by_device`, which `flat` relies on."""
+
+    device_loads: FloatArray
+    memory_used: IntArray
+    phases_ms: FloatArray
+    cost_ms: FloatArray
+
+    def __post_init__(self) -> None:
+        self._lay_by_device()
+
+    def __setstate__(self, arrays: dict[str, Any]) -> None:
+        self.__dict__.update(arrays)
+        self._lay_by_device()  # pickling does not keep the memory layout of an array
+
+    def _lay_by_device(self) -> None:
+        for name in self.by_device:
+            array = getattr(self, name)
+            setattr(self, name, np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1))
+
+    def put(self: State, env: int, state: State) -> None:
+        """Set the state of environment `env` to `state` (N = 1)."""
+        for f in fields(self):
+            getattr(self, f.name)[env] = getattr(state, f.name)[0]
+
+    def require_same_shapes(self, other: DeviceState) -> None:
+        """Check that one environment of `other` can be put here.
+
+        Raises:
+            InvalidOptionError: it is of an environment with other tables, another padding or another cost model.
+        """
+        for f in fields(self):
+            own, given = getattr(self, f.name).shape[1:], np.shape(getattr(other, f.name, ()))[1:]
+            if given != own:
+                raise InvalidOptionError(
+                    f"The snapshot's {f.name} has shape {given}, but this environment's has {own}: it was taken from "
+                    "one with another padding or cost model. Make both with the same arguments."
+                )
+
+    def copy(self: State) -> State:
+        """A copy that shares no memory with this one."""
+        return type(self)(**{f.name: getattr(self, f.name).copy(order="K") for f in fields(self)})
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """An (N, D, ...) array made by `by_device` as (D * N, ...) rows; a view.
+
+    Environment i on device d is row d * N + i.
+    """
+    return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
+
+
+def add(
+    state: DeviceState, rows: NDArray[np.integer[Any]], loads: FloatArray, memory: IntArray, model: AdditiveCostModel
+) -> None:
+    """Add a table or a part of one to each of M devices, in place; `update_costs` follows.
+
+    Args:
+        state: the devices.
+        rows: (M,) integers, rows of `flat` arrays, none twice.
+        loads: (M, K) float64, what each device receives.
+        memory: (M,) int64, its bytes.
+        model: the cost model of the loads.
+    """
+    flat(state.memory_used)[rows] += memory
+    joined = model.add(flat(state.device_loads).take(rows, axis=0), loads)
+    flat(state.device_loads)[rows] = joined
+    flat(state.phases_ms)[rows] = model.device_phases(joined)
+
+
+def remove(
+    state: DeviceState,
+    rows: NDArray[np.integer[Any]],
+    memory: IntArray,
+    staying: FloatArray,
+    on: NDArray[np.integer[Any]],
+    model: AdditiveCostModel,
+) -> None:
+    """Take something off M devices, in place; `update_costs` follows.
+
+    A maximum cannot be subtracted, so the loads of a device are computed from what stays. In the order in which it
+    came, they are in every bit those of a device that never had the rest.
+
+    Args:
+        state: the devices.
+        rows: (M,) integers, rows of `flat` arrays, none twice.
+        memory: (M,) int64, the bytes that leave.
+        staying: (R, K) float64, loads of everything that stays on these devices.
+        on: (R,) integers, the position in `rows` of the device that each stays on.
+        model: the cost model of the loads.
+    """
+    flat(state.memory_used)[rows] -= memory
+    kept = model.reduce(staying, on.astype(np.int64), len(rows))
+    flat(state.device_loads)[rows] = kept
+    flat(state.phases_ms)[rows] = model.device_phases(kept)
+
+
+def update_costs(state: DeviceState, cluster: Cluster, model: AdditiveCostModel) -> None:
+    """Compute the communication and the costs of all N episodes, in place."""
+    shared = state.device_loads[..., model.shared_loads]
+    model.fill_communication(state.phases_ms, shared, cluster)
+    state.cost_ms[:] = model.iteration_cost(state.phases_ms, shared, cluster)

@@ -1,0 +1,71 @@
+"""The state of N episodes: what the devices hold, what was done, and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.envs.core.devices import DeviceState
+from shard_gym.envs.core.problem import IntArray
+
+UNPLACED = -1
+
+
+class Status(IntEnum):
+    """The status of an episode."""
+
+    RUNNING = 0
+    COMPLETE = 1
+    ILLEGAL_ACTION = 2
+    """The chosen device does not exist, or the table does not fit it; nothing was placed."""
+    DEAD_END = 3
+    """The table was placed, and the next one fits no device."""
+
+
+# As integers, because looking up a member of an enumeration takes longer than the comparison.
+RUNNING, COMPLETE, ILLEGAL_ACTION, DEAD_END = (int(status) for status in Status)
+
+
+@dataclass
+class PlacementState(DeviceState):
+    """N placements under way, as arrays; those of the devices are in `DeviceState`.
+
+    Attributes:
+        step: (N,) int64, tables placed so far.
+        assignment: (N, T) int32, device of each table in placement order; UNPLACED if it has none.
+        fits: (N, D) bool, the devices where the current table fits; all False unless RUNNING.
+        status: (N,) int8, a `Status`.
+    """
+
+    by_device: ClassVar[tuple[str, ...]] = (*DeviceState.by_device, "fits")
+
+    step: IntArray
+    assignment: NDArray[np.int32]
+    fits: NDArray[np.bool_]
+    status: NDArray[np.int8]
+
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """(N,) bool, True if the episode has ended; a new array."""
+        return self.status.astype(np.bool_)  # RUNNING is 0
+
+
+@dataclass
+class ShardingState(PlacementState):
+    """N plans under way: a `PlacementState` whose actions are those of `SplitRules`, and U = `max_shards`.
+
+    Attributes:
+        step: (N,) int64, tables completed so far.
+        assignment: (N, T, U) int32, the action that gave a shard to devices, at the U-th of the columns where the shard
+            begins; UNPLACED elsewhere. A table that is not halved has one at 0.
+        fits: (N, A) bool, the legal actions; all False unless RUNNING.
+        waiting: (N, H + 1) int64, parts of the current table that have no device yet, by number of halvings.
+        level: (N,) int64, halvings of the current part, the most halved one that waits.
+    """
+
+    waiting: IntArray
+    level: IntArray

@@ -1,0 +1,153 @@
+"""Actions on tables that may be split: what they add to which devices, what waits, and what is legal next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.envs.core.devices import add, update_costs
+from shard_gym.envs.core.episode_state import ShardingState
+from shard_gym.envs.core.problem import IntArray, Problem, by_device
+from shard_gym.envs.core.split_rules import NONE, SplitRules
+
+
+def begin_table(state: ShardingState, envs: IntArray) -> None:
+    """Make the whole current table of `envs` the part that comes next, in place."""
+    state.waiting[envs] = 0
+    state.waiting[envs, 0] = 1
+    state.level[envs] = 0
+
+
+def act(
+    problem: Problem,
+    state: ShardingState,
+    actions: NDArray[np.integer[Any]],
+    envs: IntArray,
+    model: AdditiveCostModel,
+) -> None:
+    """Do the legal `actions[envs]`, in place: halve the current part, or add what the action means to its devices."""
+    rules, chosen = _rules(problem), actions[envs]
+    halves, single = chosen == rules.halve, chosen < problem.max_devices
+    _add(problem, state, actions, envs[single], envs[~single & ~halves], model)
+    some = envs[~halves]
+    state.assignment[some, state.step[some], columns_begun(state, rules, some)] = chosen[~halves]
+
+    halved, placed = envs[halves], envs[single]
+    state.waiting[placed, state.level[placed]] -= 1
+    state.waiting[envs[~single & ~halves]] = 0
+    state.waiting[halved, state.level[halved]] -= 1
+    state.level[halved] += 1
+    state.waiting[halved, state.level[halved]] += 2
+    left = state.waiting[some] > 0
+    state.level[some] = rules.max_halvings - left[:, ::-1].argmax(axis=1)
+    done = some[~left.any(axis=1)]
+    state.step[done] += 1
+    begin_table(state, done)
+
+
+def columns_begun(state: ShardingState, rules: SplitRules, envs: IntArray) -> IntArray:
+    """(len(envs),) int64, U-ths of the columns of the current table that have devices; its next part begins there."""
+    begun: IntArray = rules.max_shards - state.waiting[envs] @ rules.shares
+    return begun
+
+
+def _add(
+    problem: Problem,
+    state: ShardingState,
+    actions: NDArray[np.integer[Any]],
+    one_device: IntArray,
+    several: IntArray,
+    model: AdditiveCostModel,
+) -> None:
+    """Add the current part of the environments `one_device` to a device, and what the actions of `several` mean."""
+    rules, tables, count = _rules(problem), problem.tables, problem.num_envs
+    whole = problem.current(state.step) * rules.num_variants
+    rows = actions[one_device] * count + one_device
+    parts = whole[one_device] + state.level[one_device]
+    if several.size:
+        env, device = receivers(problem, several, actions[several])
+        env = several[env]
+        rows = np.concatenate([rows, device * count + env])
+        parts = np.concatenate([parts, whole[env] + rules.variants_of_actions[actions[env]]])
+    loads = tables.loads.reshape(-1, model.num_loads).take(parts, axis=0)
+    add(state, rows, loads, tables.memory.reshape(-1).take(parts), model)
+    update_costs(state, problem.cluster, model)
+
+
+def receivers(problem: Problem, envs: IntArray, actions: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
+    """The devices that (E,) actions on several devices in `envs` mean: positions in `envs`, and devices, ascending."""
+    devices = _rules(problem).receivers(actions, problem.cluster.device_mask[envs], _hosts(problem)[envs])
+    position, device = np.nonzero(devices)
+    return position, device
+
+
+def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None = None) -> NDArray[np.bool_]:
+    """(N, A) bool, what can be done with the current parts of all environments or of `envs`, as if none were over.
+
+    - A part goes to a device where it fits.
+    - It can be halved if then all that waits of its table would fit, halved until all parts are equal.
+    - A whole table goes to a set of devices if its block or replica fits each of them.
+    """
+    rules, tables = _rules(problem), problem.tables
+    some = slice(None) if envs is None else envs
+    memory, legal = tables.memory.reshape(-1), tables.legal.reshape(-1)
+    whole = problem.current(state.step)[some] * rules.num_variants
+    real, level = problem.cluster.device_mask[some], state.level[some]
+    free = problem.memory_cap[some] - state.memory_used[some]
+    allowed = by_device(len(whole), rules.num_actions, dtype=np.bool_)
+    devices = allowed[:, : problem.max_devices]
+    np.logical_and(memory.take(whole + level)[:, None] <= free, real, out=devices)
+    if rules.halve != NONE:
+        allowed[:, rules.halve] = _can_be_halved(memory, legal, state.waiting[some], level, whole, free)
+    for action, name in ((rules.row_wise, "row_wise"), (rules.data_parallel, "data_parallel")):
+        if action != NONE:
+            row = whole + rules.variant(name)
+            fits = (memory.take(row)[:, None] <= free) | ~real
+            allowed[:, action] = (level == 0) & legal.take(row) & fits.all(axis=1)
+    if rules.host_row_wise != NONE:
+        row, hosts = whole + rules.variant("table_row_wise"), _hosts(problem)[some]
+        possible, fits = (level == 0) & legal.take(row), memory.take(row)[:, None] <= free
+        for host in range(rules.max_hosts):
+            members = real & (hosts == host)
+            full = (members & ~fits).any(axis=1)
+            allowed[:, rules.host_row_wise + host] = possible & members.any(axis=1) & ~full
+    return allowed
+
+
+def _can_be_halved(
+    memory: IntArray, legal: NDArray[np.bool_], waiting: IntArray, current: IntArray, whole: IntArray, free: IntArray
+) -> NDArray[np.bool_]:
+    """(E,) bool: whether some number of halvings above the `current` one completes the table.
+
+    All that waits, halved until all parts are equal, has to fit. Adding a part takes at most as many places of the
+    smaller ones as it has of them, so this stays true until the table is complete. If the optimizer keeps no state for
+    each row, halves have half the bytes, and a table that this refuses to halve cannot be completed by halving.
+
+    Args:
+        memory, legal: bytes of all rows, and whether they are possible.
+        waiting: (E, H + 1) parts that wait.
+        current: (E,) halvings of the current part.
+        whole: (E,) row of the whole table.
+        free: (E, D) bytes free on each device.
+    """
+    possible = np.zeros(len(whole), np.bool_)
+    wanted = waiting[:, 0]
+    for level in range(1, waiting.shape[1]):
+        row, wanted = whole + level, 2 * wanted + waiting[:, level]
+        places = np.clip(free // np.maximum(memory.take(row), 1)[:, None], 0, wanted[:, None])
+        possible |= (level > current) & legal.take(row) & (places.sum(axis=1) >= wanted)
+    return possible
+
+
+def _hosts(problem: Problem) -> IntArray:
+    """(N, D) int64, the host of each device; where table_row_wise is legal, all hosts are as large as the first."""
+    size = problem.cluster.num_peers[:, :1].astype(np.int64) + 1
+    return np.arange(problem.max_devices) // size
+
+
+def _rules(problem: Problem) -> SplitRules:
+    assert problem.rules is not None
+    return problem.rules

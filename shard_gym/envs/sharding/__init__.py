@@ -1,0 +1,1 @@
+"""Embedding table sharding under an estimated cost: `EmbeddingSharding-v0`."""

@@ -1,0 +1,136 @@
+"""Observations of `EmbeddingSharding-v0`: as in `EmbeddingPlacement-v0`, of the current part; and what splits offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import PHASES
+from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.split_rules import SplitRules
+from shard_gym.envs.core.splits import columns_begun, receivers
+from shard_gym.envs.core.state import PlacementState, ShardingState
+from shard_gym.envs.placement.observation import (
+    MAX_MS,
+    CompactObservation,
+    FeaturesObservation,
+    FullObservation,
+    box,
+    make_observation,
+)
+from shard_gym.errors import unknown_name
+from shard_gym.tables import AMOUNT_NAMES
+
+
+class CompactShardingObservation(CompactObservation):
+    """The current part and the devices; the size does not depend on the number of tables."""
+
+    def __init__(self, rules: SplitRules) -> None:
+        self._rules = rules
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        rules, base = self._rules, super().space(max_tables, max_devices)
+        return spaces.Dict(
+            {
+                **base.spaces,
+                "action_mask": spaces.MultiBinary(rules.num_actions),
+                "parts_waiting": box(0.0, rules.max_shards, rules.max_halvings + 1),
+                "variant_costs": box(0.0, MAX_MS, rules.num_variants * len(PHASES)),
+            }
+        )
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        assert isinstance(state, ShardingState)
+        waiting = state.waiting.astype(np.float32)
+        waiting[state.step == problem.num_tables] = 0.0
+        return {
+            **super().__call__(problem, state),
+            "parts_waiting": waiting,
+            "variant_costs": self._of_variants(problem, state, problem.tables.costs),
+        }
+
+    def _of_variants(self, problem: Problem, state: PlacementState, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """(N, V * n) of (S, R, n) rows: those of the variants of the current tables, 0 of variants they do not have."""
+        count = self._rules.num_variants
+        variants = problem.current(state.step)[:, None] * count + np.arange(count)
+        legal = problem.tables.legal.reshape(-1)[variants] & (state.step < problem.num_tables)[:, None]
+        found: NDArray[np.float32] = rows.reshape(-1, rows.shape[-1])[variants].astype(np.float32)
+        found *= legal[..., None]
+        return found.reshape(len(variants), -1)
+
+
+class FullShardingObservation(FullObservation, CompactShardingObservation):
+    """`CompactShardingObservation`, and all tables of the task with the actions of their shards."""
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        size, last = max_tables * self._rules.max_shards, self._rules.num_actions - 1
+        keys = super().space(max_tables, max_devices).spaces
+        return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), np.int64)})
+
+
+class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservation):
+    """`CompactShardingObservation` without costs: in their place sums of the amounts of the parts on each device."""
+
+    def __init__(self, rules: SplitRules) -> None:
+        super().__init__(rules)
+        self.most = float(rules.max_shards)  # every column shard of a table has all of its lookups
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """The keys of one environment; shapes and units are in the environment's documentation."""
+        keys = dict(super().space(max_tables, max_devices).spaces)
+        del keys["variant_costs"]
+        return spaces.Dict({**keys, "variant_shares": box(0.0, 1.0, self._rules.num_variants * len(AMOUNT_NAMES))})
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        observation = super().__call__(problem, state)
+        del observation["variant_costs"]
+        return {**observation, "variant_shares": self._of_variants(problem, state, problem.tables.shares)}
+
+    def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
+        """See `FeaturesObservation`. A shard ends where the next one begins, or where its table does."""
+        assert isinstance(state, ShardingState)
+        rules = self._rules
+        env, table, begin = np.nonzero(state.assignment >= 0)
+        action = state.assignment[env, table, begin].astype(np.int64)
+        begun = columns_begun(state, rules, np.arange(problem.num_envs))
+        end = np.where(table < state.step[env], rules.max_shards, begun[env])
+        followed = np.flatnonzero((env[1:] == env[:-1]) & (table[1:] == table[:-1]))
+        end[followed] = begin[followed + 1]
+        halvings = rules.max_halvings - np.log2(np.maximum(end - begin, 1)).astype(np.int64)
+        one = action < rules.max_devices
+        variant = np.where(one, halvings, rules.variants_of_actions[action])
+        rows = (problem.row[env] * problem.max_tables + table) * rules.num_variants + variant
+        single, several = np.flatnonzero(one), np.flatnonzero(~one)
+        position, device = receivers(problem, env[several], action[several])
+        chosen = np.concatenate([single, several[position]])
+        return env[chosen], np.concatenate([action[single], device]), rows[chosen]
+
+
+OBSERVATIONS: dict[str, Callable[[SplitRules], Observation]] = {
+    "full": FullShardingObservation,
+    "compact": CompactShardingObservation,
+    "features": FeaturesShardingObservation,
+}
+
+
+def make_sharding_observation(observation: str | Observation, rules: SplitRules) -> Observation:
+    """The observation named `observation` under these rules; an object is returned as it is.
+
+    Raises:
+        UnknownNameError: there is no observation of that name.
+        InvalidOptionError: `observation` is neither a name nor an object of the shape of `Observation`.
+    """
+    if not isinstance(observation, str):
+        return make_observation(observation)
+    if observation not in OBSERVATIONS:
+        raise unknown_name("observation", observation, OBSERVATIONS)
+    return OBSERVATIONS[observation](rules)

@@ -1,0 +1,190 @@
+"""The check of sharding plans, from tables and topology alone, without the mask of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.checks import is_integer
+from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    SHARDING_TYPES,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    Shard,
+    ShardingPlan,
+    TableSharding,
+    devices_of_hosts,
+    has_equal_blocks,
+    rows_per_block,
+)
+from shard_gym.tables import Tables
+from shard_gym.text import counted, format_bytes
+from shard_gym.topology import Topology
+
+
+def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> NDArray[np.int64]:
+    """(D,) int64, bytes of weights and optimizer state on each device under a valid `plan`.
+
+    A column shard has the optimizer state of all its rows, as each shard is a table of its own for the optimizer.
+    """
+    used = np.zeros(num_devices, np.int64)
+    _, device, _, rows, _, columns = plan.shard_arrays().T
+    workload = tables.workload
+    np.add.at(used, device, rows * (columns * workload.weight_bytes + workload.optimizer_bytes_per_row))
+    return used
+
+
+def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardingPlan:
+    """`plan` itself, if every cell of every table is where its sharding type wants it and no memory cap is exceeded.
+
+    - table_wise: one shard, the table.
+    - column_wise: every column in one shard, with all rows; widths are multiples of 4, as FBGEMM needs.
+    - row_wise: block i of ceil(rows / D) rows is on device i, and no block is empty (see `rows_per_block`).
+    - table_row_wise: the same over the W devices of one host; all hosts have W devices.
+    - data_parallel: the table is on every device once.
+
+    Raises:
+        InvalidPlanError: it is not such a plan; the message names the table.
+        MemoryExceededError: the shards of a device need more bytes than its memory cap.
+    """
+    if not isinstance(plan, ShardingPlan) or not isinstance(plan.tables, (tuple, list)):
+        raise InvalidPlanError(f"A plan is a ShardingPlan with a TableSharding for each table, not {short_repr(plan)}.")
+    if len(plan) != len(tables):
+        raise InvalidPlanError(f"The plan has {counted(len(plan), 'sharding')}, but there are {len(tables)} tables.")
+    for table, sharding in enumerate(plan.tables):
+        problem = _problem(sharding, int(tables.num_embeddings[table]), int(tables.embedding_dim[table]), topology)
+        if problem:
+            raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
+    used = plan_memory_used(plan, tables, topology.num_devices)
+    over = np.flatnonzero(used > topology.memory_cap_bytes)
+    if over.size:
+        device = int(over[0])
+        cap = topology.memory_cap_bytes[device]
+        shards = int((plan.shard_arrays()[:, 1] == device).sum())
+        raise MemoryExceededError(
+            f"Device {device} is given {counted(shards, 'shard')} that need {used[device]} bytes "
+            f"({format_bytes(used[device])}), but its cap is {cap} bytes ({format_bytes(cap)})."
+        )
+    return plan
+
+
+def _problem(sharding: Any, rows: int, dim: int, topology: Topology) -> str:
+    """What is wrong with the sharding of one table, as the end of a sentence; empty if nothing is."""
+    if not isinstance(sharding, TableSharding):
+        return f"needs a TableSharding, not {short_repr(sharding)}"
+    if sharding.sharding_type not in SHARDING_TYPES:
+        return f"has the sharding type {short_repr(sharding.sharding_type)}; known are {', '.join(SHARDING_TYPES)}"
+    shards = sharding.shards
+    if not isinstance(shards, (tuple, list)) or not shards:
+        return f"has no shards: {short_repr(shards)}"
+    for shard in shards:
+        if not isinstance(shard, Shard) or not all(map(is_integer, shard)):
+            return f"has a shard that is not a Shard of integers: {short_repr(shard)}"
+        if not 0 <= shard.device < topology.num_devices:
+            return f"has a shard on device {shard.device}, but the devices are 0 to {topology.num_devices - 1}"
+        if min(shard[1:]) < 0 or shard.num_rows < 1 or shard.num_columns < 1:
+            return f"has a shard of no cells or with a negative number: {short_repr(shard)}"
+        if shard.first_row + shard.num_rows > rows or shard.first_column + shard.num_columns > dim:
+            return f"has {rows} rows and {dim} columns, but a shard beyond them: {short_repr(shard)}"
+    return _OF_TYPE[sharding.sharding_type](tuple(shards), rows, dim, topology)
+
+
+def _table_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    if len(shards) != 1:
+        return f"is table_wise, which is one shard, but has {len(shards)}"
+    return "" if shards[0][1:] == (0, rows, 0, dim) else _partial(TABLE_WISE, shards[0], rows, dim)
+
+
+def _partial(sharding_type: str, shard: Shard, rows: int, dim: int) -> str:
+    return (
+        f"is {sharding_type}, so a shard is all {rows} rows and {dim} columns, but that of device {shard.device} "
+        f"is {_range('row', shard.first_row, shard.num_rows)} and "
+        f"{_range('column', shard.first_column, shard.num_columns)}"
+    )
+
+
+def _column_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    holders = np.zeros(dim, np.int64)
+    for shard in shards:
+        columns = _range("column", shard.first_column, shard.num_columns)
+        if (shard.first_row, shard.num_rows) != (0, rows):
+            return (
+                f"is column_wise, so a shard has all {rows} rows, but that of {columns} has "
+                f"{_range('row', shard.first_row, shard.num_rows)}"
+            )
+        if shard.num_columns % 4:
+            return f"has a shard of {columns}, whose width {shard.num_columns} is not a multiple of 4 as FBGEMM needs"
+        holders[shard.first_column : shard.first_column + shard.num_columns] += 1
+    wrong = np.flatnonzero(holders != 1)
+    if not wrong.size:
+        return ""
+    first, held = int(wrong[0]), int(holders[wrong[0]])
+    count = int((np.append(holders[first:], -1) != held).argmax())
+    return f"has {_range('column', first, count)} in {held or 'no'} shard{'s' * (held > 1)}"
+
+
+def _row_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    return _blocks(ROW_WISE, shards, rows, dim, range(topology.num_devices))
+
+
+def _table_row_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    size = devices_of_hosts(topology)
+    if not size:
+        return (
+            f"is table_row_wise, but {topology.num_devices} devices in hosts of {topology.devices_per_host} leave the "
+            "last host with fewer; use a topology whose hosts are equal, or another sharding type"
+        )
+    first = min(shard.device for shard in shards) // size * size
+    return _blocks(TABLE_ROW_WISE, shards, rows, dim, range(first, first + size))
+
+
+def _blocks(sharding_type: str, shards: tuple[Shard, ...], rows: int, dim: int, devices: range) -> str:
+    """Block i of `rows_per_block` rows is on the i-th of `devices`."""
+    where = f"devices {devices[0]} to {devices[-1]}"
+    if sorted(shard.device for shard in shards) != list(devices):
+        return (
+            f"is {sharding_type}, so each of {where} has one block, but its shards are on devices "
+            f"{short_repr([shard.device for shard in shards])}"
+        )
+    size = rows_per_block(rows, len(devices))
+    if not has_equal_blocks(rows, len(devices)):
+        return f"has {rows} rows, so {len(devices)} blocks of {size} leave some empty; split it another way"
+    for shard in shards:
+        first = (shard.device - devices[0]) * size
+        if shard[1:] != (first, min(size, rows - first), 0, dim):
+            return (
+                f"is {sharding_type}, so device {shard.device} has {_range('row', first, min(size, rows - first))} and "
+                f"all {dim} columns (blocks of ceil({rows} / {len(devices)}) = {size} rows), but it is given "
+                f"{_range('row', shard.first_row, shard.num_rows)} and "
+                f"{_range('column', shard.first_column, shard.num_columns)}"
+            )
+    return ""
+
+
+def _data_parallel(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    if sorted(shard.device for shard in shards) != list(range(topology.num_devices)):
+        return (
+            f"is data_parallel, so each of the {topology.num_devices} devices has one replica, but its replicas are on "
+            f"devices {short_repr([shard.device for shard in shards])}"
+        )
+    return next((_partial(DATA_PARALLEL, s, rows, dim) for s in shards if s[1:] != (0, rows, 0, dim)), "")
+
+
+def _range(noun: str, first: int, count: int) -> str:
+    return f"{noun} {first}" if count == 1 else f"{noun}s {first} to {first + count - 1}"
+
+
+_OF_TYPE: dict[str, Callable[[tuple[Shard, ...], int, int, Topology], str]] = {
+    TABLE_WISE: _table_wise,
+    COLUMN_WISE: _column_wise,
+    ROW_WISE: _row_wise,
+    TABLE_ROW_WISE: _table_row_wise,
+    DATA_PARALLEL: _data_parallel,
+}

@@ -1,0 +1,109 @@
+"""Sharding plans as JSON values and as files with a checksum."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shard_gym.checks import is_integer
+from shard_gym.errors import DamagedFileError, InvalidPlanError, short_repr
+from shard_gym.io.files import read_json, sha256_of, write_json
+from shard_gym.sharding.check import check_plan
+from shard_gym.sharding.plan import Shard, ShardingPlan, TableSharding
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+SCHEMA = 1
+_KEYS = {"table", "sharding_type", "shards"}
+
+
+def plan_to_json(plan: ShardingPlan, tables: Tables) -> list[dict[str, Any]]:
+    """The plan as a list of T objects: the table's name, its sharding type, and its shards, five integers each.
+
+    The integers of a shard are those of `Shard`: device, first row, rows, first column, columns.
+    """
+    return [
+        {
+            "table": name,
+            "sharding_type": sharding.sharding_type,
+            "shards": [[int(n) for n in s] for s in sharding.shards],
+        }
+        for name, sharding in zip(tables.names, plan.tables, strict=True)
+    ]
+
+
+def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The checked plan in a JSON value.
+
+    Raises:
+        InvalidPlanError: `value` does not have the form of `plan_to_json`, or names other tables; also the errors of
+            `check_plan`.
+    """
+    if not isinstance(value, list):
+        raise InvalidPlanError(f"A plan in JSON is a list with an object for each table, not {short_repr(value)}.")
+    if len(value) != len(tables):
+        raise InvalidPlanError(f"The plan has {len(value)} tables, but {len(tables)} were asked for.")
+    return check_plan(
+        ShardingPlan(tuple(_sharding(entry, table, tables.names[table]) for table, entry in enumerate(value))),
+        tables,
+        topology,
+    )
+
+
+def _sharding(entry: Any, table: int, name: str) -> TableSharding:
+    if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(entry["sharding_type"], str):
+        raise InvalidPlanError(
+            f"Table {table} ({name}) of a plan in JSON is an object with the keys {', '.join(sorted(_KEYS))}, "
+            f"not {short_repr(entry)}."
+        )
+    if entry["table"] != name:
+        raise InvalidPlanError(
+            f"Table {table} of the plan is {short_repr(entry['table'])}, but it should be {name!r}. "
+            "A plan lists the tables it was made for, in their order."
+        )
+    shards = entry["shards"]
+    if not isinstance(shards, list) or not all(map(_is_shard, shards)):
+        raise InvalidPlanError(
+            f"The shards of table {table} ({name}) must be lists of five integers from 0 (device, first row, rows, "
+            f"first column, columns), not {short_repr(shards)}."
+        )
+    return TableSharding(entry["sharding_type"], tuple(Shard(*numbers) for numbers in shards))
+
+
+def _is_shard(numbers: Any) -> bool:
+    return isinstance(numbers, list) and len(numbers) == 5 and all(is_integer(n) and 0 <= n < 2**62 for n in numbers)
+
+
+def write_plan(path: Path, plan: ShardingPlan, tables: Tables) -> None:
+    """Write the plan of `tables` to `path`, atomically and with a SHA-256 of its content.
+
+    Raises:
+        UnwritablePathError: `path` cannot be written.
+    """
+    content = plan_to_json(plan, tables)
+    write_json(path, {"schema": SCHEMA, "sha256": _checksum(content), "plan": content}, indent=None)
+
+
+def read_plan(path: Path, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The checked plan in the file at `path`.
+
+    Raises:
+        DamagedFileError: the file is missing, is no plan, or was changed after it was written.
+        InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
+        MemoryExceededError: see `check_plan`.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or set(record) != {"schema", "sha256", "plan"}:
+        raise DamagedFileError(f"{path} is not a sharding plan; shard_gym.sharding.write_plan writes one.")
+    if record["schema"] != SCHEMA:
+        raise DamagedFileError(
+            f"{path} has schema {short_repr(record['schema'])}, and this version reads {SCHEMA}. Install its version."
+        )
+    if record["sha256"] != _checksum(record["plan"]):
+        raise DamagedFileError(f"{path} was changed or damaged: its plan does not have the SHA-256 that it names.")
+    return plan_from_json(record["plan"], tables, topology)
+
+
+def _checksum(content: Any) -> str:
+    return sha256_of(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

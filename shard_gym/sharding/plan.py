@@ -1,0 +1,212 @@
+"""Sharding plans: sharding types, shards, and a plan as one sharding for each table. Words are those of TorchRec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.checks import checked_count, is_integer
+from shard_gym.errors import InvalidPlanError, short_repr
+from shard_gym.placement import Placement
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+TABLE_WISE, COLUMN_WISE, ROW_WISE = "table_wise", "column_wise", "row_wise"
+TABLE_ROW_WISE, DATA_PARALLEL = "table_row_wise", "data_parallel"
+
+SHARDING_TYPES: tuple[str, ...] = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)
+"""The sharding types, with TorchRec's names (meta-pytorch/torchrec, torchrec/distributed/types.py, ShardingType):
+
+- table_wise: one shard, the table.
+- column_wise: shards of some columns and all rows, on any devices.
+- row_wise: one block of ceil(rows / D) rows on every device; the last block holds what is left.
+- table_row_wise: the same over the devices of one host.
+- data_parallel: a replica on every device.
+"""
+
+
+class Shard(NamedTuple):
+    """A rectangle of cells of a table, on one device.
+
+    TorchRec's `ShardMetadata` has the same numbers: shard_offsets is (first_row, first_column), shard_sizes is
+    (num_rows, num_columns).
+    """
+
+    device: int
+    first_row: int
+    num_rows: int
+    first_column: int
+    num_columns: int
+
+
+@dataclass(frozen=True)
+class TableSharding:
+    """How one table is split, and where its shards are.
+
+    Attributes:
+        sharding_type: one of `SHARDING_TYPES`.
+        shards: its shards.
+    """
+
+    sharding_type: str
+    shards: tuple[Shard, ...]
+
+    @property
+    def devices(self) -> list[int]:
+        """The device of each shard."""
+        return [shard.device for shard in self.shards]
+
+
+@dataclass(frozen=True)
+class ShardingPlan:
+    """One sharding for each of T tables; `check_plan` says whether it is valid for tables and a topology.
+
+    Attributes:
+        tables: T shardings, in the order of the tables.
+    """
+
+    tables: tuple[TableSharding, ...]
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def __repr__(self) -> str:
+        return f"ShardingPlan({len(self)} tables, {self.num_shards} shards)"
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all tables; a replica counts as one."""
+        return sum(len(sharding.shards) for sharding in self.tables)
+
+    @property
+    def split_tables(self) -> list[int]:
+        """The tables with more than one shard, ascending."""
+        return [table for table, sharding in enumerate(self.tables) if len(sharding.shards) > 1]
+
+    @property
+    def placement(self) -> Placement | None:
+        """(T,) int64, the device of each table, if every table is one shard; None otherwise."""
+        if self.split_tables:
+            return None
+        return np.array([sharding.shards[0].device for sharding in self.tables], np.int64)
+
+    def shard_arrays(self) -> NDArray[np.int64]:
+        """(S, 6) int64, table, device, first row, rows, first column and columns of each shard."""
+        rows = [(table, *shard) for table, sharding in enumerate(self.tables) for shard in sharding.shards]
+        return np.array(rows, np.int64).reshape(-1, 6)
+
+
+def rows_per_block(num_embeddings: int, blocks: int) -> int:
+    """Rows of every block but the last, ceil(rows / blocks).
+
+    TorchRec finds the block of a row by dividing by this number, whatever the plan says; it accepts other blocks and
+    then computes wrong results (torchrec/distributed/sharding/rw_sharding.py).
+    """
+    return -(-num_embeddings // blocks)
+
+
+def has_equal_blocks(num_embeddings: ArrayLike, blocks: int) -> NDArray[np.bool_]:
+    """Whether every one of `blocks` blocks has a row; broadcasts. Five rows in four blocks of two leave one empty."""
+    rows = np.asarray(num_embeddings, np.int64)
+    return np.asarray((blocks - 1) * -(-rows // blocks) < rows)
+
+
+def devices_of_hosts(topology: Topology) -> int:
+    """W, the devices of a host if all hosts have as many; 0 otherwise, and table_row_wise is then impossible."""
+    size = min(topology.devices_per_host, topology.num_devices)
+    return size if topology.num_devices % size == 0 else 0
+
+
+def table_wise(tables: Tables, table: int, device: int) -> TableSharding:
+    """The whole table on `device`."""
+    rows, dim = _shape(tables, table)
+    return TableSharding(TABLE_WISE, (Shard(int(device), 0, rows, 0, dim),))
+
+
+def column_wise(
+    tables: Tables, table: int, devices: Sequence[int], widths: Sequence[int] | None = None
+) -> TableSharding:
+    """Column shards from left to right, one for each of `devices`, which may repeat.
+
+    Args:
+        tables: the tables.
+        table: which of them.
+        devices: the device of each shard.
+        widths: columns of each shard, multiples of 4 with the dim as their sum; by default equal.
+
+    Raises:
+        InvalidPlanError: the dim cannot be split so.
+    """
+    rows, dim = _shape(tables, table)
+    given = [dim // len(devices)] * len(devices) if widths is None and len(devices) else list(widths or ())
+    valid = len(given) == len(devices) > 0 and all(is_integer(width) and width > 0 for width in given)
+    if not valid or sum(given) != dim or any(width % 4 for width in given):
+        raise InvalidPlanError(
+            f"Table {table} ({tables.names[table]}) has {dim} columns, which are not {len(devices)} shards with widths "
+            f"{short_repr(given)}. Give one width for each device: multiples of 4 that add up to {dim}."
+        )
+    first, shards = 0, []
+    for device, width in zip(devices, given, strict=True):
+        shards.append(Shard(int(device), 0, rows, first, int(width)))
+        first += int(width)
+    return TableSharding(COLUMN_WISE, tuple(shards))
+
+
+def row_wise(tables: Tables, table: int, topology: Topology) -> TableSharding:
+    """A block of rows on every device.
+
+    Raises:
+        InvalidPlanError: the table has so few rows that a block would be empty.
+    """
+    return TableSharding(ROW_WISE, _blocks(tables, table, range(topology.num_devices)))
+
+
+def table_row_wise(tables: Tables, table: int, topology: Topology, host: int) -> TableSharding:
+    """A block of rows on every device of `host`.
+
+    Raises:
+        InvalidPlanError: there is no such host, hosts differ in size, or a block would be empty.
+    """
+    size = devices_of_hosts(topology)
+    hosts = topology.num_devices // size if size else 0
+    if not is_integer(host) or not 0 <= host < hosts:
+        raise InvalidPlanError(
+            f"Table {table} ({tables.names[table]}) cannot be table_row_wise on host {short_repr(host)}: "
+            + (f"the hosts are 0 to {hosts - 1}." if size else "the hosts have different numbers of devices.")
+        )
+    return TableSharding(TABLE_ROW_WISE, _blocks(tables, table, range(host * size, (host + 1) * size)))
+
+
+def data_parallel(tables: Tables, table: int, topology: Topology) -> TableSharding:
+    """A replica on every device."""
+    rows, dim = _shape(tables, table)
+    return TableSharding(DATA_PARALLEL, tuple(Shard(device, 0, rows, 0, dim) for device in range(topology.num_devices)))
+
+
+def plan_of_placement(placement: Iterable[int], tables: Tables) -> ShardingPlan:
+    """The plan that puts every whole table on its device; `placement` has one device for each table."""
+    return ShardingPlan(tuple(table_wise(tables, table, device) for table, device in enumerate(placement)))
+
+
+def _shape(tables: Tables, table: int) -> tuple[int, int]:
+    checked = checked_count("table", table, 0)
+    if checked >= len(tables):
+        raise InvalidPlanError(f"There is no table {checked}; the tables are 0 to {len(tables) - 1}.")
+    return int(tables.num_embeddings[checked]), int(tables.embedding_dim[checked])
+
+
+def _blocks(tables: Tables, table: int, devices: range) -> tuple[Shard, ...]:
+    rows, dim = _shape(tables, table)
+    if not has_equal_blocks(rows, len(devices)):
+        raise InvalidPlanError(
+            f"Table {table} ({tables.names[table]}) has {rows} rows, so {len(devices)} blocks of "
+            f"{rows_per_block(rows, len(devices))} leave some empty. Split it by columns, or do not split it."
+        )
+    size = rows_per_block(rows, len(devices))
+    return tuple(
+        Shard(device, index * size, min(size, rows - index * size), 0, dim) for index, device in enumerate(devices)
+    )

@@ -1,0 +1,51 @@
+"""What a device executes for a shard: its rows, columns and lookup statistics, as a table of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shard_gym.errors import InvalidPlanError
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+
+def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths: NDArray[Any] | None = None) -> Tables:
+    """What one shard of each table is to the device that has it, as tables.
+
+    - table_wise: the table.
+    - column_wise: `widths` columns of all rows; every lookup reads a part of its row from every shard.
+    - row_wise and table_row_wise: a block of ceil(rows / n) rows. It gets an n-th of the lookups and of the distinct
+      rows, as if the rows were shuffled; each of its rows is read as often as before. Its pooled outputs are partial
+      sums of all samples, as wide as the table.
+    - data_parallel: the table in the samples of one device, ceil(B / D) of them. A row that is read k times in the
+      batch is among them with probability 1 - (1 - 1/D)^k (`Tables.at_batch_size`).
+
+    Args:
+        tables: the T tables.
+        sharding_type: one for all of them.
+        topology: the devices.
+        widths: (T,) integers, columns of the shard; for column_wise.
+
+    Raises:
+        InvalidPlanError: table_row_wise on hosts of different sizes.
+        InvalidTablesError: a width is not one that a table can have.
+    """
+    if sharding_type == COLUMN_WISE and widths is not None:
+        return tables.with_dims(widths)
+    if sharding_type in (ROW_WISE, TABLE_ROW_WISE):
+        blocks = topology.num_devices if sharding_type == ROW_WISE else devices_of_hosts(topology)
+        if not blocks:
+            raise InvalidPlanError("table_row_wise needs hosts with equal numbers of devices.")
+        return replace(
+            tables,
+            num_embeddings=-(-tables.num_embeddings // blocks),
+            pooling_factor=tables.pooling_factor / blocks,
+            distinct_rows=tables.distinct_rows / blocks,
+        )
+    if sharding_type == DATA_PARALLEL:
+        return tables.at_batch_size(-(-tables.workload.batch_size // topology.num_devices))
+    return tables

@@ -1,0 +1,46 @@
+"""Shardings in words, for messages, texts and pictures."""
+
+from __future__ import annotations
+
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan, TableSharding
+from shard_gym.text import counted
+
+MAX_LISTED = 8
+"""Shards listed one by one; of more, the widths or devices are summed up."""
+
+
+def describe_sharding(sharding: TableSharding) -> str:
+    """One line: "column_wise, 32 + 16 + 16 columns on devices 0, 2, 2"."""
+    shards, kind = sharding.shards, sharding.sharding_type
+    where = _devices(sharding.devices)
+    if kind == TABLE_WISE:
+        return f"{kind} on {where}"
+    if kind == DATA_PARALLEL:
+        return f"{kind}, a replica on each of {counted(len(shards), 'device')}"
+    if kind == COLUMN_WISE:
+        ordered = sorted(shards, key=lambda shard: shard.first_column)
+        widths = [shard.num_columns for shard in ordered]
+        if len(widths) <= MAX_LISTED:
+            return f"{kind}, {' + '.join(map(str, widths))} columns on {_devices([s.device for s in ordered])}"
+        return f"{kind}, {len(widths)} shards of {min(widths)} to {max(widths)} columns on {where}"
+    blocks = f"{counted(len(shards), 'block')} of {max(shard.num_rows for shard in shards):,} rows"
+    return f"{kind}, {blocks} on {'all devices' if kind == ROW_WISE else where}"
+
+
+def describe_plan(plan: ShardingPlan) -> str:
+    """One line: how many tables are split, and by which types."""
+    split = [plan.tables[table].sharding_type for table in plan.split_tables]
+    if not split:
+        return f"All {len(plan)} tables are whole"
+    types = ", ".join(f"{split.count(name)} {name}" for name in sorted(set(split)))
+    return f"{len(split)} of {counted(len(plan), 'table')} split ({types}), {plan.num_shards:,} shards"
+
+
+def _devices(devices: list[int]) -> str:
+    if len(devices) == 1:
+        return f"device {devices[0]}"
+    if len(devices) > 2 and devices == list(range(devices[0], devices[0] + len(devices))):
+        return f"devices {devices[0]} to {devices[-1]}"
+    if len(devices) <= MAX_LISTED:
+        return f"devices {', '.join(map(str, devices))}"
+    return counted(len(set(devices)), "device")

@@ -1,0 +1,137 @@
+"""Variants: the forms in which a step can put a table, or a part of it, on devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.checks import checked_count
+from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    SHARDING_TYPES,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    devices_of_hosts,
+    has_equal_blocks,
+)
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Variants:
+    """V variants of T tables. Variant 0 is the whole table, variant h its columns halved h times, then the other types.
+
+    Attributes:
+        sharding_types: V sharding types; those of halves are column_wise.
+        parts: (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas.
+        tables: V times what a part of each table is to its device (`shard_tables`).
+        legal: (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty.
+        memory: (T, V) int64, bytes of one part; of blocks, the largest.
+    """
+
+    sharding_types: tuple[str, ...]
+    parts: NDArray[np.int64]
+    tables: tuple[Tables, ...]
+    legal: NDArray[np.bool_]
+    memory: NDArray[np.int64]
+
+    @property
+    def num_variants(self) -> int:
+        """V."""
+        return len(self.sharding_types)
+
+    def fit_empty_devices(self, topology: Topology) -> NDArray[np.bool_]:
+        """(T, V) bool, whether all parts of each variant of each table alone fit the memory of the devices."""
+        caps, fits = topology.memory_cap_bytes, self.legal.copy()
+        for variant, (kind, parts) in enumerate(zip(self.sharding_types, self.parts.tolist(), strict=True)):
+            memory = self.memory[:, variant]
+            if kind in (TABLE_WISE, COLUMN_WISE):
+                fits[:, variant] &= np.minimum(caps // memory[:, None], parts).sum(axis=1) >= parts
+            elif kind == TABLE_ROW_WISE:
+                hosts = caps.reshape(-1, parts) if len(caps) % parts == 0 else caps[None]
+                fits[:, variant] &= memory <= hosts.min(axis=1).max()
+            else:
+                fits[:, variant] &= memory <= caps.min()
+        return fits
+
+    @property
+    def max_halvings(self) -> int:
+        """How often a table can be halved at most."""
+        return self.sharding_types.count(COLUMN_WISE)
+
+
+def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
+    """The sharding types in the order of `SHARDING_TYPES`; table_wise is always one of them.
+
+    Raises:
+        UnknownNameError: there is no such type.
+        InvalidOptionError: it is no list of names, or table_wise is missing.
+    """
+    if isinstance(sharding_types, str) or not isinstance(sharding_types, Collection):
+        raise wrong_kind("sharding_types", sharding_types, "a list of sharding types, such as ('table_wise',)")
+    for name in sharding_types:
+        if name not in SHARDING_TYPES:
+            raise unknown_name("sharding type", name, SHARDING_TYPES)
+    if TABLE_WISE not in sharding_types:
+        raise InvalidOptionError(f"sharding_types must contain 'table_wise'; got {tuple(sharding_types)}.")
+    return tuple(name for name in SHARDING_TYPES if name in sharding_types)
+
+
+def whole_tables(tables: Tables) -> Variants:
+    """The only variant of tables that are not split."""
+    one = np.ones(1, np.int64)
+    return Variants((TABLE_WISE,), one, (tables,), np.ones((len(tables), 1), np.bool_), tables.memory_bytes[:, None])
+
+
+def variants_of(
+    tables: Tables, topology: Topology, sharding_types: Collection[str] = SHARDING_TYPES, max_halvings: int = 3
+) -> Variants:
+    """The variants of `tables` on `topology`.
+
+    Args:
+        tables: the T tables.
+        topology: the devices. Where hosts differ in size, table_row_wise is legal for no table.
+        sharding_types: those to include.
+        max_halvings: how often a table is halved at most, if column_wise is included.
+
+    Raises:
+        UnknownNameError: there is no such sharding type.
+        InvalidOptionError: table_wise is not included, or `max_halvings` is no integer of at least 0.
+    """
+    types = checked_sharding_types(sharding_types)
+    whole = np.ones(len(tables), np.bool_)
+    names, parts, forms, legal = [TABLE_WISE], [1], [tables], [whole]
+    for halvings in range(1, checked_count("max_halvings", max_halvings, 0) + 1 if COLUMN_WISE in types else 0):
+        fits = tables.embedding_dim % (4 << halvings) == 0
+        widths = np.where(fits, tables.embedding_dim >> halvings, tables.embedding_dim)
+        names.append(COLUMN_WISE)
+        parts.append(2**halvings)
+        forms.append(shard_tables(tables, COLUMN_WISE, topology, widths))
+        legal.append(fits)
+    for name in (ROW_WISE, TABLE_ROW_WISE):
+        if name in types:
+            blocks = topology.num_devices if name == ROW_WISE else devices_of_hosts(topology)
+            names.append(name)
+            parts.append(max(blocks, 1))
+            forms.append(shard_tables(tables, name, topology) if blocks else tables)
+            legal.append(has_equal_blocks(tables.num_embeddings, blocks) if blocks else ~whole)
+    if DATA_PARALLEL in types:
+        names.append(DATA_PARALLEL)
+        parts.append(topology.num_devices)
+        forms.append(shard_tables(tables, DATA_PARALLEL, topology))
+        legal.append(whole)
+    return Variants(
+        tuple(names),
+        np.array(parts, np.int64),
+        tuple(forms),
+        np.stack(legal, axis=1),
+        np.stack([form.memory_bytes for form in forms], axis=1),
+    )

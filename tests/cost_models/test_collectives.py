@@ -1,0 +1,182 @@
+"""The cost of plans against plain arithmetic: shard by shard, message by message, in Python numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.cost_models.analytical import FITTED, SORT_BYTES
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits
+from shard_gym.sharding import ShardingPlan
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+Messages = dict[tuple[int, int], float]
+
+
+def exchange_ms(messages: Messages, topology: Topology, *, latency: bool = True) -> list[float]:
+    """Ms of each device: the larger of what it sends and receives, on the slower of its two links."""
+    links, per_host = topology.links, topology.devices_per_host
+    if not any(messages.values()):
+        return [0.0] * topology.num_devices
+    took = []
+    for device in range(topology.num_devices):
+        times = []
+        for same_host in (True, False):
+            kind = {
+                pair: size
+                for pair, size in messages.items()
+                if pair[0] != pair[1] and (pair[0] // per_host == pair[1] // per_host) == same_host
+            }
+            sent = sum(size for (source, _), size in kind.items() if source == device)
+            received = sum(size for (_, target), size in kind.items() if target == device)
+            bandwidth, knee, extra = (
+                (links.intra_host_gb_per_s, links.intra_host_knee_bytes, links.intra_host_knee_extra)
+                if same_host
+                else (links.inter_host_gb_per_s, links.inter_host_knee_bytes, links.inter_host_knee_extra)
+            )
+            size = max(sent, received)
+            times.append((size + extra * min(size, knee)) / (bandwidth * 1e6))
+        took.append(max(times) + latency * latency_ms(topology))
+    return took
+
+
+def latency_ms(topology: Topology) -> float:
+    if topology.num_devices == 1:
+        return 0.0
+    crosses = topology.num_devices > topology.devices_per_host
+    links = topology.links
+    return (links.inter_host_latency_us if crosses else links.intra_host_latency_us) / 1000
+
+
+def all_reduce_of(size: float, topology: Topology) -> list[float]:
+    """A ring inside each host and one across hosts, which the network cards of a host share."""
+    count, took = topology.num_devices, []
+    for device in range(count):
+        host = device // topology.devices_per_host
+        members = sum(other // topology.devices_per_host == host for other in range(count))
+        near = 2 * size * (members - 1) / members
+        far = 2 * size * (count - members) / count / members
+        links = topology.links
+        near += links.intra_host_knee_extra * min(near, links.intra_host_knee_bytes)
+        far += links.inter_host_knee_extra * min(far, links.inter_host_knee_bytes)
+        slowest = max(near / links.intra_host_gb_per_s, far / links.inter_host_gb_per_s) / 1e6
+        took.append(slowest + latency_ms(topology))
+    return took
+
+
+def plain_phases(plan: ShardingPlan, tables: Tables, topology: Topology, sent: int) -> list[list[float]]:
+    """(D, 4) phases, shard by shard and message by message."""
+    count, batch = topology.num_devices, tables.workload.batch_size
+    per_host = min(topology.devices_per_host, count)
+    on: list[list[tuple[Tables, int, float]]] = [[] for _ in range(count)]  # shard, its bags, ms of dense updates
+    to_all: Messages = {}
+    scattered: Messages = {}
+    in_host: Messages = {}
+    over_hosts: Messages = {}
+    gradients, encoded, decoded = 0.0, [0.0] * count, 0.0
+    dram = topology.device.dram_gb_per_s * 1e6
+
+    def add(messages: Messages, source: int, target: int, size: float) -> None:
+        messages[source, target] = messages.get((source, target), 0.0) + size
+
+    for table, sharding in enumerate(plan.tables):
+        one, bags = tables.select([table]), batch * int(tables.num_features[table])
+        dim, kind = int(one.embedding_dim[0]), sharding.sharding_type
+        for shard in sharding.shards:
+            here, numbers = shard.device, float(bags * shard.num_columns)
+            if kind in ("table_wise", "column_wise"):
+                on[here].append((one.with_dims(shard.num_columns), bags, 0.0))
+                for other in range(count):
+                    add(to_all, here, other, numbers * sent / count)
+                encoded[here] += numbers
+                decoded += numbers / count
+            elif kind == "data_parallel":
+                samples = int(np.ceil(batch / count))
+                size = 4.0 * one.num_embeddings[0] * dim
+                on[here].append((one.at_batch_size(samples), samples * bags // batch, 9.22 * size / dram * (count > 1)))
+                gradients += size / count
+            else:
+                blocks = len(sharding.shards)
+                block = replace(
+                    one,
+                    num_embeddings=np.array([int(np.ceil(one.num_embeddings[0] / blocks))]),
+                    pooling_factor=one.pooling_factor / blocks,
+                    distinct_rows=one.distinct_rows / blocks,
+                )
+                on[here].append((block, bags, 0.0))
+                encoded[here] += numbers
+                decoded += numbers / blocks / count
+                if blocks == count:
+                    for other in range(count):
+                        add(scattered, here, other, numbers * sent / count)
+                else:
+                    for other in sharding.devices:
+                        add(in_host, here, other, numbers * sent / per_host)
+                    for other in range(here % per_host, count, per_host):
+                        add(over_hosts, here, other, numbers * sent / per_host / (count // per_host))
+    exchanges = [exchange_ms(messages, topology) for messages in (to_all, scattered, in_host, over_hosts)]
+    forward_comm = [sum(times) for times in zip(*exchanges, strict=True)]
+    if sent != 4 and count > 1 and any(on):
+        forward_comm = [ms + (own + decoded) * (4 + sent) / dram for ms, own in zip(forward_comm, encoded, strict=True)]
+    reduced = all_reduce_of(gradients, topology) if gradients else [0.0] * count
+    return [
+        [forward, exchange, exchange + all_reduce, backward]
+        for (forward, backward), exchange, all_reduce in zip(
+            (compute_ms(shards, topology) for shards in on), forward_comm, reduced, strict=True
+        )
+    ]
+
+
+def compute_ms(shards: list[tuple[Tables, int, float]], topology: Topology) -> tuple[float, float]:
+    """Forward and backward of a device as docs/cost-model.md writes them, in plain numbers."""
+    if not shards:
+        return 0.0, 0.0
+    device, c = topology.device, FITTED
+    dram, l2 = device.dram_gb_per_s * 1e6, device.l2_gb_per_s * 1e6
+    cycles = device.num_sms * device.clock_ghz * 1e6
+    forward, backward, on_top, share = [0.0] * 3, [0.0] * 3, 0.0, 0.0
+    for table, bags, dense in shards:
+        dim = int(table.embedding_dim[0])
+        lookups, distinct = float(table.lookups_per_batch[0]), float(table.distinct_rows[0])
+        row, gradient = -(-dim * table.workload.weight_bytes // 32) * 32, -(-dim * 4 // 32) * 32
+        outputs, vectors = 4.0 * dim * bags, -(-dim // 128)
+        state = 64 if table.workload.optimizer == "rowwise_adagrad" else 0
+        kept = min(1.0, float(l2_bytes_per_table(table, device)[0]) / outputs)
+        missed = lookups - float(l2_hits(table, device)[0])
+        forward[0] += (8 * lookups + 8 * bags + missed * row + outputs) / dram
+        forward[1] += (lookups * row + outputs) / l2
+        forward[2] += (c.cycles_per_row * lookups * vectors + c.cycles_per_bag * bags) / cycles
+        update = distinct * (2 * row + state) / c.random_update_efficiency
+        backward[0] += (outputs + max(lookups - bags, 0.0) * gradient * (1 - kept) + update) / dram
+        backward[1] += lookups * gradient / l2
+        backward[2] += (c.cycles_per_gradient * lookups + c.cycles_per_update * distinct) * vectors / cycles
+        on_top += lookups * SORT_BYTES / (c.sort_efficiency * dram) + dense
+        share = max(share, 0.25 if dim <= 32 else 0.5 if dim <= 64 else 1.0)
+    times = []
+    for limits in (forward, backward):
+        limits[2] *= share
+        times.append(max(limits) + c.overlap_loss * (sum(limits) - max(limits)))
+    launch = device.kernel_launch_us / 1000
+    return times[0] + c.forward_launches * launch, times[1] + on_top + c.backward_launches * launch
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(["fp32", "fp16", "bf16"]))
+def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
+    random_tables: Any, random_plan: Any, random_topology: Any, seed: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    optimizer = str(rng.choice(["sgd", "rowwise_adagrad"]))
+    tables, topology = random_tables(rng, int(rng.integers(1, 5)), optimizer=optimizer), random_topology(rng)
+    plan = random_plan(rng, tables, topology)
+    plain = np.array(plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2))
+    cost = AnalyticalShardingModel(dtype).estimate_plan(plan, tables, topology)
+    np.testing.assert_allclose(cost.phases_ms, plain, rtol=1e-9, atol=1e-12)
+    assert cost.total_ms == pytest.approx(plain.max(axis=0).sum(), rel=1e-9)

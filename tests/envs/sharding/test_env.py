@@ -1,0 +1,167 @@
+"""`EmbeddingSharding-v0`: its plans, spaces, restrictions and failures. The contract tests do the rest."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.plans import plan_of
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.envs.sharding.observation import OBSERVATIONS
+from shard_gym.errors import InvalidActionError, InvalidOptionError, UnknownNameError
+from shard_gym.sharding import SHARDING_TYPES, check_plan
+from shard_gym.tasks import TaskSuite
+
+
+def play(env: EmbeddingShardingEnv, seed: int) -> tuple[float, dict[str, Any], list[ObservationDict]]:
+    """A random legal episode: its return, last info and observations."""
+    rng = np.random.default_rng(seed)
+    obs, info = env.reset(seed=seed)
+    total, over, seen = 0.0, False, [obs]
+    while not over:
+        action = int(rng.choice(np.flatnonzero(info["action_mask"])))
+        obs, reward, over, _, info = env.step(action)
+        total += reward
+        seen.append(obs)
+    return total, info, seen
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+def test_an_episode_makes_a_plan_and_is_charged_its_cost(random_task: Any, reward: str) -> None:
+    rng = np.random.default_rng(0)
+    tasks = [random_task(rng, 6, 4, slack=(None, 1.5)[i % 2], devices_per_host=2, name=f"task {i}") for i in range(4)]
+    model, kinds = AnalyticalShardingModel("fp16"), set()
+    env = EmbeddingShardingEnv(TaskSuite("own", tuple(tasks)), cost_model=model, reward=reward)
+    for seed in range(8):
+        total, info, seen = play(env, seed)
+        assert all(env.observation_space.contains(obs) for obs in seen)
+        if info["failure"]:
+            assert info["failure"] == 2
+            assert (info["placement"] == -1).all()
+            assert total == pytest.approx(-env.problem.penalty_ms[0])
+            continue
+        plan = check_plan(env.plan, env.task.tables, env.task.topology)
+        kinds |= {sharding.sharding_type for sharding in plan.tables}
+        cost = model.estimate_plan(plan, env.task.tables, env.task.topology)
+        assert -total == pytest.approx(cost.total_ms) == pytest.approx(info["cost_ms"])
+        assert info["phase_costs_ms"] == pytest.approx(cost.phases_ms)
+        assert plan_of(env.task, info["placement"], env.rules) == plan
+    assert kinds == set(SHARDING_TYPES)
+
+
+def test_the_observation_is_of_the_current_part(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 3, 2, dims=(32,))
+    env = EmbeddingShardingEnv(TaskSuite("own", (task,)), observation="full", max_shards=4)
+    whole, _ = env.reset(seed=0)
+    half = env.step(env.rules.halve)[0]
+    first = int(env.problem.order[0, 0])
+    model = make_sharding_cost_model()
+    for obs, tables in ((whole, task.tables), (half, task.tables.with_dims(16))):
+        assert np.array_equal(obs["current_table"], tables.features()[first])
+        loads = model.table_loads(tables.select([first]), task.topology)
+        alone = model.single_table_phases(loads, task.topology)[0]
+        assert obs["current_table_costs"] == pytest.approx(alone.astype(np.float32))
+    assert [obs["parts_waiting"].tolist() for obs in (whole, half)] == [[1, 0, 0], [0, 2, 0]]
+    variants = whole["variant_costs"].reshape(env.rules.num_variants, 4)
+    assert np.array_equal(variants[0], whole["current_table_costs"])
+    assert np.array_equal(variants[1], half["current_table_costs"])
+    nothing = [-1] * 12
+    assert whole["assignment"].tolist() == half["assignment"].tolist() == nothing
+    assert env.step(0)[0]["assignment"].tolist() == [0, *nothing[1:]]
+    assert env.step(1)[0]["assignment"].tolist() == [0, -1, 1, *nothing[3:]]
+    features = whole["table_features"].reshape(3, -1)
+    assert np.array_equal(features, task.tables.features()[env.problem.order[0]])
+
+
+@pytest.mark.parametrize(
+    ("types", "extra"),
+    [
+        (("table_wise",), 0),
+        (("table_wise", "column_wise"), 1),
+        (("table_wise", "table_row_wise"), 3),
+        (SHARDING_TYPES, 6),
+    ],
+)
+def test_the_sharding_types_decide_the_actions(random_task: Any, types: tuple[str, ...], extra: int) -> None:
+    task = random_task(np.random.default_rng(0), 3, 6, devices_per_host=2)
+    env = EmbeddingShardingEnv(TaskSuite("own", (task,)), sharding_types=types)
+    assert repr(env.action_space) == f"Discrete({6 + extra})"
+    _, info, _ = play(env, 0)
+    assert {sharding.sharding_type for sharding in env.plan.tables} <= set(types)
+    assert info["failure"] == 0
+
+
+def test_wrong_arguments_are_named(random_task: Any) -> None:
+    suite = TaskSuite("own", (random_task(np.random.default_rng(0), 3, 4),))
+    with pytest.raises(InvalidOptionError, match="power of two"):
+        EmbeddingShardingEnv(suite, max_shards=3)
+    with pytest.raises(UnknownNameError, match="rowwise"):
+        EmbeddingShardingEnv(suite, sharding_types=("table_wise", "rowwise"))
+    with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
+        EmbeddingShardingEnv(suite, cost_model="measured")
+    with pytest.raises(InvalidOptionError, match="max_devices must be an integer of at least 4"):
+        EmbeddingShardingEnv(suite, max_devices=2)
+    env = EmbeddingShardingEnv(suite)
+    env.reset(seed=0)
+    with pytest.raises(InvalidActionError, match="from 0 to 3, or from 4 to 7 to split, not 8"):
+        env.step(8)
+
+
+def test_failures_say_what_was_wrong(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 2, 2, dims=(32,))
+    env = EmbeddingShardingEnv(TaskSuite("own", (task,)), max_devices=3)
+    env.reset(seed=0)
+    env.step(env.rules.halve)
+    assert env.step(2)[4]["failure"] == 1
+    failure = env.failure()
+    assert failure is not None
+    table = int(env.problem.order[0, 0])
+    assert failure["reason"] == "illegal_action"
+    assert failure["bytes_needed"] == task.tables.memory_bytes[table] // 2
+    assert (
+        f"The current shard of table {task.tables.names[table]} was given an action that is illegal"
+        in (failure["message"])
+    )
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_the_spaces_are_those_documented(observation: str) -> None:
+    text = (EmbeddingShardingEnv.__doc__ or "").split("## Observation Space")[1].split("## Starting State")[0]
+    rows = re.findall(r"^ *\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", text, re.MULTILINE)
+    absent = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}[observation]
+    env = gymnasium.make(
+        "EmbeddingSharding-v0", suite="mixdim-4", max_tables=61, max_devices=7, observation=observation
+    ).unwrapped
+    assert isinstance(env, EmbeddingShardingEnv)
+    sizes = {"T": 61, "D": 7, "U": 8, "H": 3, "V": env.rules.num_variants, "A": env.rules.num_actions}
+    documented = {
+        key: ((int(eval(shape.rstrip(","), sizes)),), dtype)
+        for key, mark, shape, dtype in rows
+        if mark.strip() not in absent
+    }
+    obs, _ = env.reset(seed=0)
+    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+
+
+def test_snapshots_and_clones_go_on_within_a_halved_table(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 3, 2, dims=(32,))
+    env = EmbeddingShardingEnv(TaskSuite("own", (task,)))
+    env.reset(seed=0)
+    for action in (env.rules.halve, 0, env.rules.halve):
+        env.step(action)
+    snapshot, clone = env.get_state(), env.clone()
+    rest = (1, 0, env.rules.data_parallel, 1)
+    first = [env.step(action)[1] for action in rest]
+    plan = env.plan
+    assert [clone.step(action)[1] for action in rest] == first
+    env.set_state(snapshot)
+    assert env.plan != plan
+    assert [env.step(action)[1] for action in rest] == first
+    assert env.plan == plan
+    assert [shard.num_columns for shard in plan.tables[int(env.problem.order[0, 0])].shards] == [16, 8, 8]

@@ -1,0 +1,231 @@
+"""Plans and their check: valid exactly if every cell is where the sharding type wants it, and memory to the byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.errors import InvalidPlanError, MemoryExceededError
+from shard_gym.hardware import hardware_profile
+from shard_gym.sharding import (
+    SHARDING_TYPES,
+    Shard,
+    ShardingPlan,
+    TableSharding,
+    check_plan,
+    column_wise,
+    data_parallel,
+    plan_memory_used,
+    plan_of_placement,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def devices(count: int, per_host: int = 8, caps: Any = None) -> Topology:
+    return hardware_profile("a100-dgx").topology(count, devices_per_host=per_host, memory_cap_bytes=caps)
+
+
+def few_rows(tables: Tables, rows: Any) -> Tables:
+    """The same tables with so many rows, each read as often as there are lookups for."""
+    rows = np.broadcast_to(rows, len(tables))
+    return replace(tables, num_embeddings=rows, distinct_rows=np.minimum(rows, tables.lookups_per_batch) * 0.5)
+
+
+def is_valid(sharding: TableSharding, rows: int, dim: int, topology: Topology) -> bool:
+    """The definition, cell by cell: who has it, and is that what the sharding type says?"""
+    count, per_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    held: dict[tuple[int, int], Counter[int]] = {(r, c): Counter() for r in range(rows) for c in range(dim)}
+    for shard in sharding.shards:
+        for r in range(shard.first_row, shard.first_row + shard.num_rows):
+            for c in range(shard.first_column, shard.first_column + shard.num_columns):
+                if (r, c) not in held:
+                    return False
+                held[r, c][shard.device] += 1
+    if any(max(owners.values(), default=0) != 1 for owners in held.values()):
+        return False
+    on = {cell: set(owners) for cell, owners in held.items()}
+    kind = sharding.sharding_type
+    if kind == "data_parallel":
+        return len(sharding.shards) == count and all(owners == set(range(count)) for owners in on.values())
+    if any(len(owners) != 1 for owners in on.values()):
+        return False
+    if kind == "table_wise":
+        return len(sharding.shards) == 1
+    if kind == "column_wise":
+        return all(s.num_columns % 4 == 0 and s.num_rows == rows for s in sharding.shards)
+    blocks = count if kind == "row_wise" else per_host
+    first = 0 if kind == "row_wise" else min(s.device for s in sharding.shards) // per_host * per_host
+    if kind == "table_row_wise" and count % per_host:
+        return False
+    size = int(np.ceil(rows / blocks))
+    return (
+        len(sharding.shards) == blocks
+        and {s.device for s in sharding.shards} == set(range(first, first + blocks))
+        and all(owner == first + r // size for (r, _), owners in on.items() for owner in owners)
+    )
+
+
+def damaged(rng: np.random.Generator, sharding: TableSharding) -> TableSharding:
+    """The sharding with one number changed by a little, a shard left out or given twice, or under another type."""
+    shards = list(sharding.shards)
+    where, way = int(rng.integers(len(shards))), int(rng.integers(5))
+    if way == 0:
+        return replace(sharding, sharding_type=str(rng.choice(SHARDING_TYPES)))
+    if way == 1 and len(shards) > 1:
+        del shards[where]
+    elif way == 2:
+        shards.insert(where, shards[where])
+    elif way == 3 and len(shards) > 1:
+        other = (where + 1) % len(shards)
+        first, second = shards[where], shards[other]
+        shards[where], shards[other] = first._replace(device=second.device), second._replace(device=first.device)
+    else:
+        numbers = list(shards[where])
+        numbers[int(rng.integers(5))] += int(rng.choice([-4, -1, 1, 4]))
+        shards[where] = Shard(*numbers)
+    return replace(sharding, shards=tuple(shards))
+
+
+@given(seed=SEEDS)
+def test_a_plan_is_valid_if_and_only_if_every_cell_is_where_it_belongs(
+    random_tables: Any, random_plan: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    tables = few_rows(random_tables(rng, 1, dims=(4, 8, 12, 16)), int(rng.integers(1, 30)))
+    topology = devices(int(rng.integers(1, 7)), int(rng.integers(1, 5)))
+    plan = random_plan(rng, tables, topology)
+    assert check_plan(plan, tables, topology) is plan
+    rows, dim = int(tables.num_embeddings[0]), int(tables.embedding_dim[0])
+    assert is_valid(plan.tables[0], rows, dim, topology)
+    for _ in range(5):
+        wrong = damaged(rng, plan.tables[0])
+        inside = all(0 <= s.device < topology.num_devices and min(s) >= 0 and min(s[2::2]) > 0 for s in wrong.shards)
+        if inside and is_valid(wrong, rows, dim, topology):
+            check_plan(ShardingPlan((wrong,)), tables, topology)
+        else:
+            with pytest.raises(InvalidPlanError, match=r"Table 0 \(table_0\)"):
+                check_plan(ShardingPlan((wrong,)), tables, topology)
+
+
+@given(seed=SEEDS)
+def test_memory_is_counted_to_the_byte_and_the_cap_holds(random_tables: Any, random_plan: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    optimizer = str(rng.choice(["sgd", "rowwise_adagrad"]))
+    tables, count = random_tables(rng, 4, optimizer=optimizer), int(rng.integers(1, 5))
+    plan = random_plan(rng, tables, devices(count, 2))
+    needed = [0] * count
+    for sharding in plan.tables:
+        for shard in sharding.shards:
+            needed[shard.device] += shard.num_rows * (shard.num_columns * 2 + (4 if optimizer != "sgd" else 0))
+    assert plan_memory_used(plan, tables, count).tolist() == needed
+    exact = np.maximum(needed, 1)
+    check_plan(plan, tables, devices(count, 2, exact))
+    full = int(rng.choice(np.flatnonzero(needed)))
+    exact[full] -= 1
+    with pytest.raises(MemoryExceededError, match=f"Device {full} is given .* {needed[full]} bytes.*{exact[full]} byt"):
+        check_plan(plan, tables, devices(count, 2, exact))
+
+
+def test_row_blocks_are_those_that_torchrec_reads(random_tables: Any) -> None:
+    tables = few_rows(random_tables(np.random.default_rng(0), 1, dims=(8,)), 50)
+    blocks = [(shard.first_row, shard.num_rows) for shard in row_wise(tables, 0, devices(4)).shards]
+    assert blocks == [(0, 13), (13, 13), (26, 13), (39, 11)]
+    uneven = TableSharding("row_wise", (Shard(0, 0, 10, 0, 8), Shard(1, 10, 40, 0, 8)))
+    with pytest.raises(InvalidPlanError, match=r"device 0 has rows 0 to 24 .*ceil\(50 / 2\) = 25 rows.* rows 0 to 9 "):
+        check_plan(ShardingPlan((uneven,)), tables, devices(2))
+    swapped = TableSharding("row_wise", (Shard(1, 0, 25, 0, 8), Shard(0, 25, 25, 0, 8)))
+    with pytest.raises(InvalidPlanError, match="device 1 has rows 25 to 49"):
+        check_plan(ShardingPlan((swapped,)), tables, devices(2))
+
+
+def test_too_few_rows_for_the_blocks_are_refused(random_tables: Any) -> None:
+    tables = few_rows(random_tables(np.random.default_rng(0), 1, dims=(8,)), 5)
+    assert len(row_wise(tables, 0, devices(3)).shards) == 3
+    with pytest.raises(InvalidPlanError, match="5 rows, so 4 blocks of 2 leave some empty"):
+        row_wise(tables, 0, devices(4))
+
+
+def test_blocks_on_a_host_need_equal_hosts(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 1)
+    assert table_row_wise(tables, 0, devices(6, 3), 1).devices == [3, 4, 5]
+    assert table_row_wise(tables, 0, devices(3, 8), 0).devices == [0, 1, 2]
+    with pytest.raises(InvalidPlanError, match="the hosts are 0 to 1"):
+        table_row_wise(tables, 0, devices(6, 3), 2)
+    with pytest.raises(InvalidPlanError, match="different numbers"):
+        table_row_wise(tables, 0, devices(5, 3), 0)
+    plan = ShardingPlan((replace(table_row_wise(tables, 0, devices(6, 3), 0)),))
+    with pytest.raises(InvalidPlanError, match="5 devices in hosts of 3"):
+        check_plan(plan, tables, devices(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("shards", "says"),
+    [
+        ([(0, 0, 9, 0, 8), (1, 0, 9, 12, 4)], "columns 8 to 11 in no shard"),
+        ([(0, 0, 9, 0, 8), (1, 0, 9, 4, 12)], "columns 4 to 7 in 2 shards"),
+        ([(0, 0, 9, 0, 8), (1, 0, 9, 0, 8)], "columns 0 to 7 in 2 shards"),
+        ([(0, 0, 9, 0, 8)], "columns 8 to 15 in no shard"),
+        ([(0, 0, 9, 0, 10), (1, 0, 9, 10, 6)], "columns 0 to 9, whose width 10 is not a multiple of 4"),
+        ([(0, 0, 9, 0, 8), (1, 0, 8, 8, 8)], "all 9 rows, but that of columns 8 to 15 has rows 0 to 7"),
+        ([(0, 0, 9, 0, 8), (7, 0, 9, 8, 8)], "device 7, but the devices are 0 to 1"),
+        ([(0, 0, 9, 0, 8), (1, 0, 9, 8, 12)], "a shard beyond"),
+        ([(0, 0, 9, 0, 8), (1, 0, 9, 8, 0)], "no cells"),
+        ([], "has no shards"),
+    ],
+)
+def test_wrong_columns_are_named(random_tables: Any, shards: Any, says: str) -> None:
+    tables = few_rows(random_tables(np.random.default_rng(0), 1, dims=(16,)), 9)
+    plan = ShardingPlan((TableSharding("column_wise", tuple(Shard(*shard) for shard in shards)),))
+    with pytest.raises(InvalidPlanError, match=says):
+        check_plan(plan, tables, devices(2))
+
+
+def test_what_is_no_plan_is_refused(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 2)
+    one = table_wise(tables, 0, 0)
+    wrong: Any
+    for wrong, says in (
+        ([one, one], "is a ShardingPlan"),
+        (ShardingPlan((one,)), "1 sharding, but there are 2 tables"),
+        (ShardingPlan((one, None)), r"Table 1 \(table_1\) needs a TableSharding"),  # type: ignore[arg-type]
+        (ShardingPlan((one, replace(one, sharding_type="grid"))), "'grid'; known are table_wise"),
+        (ShardingPlan((one, replace(one, shards=[(0, 0, 1, 0, 4)]))), "not a Shard of integers"),  # type: ignore[arg-type]
+        (ShardingPlan((one, replace(one, shards=(Shard(0, 0, 1.5, 0, 4),)))), "integers"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidPlanError, match=says):
+            check_plan(wrong, tables, devices(2))
+
+
+def test_a_plan_of_whole_tables_is_a_placement(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 3, dims=(16,))
+    plan = plan_of_placement([1, 0, 1], tables)
+    placement = plan.placement
+    assert placement is not None
+    assert placement.tolist() == [1, 0, 1]
+    assert (plan.split_tables, plan.num_shards) == ([], 3)
+    split = ShardingPlan((*plan.tables[:2], column_wise(tables, 2, [0, 0, 1, 1])))
+    assert split.placement is None
+    assert (split.split_tables, split.num_shards) == ([2], 6)
+    assert [s.first_column for s in split.tables[2].shards] == [0, 4, 8, 12]
+    assert data_parallel(tables, 1, devices(3)).devices == [0, 1, 2]
+
+
+@pytest.mark.parametrize("widths", [[8, 4], [8, 12], [6, 10], [16, 0], [8]])
+def test_widths_that_do_not_fit_are_refused(random_tables: Any, widths: list[int]) -> None:
+    tables = random_tables(np.random.default_rng(0), 1, dims=(16,))
+    with pytest.raises(InvalidPlanError, match="multiples of 4 that add up to 16"):
+        column_wise(tables, 0, [0, 1], widths)
+    with pytest.raises(InvalidPlanError, match="not 3 shards"):
+        column_wise(tables, 0, [0, 1, 0])
