@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PENALTY_MARGIN, AdditiveCostModel, CostEstimate, FloatArray
+from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import Variants
@@ -59,8 +60,13 @@ class ShardingCostModel(AdditiveCostModel):
         return loads, arrays
 
     def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a checked plan."""
-        phases, cost = self.costs(self.plan_loads(plan, tables, topology), topology.cluster())
+        """The cost of a plan.
+
+        Raises:
+            InvalidPlanError, MemoryExceededError: it is not valid; see `check_plan`.
+        """
+        loads = self.plan_loads(check_plan(plan, tables, topology), tables, topology)
+        phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))
 
     def plan_penalty_ms(self, variants: Variants, topology: Topology) -> float:

@@ -24,6 +24,7 @@ from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.io.html import card
 from shard_gym.placement import Placement, check_placement, memory_used
 from shard_gym.pools import Pool
+from shard_gym.sharding.variants import some_split_fits
 from shard_gym.tables import MAX_DIM, Tables
 from shard_gym.text import format_bytes, format_range
 from shard_gym.topology import Topology
@@ -46,9 +47,10 @@ class Task:
         tables: the T tables to place.
         topology: the D devices to place them on.
         known_placement: (T,) int64, a valid placement that proves the task solvable, of any cost; or None.
+        splittable: whether tables may be larger than a device, because they may be split (`EmbeddingSharding-v0`).
 
     Raises:
-        TableTooLargeError: a table does not fit any empty device.
+        TableTooLargeError: a table does not fit any empty device; if it may be split, nor does any split of it.
         InvalidTaskError: all tables need more memory than all devices have, the name is none, or an argument has the
             wrong type.
         InvalidPlacementError: `known_placement` is not valid.
@@ -58,21 +60,26 @@ class Task:
     tables: Tables
     topology: Topology
     known_placement: Placement | None = None
+    splittable: bool = False
 
     def __post_init__(self) -> None:
-        for field, kind in (("name", str), ("tables", Tables), ("topology", Topology)):
+        for field, kind in (("name", str), ("tables", Tables), ("topology", Topology), ("splittable", bool)):
             if not isinstance(getattr(self, field), kind):
                 raise InvalidTaskError(
                     f"{field} of a Task must be a {kind.__name__}, not {short_repr(getattr(self, field))}."
                 )
         require_name("The name of a task", self.name, InvalidTaskError)
         needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
-        largest = int(needed.argmax())
-        if needed[largest] > caps.max():
+        too_large = np.flatnonzero(needed > caps.max())
+        if self.splittable and too_large.size:
+            too_large = too_large[~some_split_fits(self.tables.select(too_large), self.topology)]
+        if too_large.size:
+            largest = too_large[needed[too_large].argmax()]
             raise TableTooLargeError(
                 f"Table {largest} ({self.tables.names[largest]}) of task {self.name!r} needs {needed[largest]} bytes "
                 f"({format_bytes(needed[largest])}), but the largest memory cap of a device is {caps.max()} bytes "
-                f"({format_bytes(caps.max())}). Raise memory_cap_bytes or split the table by columns."
+                f"({format_bytes(caps.max())}). Raise memory_cap_bytes"
+                + (": no split of it fits." if self.splittable else ", or pass splittable=True if it may be split.")
             )
         total_needed, total_cap = sum(needed.tolist()), sum(caps.tolist())  # int64 overflows for caps like 2**62
         if total_needed > total_cap:

@@ -52,6 +52,23 @@ def test_a_table_that_fits_no_device_is_named(tables: Tables) -> None:
         Task("x", tables, PROFILE.topology(2, memory_cap_bytes=caps))
 
 
+def test_a_table_that_fits_no_device_is_allowed_if_it_may_be_split_so_that_it_fits(tables: Tables) -> None:
+    """On two devices halves fit; of 15 times four columns only blocks of rows do; at last a part of four columns."""
+    wide = tables.select([0]).with_dims([64])
+    needed = int(wide.memory_bytes[0])
+    enough = PROFILE.topology(2, memory_cap_bytes=needed // 2)
+    for dim in (64, 60):
+        with pytest.raises(TableTooLargeError, match="splittable=True"):
+            Task("x", wide.with_dims([dim]), enough)
+        assert Task("x", wide.with_dims([dim]), enough, splittable=True).num_tables == 1
+    uneven = PROFILE.topology(2, memory_cap_bytes=np.array([needed - 1, needed // 16 - 1]))
+    with pytest.raises(TableTooLargeError, match="no split of it fits"):
+        Task("x", wide, uneven, splittable=True)
+    assert Task("x", wide, PROFILE.topology(2, memory_cap_bytes=[needed - 1, needed // 16]), splittable=True)
+    with pytest.raises(InvalidTaskError, match="splittable of a Task must be a bool"):
+        Task("x", wide, enough, splittable=1)  # type: ignore[arg-type]
+
+
 def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables) -> None:
     largest, total = int(tables.memory_bytes.max()), int(tables.memory_bytes.sum())
     fits = np.array([largest, total - largest])

@@ -9,12 +9,14 @@ from typing import Any
 from shard_gym.checks import is_integer
 from shard_gym.errors import DamagedFileError, InvalidPlanError, short_repr
 from shard_gym.io.files import read_json, sha256_of, write_json
+from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import Shard, ShardingPlan, TableSharding
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
-SCHEMA = 1
+SCHEMA = "shard-gym plan 1"
+_FILE_KEYS: dict[str, type] = {"schema": str, "sha256": str, "plan": list}
 _KEYS = {"table", "sharding_type", "shards"}
 
 
@@ -93,13 +95,7 @@ def read_plan(path: Path, tables: Tables, topology: Topology) -> ShardingPlan:
         InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
         MemoryExceededError: see `check_plan`.
     """
-    record = read_json(path)
-    if not isinstance(record, dict) or set(record) != {"schema", "sha256", "plan"}:
-        raise DamagedFileError(f"{path} is not a sharding plan; shard_gym.sharding.write_plan writes one.")
-    if record["schema"] != SCHEMA:
-        raise DamagedFileError(
-            f"{path} has schema {short_repr(record['schema'])}, and this version reads {SCHEMA}. Install its version."
-        )
+    record = require_fields(require_schema(read_json(path), SCHEMA, str(path)), _FILE_KEYS, str(path))
     if record["sha256"] != _checksum(record["plan"]):
         raise DamagedFileError(f"{path} was changed or damaged: its plan does not have the SHA-256 that it names.")
     return plan_from_json(record["plan"], tables, topology)

@@ -91,6 +91,12 @@ def whole_tables(tables: Tables) -> Variants:
     return Variants((TABLE_WISE,), one, (tables,), np.ones((len(tables), 1), np.bool_), tables.memory_bytes[:, None])
 
 
+def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
+    """(T,) bool, whether each table alone fits the memory of the devices, whole or split in some way."""
+    halvings = int(tables.embedding_dim.max() // 4).bit_length() - 1
+    return np.asarray(variants_of(tables, topology, max_halvings=halvings).fit_empty_devices(topology).any(axis=1))
+
+
 def variants_of(
     tables: Tables, topology: Topology, sharding_types: Collection[str] = SHARDING_TYPES, max_halvings: int = 3
 ) -> Variants:

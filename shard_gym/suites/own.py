@@ -26,6 +26,7 @@ _TASK_KEYS: dict[str, type | tuple[type, ...]] = {
     **{"name": str, "tables": dict, "topology": dict},
     "known_placement": (list, type(None)),
 }
+_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool}
 _PARTS: dict[str, Any] = {
     **{"tables": Tables, "topology": Topology, "workload": Workload},
     **{"device": DeviceSpec, "links": LinkSpec},
@@ -104,12 +105,13 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         | {"workload": asdict(task.tables.workload)},
         "topology": topology | {"device": asdict(task.topology.device), "links": asdict(task.topology.links)},
         "known_placement": task.known_placement,
+        **({"splittable": True} if task.splittable else {}),
     }
 
 
 def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
     try:
-        require_fields(record, _TASK_KEYS, "It")
+        require_fields(record, _TASK_KEYS, "It", _OPTIONAL_KEYS)
         tables, topology = _part(record, "tables"), _part(record, "topology")
         for within, key in ((tables, "workload"), (topology, "device"), (topology, "links")):
             _part(within, key)
@@ -121,6 +123,7 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
                 **(topology | {"device": DeviceSpec(**topology["device"]), "links": LinkSpec(**topology["links"])})
             ),
             None if known is None else np.asarray(known),
+            record.get("splittable", False),
         )
     except (ShardGymError, TypeError, ValueError, OverflowError) as error:
         name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"

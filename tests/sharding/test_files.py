@@ -38,8 +38,9 @@ def test_a_file_comes_back_or_names_what_was_changed(tmp_path: Path, random_tabl
     changed["plan"][0]["shards"][0][0] ^= 1
     for record, says in (
         (changed, "SHA-256"),
-        ({**content, "schema": 2}, "schema 2"),
-        (content["plan"], "not a sharding plan"),
+        ({**content, "schema": "shard-gym plan 2"}, "update shard-gym"),
+        ({**content, "more": 2}, "unknown key 'more'"),
+        (content["plan"], "must be an object"),
     ):
         path.write_text(json.dumps(record))
         with pytest.raises(DamagedFileError, match=says):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,15 @@ def test_an_environment_takes_the_file(random_task: Any, tmp_path: Path) -> None
     env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite=str(tmp_path / "one.json"))
     env.reset(seed=0)
     assert env.unwrapped.task.num_tables == 6
+
+
+def test_a_task_whose_tables_may_be_split_is_loaded_as_one(random_task: Any, tmp_path: Path) -> None:
+    task = replace(random_task(np.random.default_rng(0), 1, 2), known_placement=None)
+    half = replace(task.topology, memory_cap_bytes=-(-int(task.tables.memory_bytes[0]) // 2))
+    tight = replace(task, topology=half, splittable=True, name="tight")
+    save_suite(tmp_path / "two.json", TaskSuite("two", (task, tight)))
+    assert [one.splittable for one in load_suite(tmp_path / "two.json")] == [False, True]
+    assert (tmp_path / "two.json").read_text().count("splittable") == 1
 
 
 def test_what_is_no_suite_of_one_name_is_not_saved(random_task: Any, tmp_path: Path) -> None:
@@ -101,6 +110,7 @@ def _set(path: str, value: Any) -> Any:
             lambda record: record["splits"].update({"": record["splits"].pop("custom")}),
             "The name of a split is printable",
         ),
+        (_set("splits/custom/0/splittable", 1), "splittable of It must be bool, not 1"),
         (_set("splits/custom/0/name", ""), "task '' is not valid: The name of a task is printable"),
         (_set("splits/custom/0/topology/device/name", 5), "task 'random' is not valid: The name of a device"),
         (_set("splits/custom/0/topology/device/l2_bytes", 10**400), "task 'random' is not valid: l2_bytes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,11 +13,13 @@ import pytest
 from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
 from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.envs.core.plans import plan_of
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.observation import OBSERVATIONS
-from shard_gym.errors import InvalidActionError, InvalidOptionError, UnknownNameError
+from shard_gym.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
 from shard_gym.sharding import SHARDING_TYPES, check_plan
-from shard_gym.tasks import TaskSuite
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.tasks import Task, TaskSuite
 
 
 def play(env: EmbeddingShardingEnv, seed: int) -> tuple[float, dict[str, Any], list[ObservationDict]]:
@@ -128,6 +131,70 @@ def test_failures_say_what_was_wrong(random_task: Any) -> None:
         f"The current shard of table {task.tables.names[table]} was given an action that is illegal"
         in (failure["message"])
     )
+
+
+def test_tables_larger_than_a_device_are_for_this_environment(random_tables: Any, random_task: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 2, dims=(64,)).select([0, 0])
+    caps = np.full(3, 3 * int(tables.memory_bytes[0]) // 4)
+    topology = replace(random_task(np.random.default_rng(0), 1, 3).topology, memory_cap_bytes=caps)
+    suite = TaskSuite("own", (Task("large", tables, topology, splittable=True),))
+    env = EmbeddingShardingEnv(suite, sharding_types=("table_wise", "column_wise"))
+    _, info = env.reset(seed=0)
+    assert np.flatnonzero(info["action_mask"]).tolist() == [env.rules.halve]
+    _, info, _ = play(env, 0)
+    assert info["failure"] == 0
+    assert [len(sharding.shards) > 1 for sharding in check_plan(env.plan, tables, topology).tables] == [True, True]
+    with pytest.raises(TableTooLargeError, match="no split of it by the sharding_types and max_shards"):
+        EmbeddingShardingEnv(suite, sharding_types=("table_wise", "column_wise"), max_shards=1).reset(seed=0)
+    with pytest.raises(TableTooLargeError, match="EmbeddingSharding-v0 splits tables"):
+        EmbeddingPlacementEnv(suite).reset(seed=0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_illegal_action_is_redirected_to_the_emptiest_device_or_to_the_first_split(
+    random_task: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    suite = TaskSuite("own", (random_task(rng, 5, 3, slack=1.05, dims=(16, 32), devices_per_host=2),))
+    env, plain = (EmbeddingShardingEnv(suite, max_devices=6, illegal=each) for each in ("redirect", "terminate"))
+    info, other = env.reset(seed=0)[1], plain.reset(seed=0)[1]
+    unit, over, count = float(env.problem.lower_bound_ms[0]), False, 0
+    while not over:
+        mask, used = info["action_mask"].tolist(), env.state.memory_used[0].tolist()
+        action = instead = int(rng.integers(env.rules.num_actions))
+        if not mask[action]:
+            count += 1
+            instead = min((d for d in range(6) if mask[d]), key=lambda d: used[d], default=mask.index(1))
+        _, reward, over, _, info = env.step(action)
+        _, expected, ended, _, other = plain.step(instead)
+        assert over == ended
+        assert reward == pytest.approx(expected - 0.05 * unit * (instead != action), rel=1e-12)
+        assert info["redirected"] == count
+        assert info["failure"] == other["failure"] != 1
+        assert info["placement"].tolist() == other["placement"].tolist()
+    assert count
+
+
+def test_the_observation_without_costs_adds_up_the_amounts_of_the_shards(random_task: Any) -> None:
+    rng, kinds = np.random.default_rng(1), set()
+    tasks = [random_task(rng, 5, 4, devices_per_host=2, dims=(16, 64), name=f"task {i}") for i in range(4)]
+    env = EmbeddingShardingEnv(TaskSuite("own", tuple(tasks)), observation="features", max_devices=5)
+    for seed in range(6):
+        obs, info = env.reset(seed=seed)
+        tables, topology, over = env.task.tables, env.task.topology, False
+        assert env.problem.order[0].tolist() == np.argsort(-tables.embedding_dim * tables.pooling_factor).tolist()
+        while not over:
+            obs, _, over, _, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
+            amounts, widths = np.zeros((5, 5)), np.zeros(5)
+            for table, device, _, _, _, columns in env.plan.shard_arrays().tolist():
+                kind = env.plan.tables[table].sharding_type
+                kinds.add(kind)
+                part = shard_tables(tables.select([table]), kind, topology, np.array([columns]))
+                amounts[device] += part.amounts()[0]
+                widths[device] = max(widths[device], columns / 128)
+            assert obs["device_shares"] == pytest.approx((amounts / tables.amounts().sum(axis=0)).ravel(), rel=1e-5)
+            assert obs["device_width"] == pytest.approx(widths)
+    assert kinds == set(SHARDING_TYPES)
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
