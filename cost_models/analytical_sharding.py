@@ -39,7 +39,15 @@ from shard_gym.cost_models.analytical import (
     Constants,
 )
 from shard_gym.cost_models.base import BACKWARD_COMM, COMPUTE, FORWARD_COMM, FloatArray
-from shard_gym.cost_models.collectives import all_reduce_ms, codec_ms, host_reduce_scatter_ms, reduce_scatter_ms
+from shard_gym.cost_models.collectives import (
+    all_reduce_bytes,
+    all_reduce_ms,
+    all_to_all_bytes,
+    codec_ms,
+    host_reduce_scatter_bytes,
+    host_reduce_scatter_ms,
+    reduce_scatter_ms,
+)
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
@@ -140,6 +148,17 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if gradient.any():
             took = took + all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
+
+    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
+        """See `ShardingCostModel`: all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""
+        outputs, partial, host_partial, gradient, _ = np.moveaxis(loads[..., self.shared_loads], -1, 0)
+        sent = {
+            "all_to_all": all_to_all_bytes(outputs, cluster),
+            "reduce_scatter": all_to_all_bytes(partial, cluster),
+            "host_reduce_scatter": host_reduce_scatter_bytes(host_partial, cluster),
+            "all_reduce": all_reduce_bytes(gradient, cluster),
+        }
+        return {name: np.stack(pair, axis=-1) for name, pair in sent.items()}
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See `ShardingCostModel`.

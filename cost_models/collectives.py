@@ -42,21 +42,11 @@ def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> Float
         cluster: topologies of more than one host, all equal; broadcasts against the leading shape.
     """
     devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    near, far = host_reduce_scatter_bytes(partial_bytes, cluster)
     summed = partial_bytes / host
     elsewhere = summed.sum(axis=-1, keepdims=True) - partial_bytes  # the W devices of a host have W parts of the same
-    inside = link_ms(
-        summed * cluster.num_peers,
-        _column(cluster.intra_bytes_per_ms),
-        _column(cluster.intra_knee_bytes),
-        _column(cluster.intra_knee_extra),
-    )
-    across = link_ms(
-        np.maximum(summed * (devices - host), elsewhere) / devices,
-        _column(cluster.inter_bytes_per_ms),
-        _column(cluster.inter_knee_bytes),
-        _column(cluster.inter_knee_extra),
-    )
-    busy = inside + across + 2.0 * _column(cluster.latency_ms)
+    busy = _inside_ms(near, cluster) + _across_ms(np.maximum(far, elsewhere / devices), cluster)
+    busy += 2.0 * _column(cluster.latency_ms)
     return np.where(partial_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
 
 
@@ -70,21 +60,29 @@ def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         gradient_bytes: (..., D) float64, bytes of the dense gradients on each device, the same on all; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
-    inside = link_ms(
-        2.0 * gradient_bytes * cluster.num_peers / host,
-        _column(cluster.intra_bytes_per_ms),
-        _column(cluster.intra_knee_bytes),
-        _column(cluster.intra_knee_extra),
-    )
-    across = link_ms(
-        2.0 * gradient_bytes * (devices - host) / (devices * host),
-        _column(cluster.inter_bytes_per_ms),
-        _column(cluster.inter_knee_bytes),
-        _column(cluster.inter_knee_extra),
-    )
-    busy = np.maximum(inside, across) + _column(cluster.latency_ms)
+    near, far = all_reduce_bytes(gradient_bytes, cluster)
+    busy = np.maximum(_inside_ms(near, cluster), _across_ms(far, cluster)) + _column(cluster.latency_ms)
     return np.where(gradient_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
+
+
+def all_to_all_bytes(output_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """(..., D) bytes that each device sends inside its host, and to other hosts; the same of a reduce-scatter."""
+    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    return output_bytes * cluster.num_peers / devices, output_bytes * (devices - host) / devices
+
+
+def host_reduce_scatter_bytes(partial_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """(..., D) bytes that each device sends inside its host, and in the all-to-all that follows to other hosts."""
+    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    summed = partial_bytes / host
+    return summed * cluster.num_peers, summed * (devices - host) / devices
+
+
+def all_reduce_bytes(gradient_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """(..., D) bytes that each device sends inside its host, and to other hosts."""
+    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    near = 2.0 * gradient_bytes * cluster.num_peers / host
+    return near, 2.0 * gradient_bytes * (devices - host) / (devices * host)
 
 
 def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: FloatArray, cluster: Cluster) -> FloatArray:
@@ -99,6 +97,18 @@ def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: Floa
     received = summed_bytes.sum(axis=-1, keepdims=True) / _column(cluster.num_devices)
     busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
     return np.where(cluster.device_mask, busy, 0.0)
+
+
+def _inside_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms of `num_bytes` through the links inside the hosts, without latency."""
+    bandwidth, knee = _column(cluster.intra_bytes_per_ms), _column(cluster.intra_knee_bytes)
+    return link_ms(num_bytes, bandwidth, knee, _column(cluster.intra_knee_extra))
+
+
+def _across_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) ms of `num_bytes` through the network cards, without latency."""
+    bandwidth, knee = _column(cluster.inter_bytes_per_ms), _column(cluster.inter_knee_bytes)
+    return link_ms(num_bytes, bandwidth, knee, _column(cluster.inter_knee_extra))
 
 
 def _column(numbers: FloatArray | np.float64) -> FloatArray:

@@ -43,6 +43,8 @@ class PlanExplanation:
         cost_model: fingerprint of the model that costed it.
         phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
         total_ms: its cost.
+        sent_bytes: for each collective, by name, (D, 2) float64: bytes that each device sends inside its host, and to
+            other hosts, in the forward; those of all-reduces in the backward.
         shards: (S, 6) int64, see `ShardingPlan.shard_arrays`.
         single_shard_ms: (S,) float64, cost of each shard alone on a device.
         splits: each split table and what its split gains; the largest gain first, then those that fit nowhere whole.
@@ -56,6 +58,7 @@ class PlanExplanation:
     cost_model: str
     phases_ms: FloatArray
     total_ms: float
+    sent_bytes: dict[str, FloatArray]
     shards: NDArray[np.int64]
     single_shard_ms: FloatArray
     splits: tuple[Split, ...]
@@ -92,7 +95,8 @@ def explain_plan(plan: ShardingPlan, tables: Tables, topology: Topology, model: 
     checked = check_plan(plan, tables, topology)
     loads, shards = model.each_shard(checked, tables, topology)
     devices = shards[:, 1]
-    phases, cost = model.costs(model.reduce(loads, devices, topology.num_devices), topology.cluster())
+    device_loads = model.reduce(loads, devices, topology.num_devices)
+    phases, cost = model.costs(device_loads, topology.cluster())
     workload = tables.workload
     memory = shards[:, 3] * (shards[:, 5] * workload.weight_bytes + workload.optimizer_bytes_per_row)
     types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
@@ -104,6 +108,7 @@ def explain_plan(plan: ShardingPlan, tables: Tables, topology: Topology, model: 
         cost_model=model.fingerprint,
         phases_ms=phases,
         total_ms=float(cost),
+        sent_bytes=model.sent_bytes(device_loads, topology.cluster()),
         shards=shards,
         single_shard_ms=model.single_table_costs(loads, topology),
         splits=_splits(checked, tables, topology, model, loads, shards, memory, float(cost)),

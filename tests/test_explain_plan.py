@@ -31,6 +31,9 @@ def test_gains_are_differences_of_costs(random_tables: Any, random_plan: Any, se
     told = explain_plan(plan, tables, topology, MODEL)
     assert told.total_ms == MODEL.estimate_plan(plan, tables, topology).total_ms
     assert np.array_equal(told.phases_ms, MODEL.estimate_plan(plan, tables, topology).phases_ms)
+    loads = MODEL.plan_loads(plan, tables, topology)
+    for name, sent in MODEL.sent_bytes(loads, topology.cluster()).items():
+        assert np.array_equal(told.sent_bytes[name], sent)
     assert sorted(split.table for split in told.splits) == plan.split_tables
     gains = [split.gain_ms for split in told.splits if split.gain_ms is not None]
     assert gains == sorted(gains, reverse=True)

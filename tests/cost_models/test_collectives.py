@@ -71,8 +71,18 @@ def all_reduce_of(size: float, topology: Topology) -> list[float]:
     return took
 
 
-def plain_phases(plan: ShardingPlan, tables: Tables, topology: Topology, sent: int) -> list[list[float]]:
-    """(D, 4) phases, shard by shard and message by message."""
+def sent_of(messages: Messages, topology: Topology) -> list[list[float]]:
+    """Bytes that each device sends inside its host, and to other hosts."""
+    per_host, found = topology.devices_per_host, [[0.0, 0.0] for _ in range(topology.num_devices)]
+    for (source, target), size in messages.items():
+        found[source][source // per_host != target // per_host] += size * (source != target)
+    return found
+
+
+def plain_phases(
+    plan: ShardingPlan, tables: Tables, topology: Topology, sent: int
+) -> tuple[list[list[float]], dict[str, list[list[float]]]]:
+    """(D, 4) phases, shard by shard and message by message, and bytes of the collectives that send messages."""
     count, batch = topology.num_devices, tables.workload.batch_size
     per_host = min(topology.devices_per_host, count)
     on: list[list[tuple[Tables, int, float]]] = [[] for _ in range(count)]  # shard, its bags, ms of dense updates
@@ -126,12 +136,18 @@ def plain_phases(plan: ShardingPlan, tables: Tables, topology: Topology, sent: i
     if sent != 4 and count > 1 and any(on):
         forward_comm = [ms + (own + decoded) * (4 + sent) / dram for ms, own in zip(forward_comm, encoded, strict=True)]
     reduced = all_reduce_of(gradients, topology) if gradients else [0.0] * count
-    return [
+    phases = [
         [forward, exchange, exchange + all_reduce, backward]
         for (forward, backward), exchange, all_reduce in zip(
             (compute_ms(shards, topology) for shards in on), forward_comm, reduced, strict=True
         )
     ]
+    by_host: Messages = {**in_host}
+    for (source, target), size in over_hosts.items():
+        if source // topology.devices_per_host != target // topology.devices_per_host:
+            add(by_host, source, target, size)
+    named = {"all_to_all": to_all, "reduce_scatter": scattered, "host_reduce_scatter": by_host}
+    return phases, {name: sent_of(messages, topology) for name, messages in named.items()}
 
 
 def compute_ms(shards: list[tuple[Tables, int, float]], topology: Topology) -> tuple[float, float]:
@@ -176,7 +192,21 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     optimizer = str(rng.choice(["sgd", "rowwise_adagrad"]))
     tables, topology = random_tables(rng, int(rng.integers(1, 5)), optimizer=optimizer), random_topology(rng)
     plan = random_plan(rng, tables, topology)
-    plain = np.array(plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2))
-    cost = AnalyticalShardingModel(dtype).estimate_plan(plan, tables, topology)
+    phases, sent = plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2)
+    plain, model = np.array(phases), AnalyticalShardingModel(dtype)
+    cost = model.estimate_plan(plan, tables, topology)
+    told = model.sent_bytes(model.plan_loads(plan, tables, topology), topology.cluster())
+    replicas = sum(
+        float(shard.num_rows * shard.num_columns * 4)
+        for sharding in plan.tables
+        for shard in sharding.shards[: sharding.sharding_type == "data_parallel"]
+    )
+    # A ring of n sends every byte twice, but for the n-th part that each has in the end.
+    count, per_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    if count % per_host == 0:
+        near, far = 2 * replicas * (1 - 1 / per_host), 2 * replicas / per_host * (1 - per_host / count)
+        sent["all_reduce"] = [[near, far]] * count
+    for name, numbers in sent.items():
+        np.testing.assert_allclose(told[name], numbers, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(cost.phases_ms, plain, rtol=1e-9, atol=1e-12)
     assert cost.total_ms == pytest.approx(plain.max(axis=0).sum(), rel=1e-9)
