@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import PENALTY_MARGIN, AdditiveCostModel, CostEstimate, FloatArray
+from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, FloatArray
 from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.statistics import shard_tables
@@ -79,7 +79,3 @@ class ShardingCostModel(AdditiveCostModel):
         loads = self.plan_loads(check_plan(plan, tables, topology), tables, topology)
         phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))
-
-    def plan_penalty_ms(self, variants: Variants, topology: Topology) -> float:
-        """Ms charged for a task without a valid plan: finite, and above the cost of every plan of these variants."""
-        return PENALTY_MARGIN * self.variant_bounds(variants, self.variant_loads(variants, topology), topology)[1]

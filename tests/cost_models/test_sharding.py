@@ -133,7 +133,6 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
     costs = [model.estimate_plan(ShardingPlan(pair), tables, topology).total_ms for pair in itertools.product(*options)]
     assert low * (1 - 1e-9) <= min(costs)
     assert max(costs) <= high * (1 + 1e-9)
-    assert model.plan_penalty_ms(variants, topology) > max(costs)
 
 
 def every_sharding(

@@ -1,4 +1,4 @@
-"""What the devices of N episodes hold and what it costs, and the only functions that change it: `add` and `remove`."""
+"""What the devices of N episodes hold and what it costs, and the functions that change it: `add` and `remove`."""
 
 from __future__ import annotations
 

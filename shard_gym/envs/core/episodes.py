@@ -121,7 +121,9 @@ class Episodes:
         self.redirected = np.zeros(num_envs, np.int64)
         self.tasks: list[Task | None] = [None] * num_envs
         self.state = initial_state(self.problem, self.cost_model)
-        self._unplaced = np.broadcast_to(np.array(UNPLACED, np.int64), self.state.assignment.shape)
+        # A plan has `max_shards` numbers for each table, so they are small ones.
+        nothing = np.array(UNPLACED, np.int64 if rules is None else np.int32)
+        self._unplaced = np.broadcast_to(nothing, self.state.assignment.shape)
         self._constant = self.observe.constant(self.problem)
 
     @property
@@ -250,12 +252,12 @@ class Episodes:
         constant = self._constant if share else {key: array.copy() for key, array in self._constant.items()}
         return {**self.observe(self.problem, self.state), **constant}
 
-    def placements(self, envs: IntArray) -> IntArray:
+    def placements(self, envs: IntArray) -> NDArray[Any]:
         """(len(envs), max_tables) int64, the placements so far in the tasks' own order of tables; -1 if not placed.
 
-        If tables may be split, (len(envs), max_tables, U); see `plans.plan_of`.
+        If tables may be split, (len(envs), max_tables, U) int32; see `plans.plan_of`.
         """
-        return self.problem.placements_of(self.state.assignment, envs)
+        return self.problem.placements_of(self.state.assignment, envs, self._unplaced.dtype)
 
     def infos(self) -> dict[str, NDArray[Any]]:
         """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
@@ -276,7 +278,7 @@ class Episodes:
     def _infos(
         self,
         mask: NDArray[np.int8],
-        placement: IntArray,
+        placement: NDArray[Any],
         failure: Any,
         number: Callable[[NDArray[Any]], Any],
         array: Callable[[NDArray[Any]], NDArray[Any]],

@@ -47,8 +47,10 @@ class TableRows:
         loads: (S, R, K) float64, loads of the cost model.
         memory: (S, R) int64, bytes.
         features: (S, R, 21) float32, see `Tables.features`.
-        costs: (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost.
-        shares: (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task.
+        costs: (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost,
+            and of variants that are not legal.
+        shares: (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task; zeros of
+            variants that are not legal.
         widths: (S, R) float32, embedding_dim / `WIDE`, at most 1.
         legal: (S, R) bool, whether the table has this variant.
     """
@@ -121,11 +123,13 @@ class Problem:
         """
         return self.row * self.max_tables + np.minimum(step, self.max_tables - 1)
 
-    def placements_of(self, assignment: NDArray[np.integer[Any]], envs: IntArray) -> IntArray:
-        """(len(envs), T, ...) int64, rows of an (N, T, ...) assignment in the tasks' own order; -1 in padding."""
+    def placements_of(
+        self, assignment: NDArray[np.integer[Any]], envs: IntArray, dtype: DTypeLike = np.int64
+    ) -> NDArray[Any]:
+        """(len(envs), T, ...) integers, rows of an (N, T, ...) assignment in the tasks' own order; -1 in padding."""
         real = np.arange(self.max_tables) < self.num_tables[envs][:, None]
         row, step = np.nonzero(real)
-        placements = np.full((len(envs), *assignment.shape[1:]), -1, np.int64)
+        placements = np.full((len(envs), *assignment.shape[1:]), -1, dtype)
         placements[row, self.tables.order[self.row[envs]][row, step]] = assignment[envs][row, step]
         return placements
 
@@ -277,8 +281,8 @@ def prepare(
             loads=rows(loads),
             memory=rows(variants.memory),
             features=rows(features),
-            costs=rows(costs),
-            shares=rows(amounts / np.where(total > 0, total, 1.0)),
+            costs=rows(costs * variants.legal[..., None]),
+            shares=rows(amounts / np.where(total > 0, total, 1.0) * variants.legal[..., None]),
             widths=rows(np.minimum(dims / WIDE, 1.0).astype(np.float32)),
             legal=rows(variants.legal),
         ),

@@ -109,22 +109,27 @@ class SplitRules:
         """(H + 1,) int64, what a part that is halved 0, 1, .. H times has of a table, in U-ths of its columns."""
         return self.max_shards >> np.arange(self.max_halvings + 1)
 
-    def variant(self, sharding_type: str) -> int:
-        """The variant of a type other than table_wise and column_wise."""
-        others = [name for name in self.sharding_types if name in (ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)]
-        return 1 + self.max_halvings + others.index(sharding_type)
+    @cached_property
+    def on_several(self) -> tuple[tuple[int, int, int | None], ...]:
+        """The actions that mean several devices: action, variant, and host or None for all devices."""
+        found: list[tuple[int, int, int | None]] = []
+        variant = 1 + self.max_halvings
+        if self.row_wise != NONE:
+            found.append((self.row_wise, variant, None))
+            variant += 1
+        if self.host_row_wise != NONE:
+            found += [(self.host_row_wise + host, variant, host) for host in range(self.max_hosts)]
+            variant += 1
+        if self.data_parallel != NONE:
+            found.append((self.data_parallel, variant, None))
+        return tuple(found)
 
     @cached_property
     def variants_of_actions(self) -> NDArray[np.int64]:
-        """(A,) int64, the variant of each action with a set of devices; -1 for the others."""
+        """(A,) int64, the variant of each action that means several devices; -1 for the others."""
         variants = np.full(self.num_actions, NONE)
-        for name, action, count in (
-            (ROW_WISE, self.row_wise, 1),
-            (TABLE_ROW_WISE, self.host_row_wise, self.max_hosts),
-            (DATA_PARALLEL, self.data_parallel, 1),
-        ):
-            if action != NONE:
-                variants[action : action + count] = self.variant(name)
+        for action, variant, _ in self.on_several:
+            variants[action] = variant
         return variants
 
     def receivers(

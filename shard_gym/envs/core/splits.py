@@ -13,6 +13,8 @@ from shard_gym.envs.core.episode_state import ShardingState
 from shard_gym.envs.core.problem import IntArray, Problem, by_device
 from shard_gym.envs.core.split_rules import NONE, SplitRules
 
+_NO_LIMIT = np.iinfo(np.int64).max
+
 
 def begin_table(state: ShardingState, envs: IntArray) -> None:
     """Make the whole current table of `envs` the part that comes next, in place."""
@@ -48,8 +50,8 @@ def act(
     begin_table(state, done)
 
 
-def columns_begun(state: ShardingState, rules: SplitRules, envs: IntArray) -> IntArray:
-    """(len(envs),) int64, U-ths of the columns of the current table that have devices; its next part begins there."""
+def columns_begun(state: ShardingState, rules: SplitRules, envs: IntArray | slice) -> IntArray:
+    """(E,) int64, U-ths of the columns of the current table that have devices; its next part begins there."""
     begun: IntArray = rules.max_shards - state.waiting[envs] @ rules.shares
     return begun
 
@@ -79,7 +81,7 @@ def _add(
 
 def receivers(problem: Problem, envs: IntArray, actions: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
     """The devices that (E,) actions on several devices in `envs` mean: positions in `envs`, and devices, ascending."""
-    devices = _rules(problem).receivers(actions, problem.cluster.device_mask[envs], _hosts(problem)[envs])
+    devices = _rules(problem).receivers(actions, problem.cluster.device_mask[envs], _hosts(problem, envs))
     position, device = np.nonzero(devices)
     return position, device
 
@@ -101,24 +103,27 @@ def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None 
     devices = allowed[:, : problem.max_devices]
     np.logical_and(memory.take(whole + level)[:, None] <= free, real, out=devices)
     if rules.halve != NONE:
-        allowed[:, rules.halve] = _can_be_halved(memory, legal, state.waiting[some], level, whole, free)
-    for action, name in ((rules.row_wise, "row_wise"), (rules.data_parallel, "data_parallel")):
-        if action != NONE:
-            row = whole + rules.variant(name)
-            fits = (memory.take(row)[:, None] <= free) | ~real
-            allowed[:, action] = (level == 0) & legal.take(row) & fits.all(axis=1)
-    if rules.host_row_wise != NONE:
-        row, hosts = whole + rules.variant("table_row_wise"), _hosts(problem)[some]
-        possible, fits = (level == 0) & legal.take(row), memory.take(row)[:, None] <= free
-        for host in range(rules.max_hosts):
-            members = real & (hosts == host)
-            full = (members & ~fits).any(axis=1)
-            allowed[:, rules.host_row_wise + host] = possible & members.any(axis=1) & ~full
+        left = rules.max_shards - columns_begun(state, rules, some)
+        allowed[:, rules.halve] = _can_be_halved(rules, memory, legal, left, level, whole, free)
+    hosts = _hosts(problem, some)
+    for action, variant, host in rules.on_several:
+        row = whole + variant
+        members = real if host is None or rules.max_hosts == 1 else real & (hosts == host)
+        fits = memory.take(row) <= np.where(members, free, _NO_LIMIT).min(axis=1)
+        allowed[:, action] = (level == 0) & legal.take(row) & fits
+        if host:
+            allowed[:, action] &= members.any(axis=1)
     return allowed
 
 
 def _can_be_halved(
-    memory: IntArray, legal: NDArray[np.bool_], waiting: IntArray, current: IntArray, whole: IntArray, free: IntArray
+    rules: SplitRules,
+    memory: IntArray,
+    legal: NDArray[np.bool_],
+    left: IntArray,
+    current: IntArray,
+    whole: IntArray,
+    free: IntArray,
 ) -> NDArray[np.bool_]:
     """(E,) bool: whether some number of halvings above the `current` one completes the table.
 
@@ -127,25 +132,26 @@ def _can_be_halved(
     each row, halves have half the bytes, and a table that this refuses to halve cannot be completed by halving.
 
     Args:
+        rules: how tables may be split.
         memory, legal: bytes of all rows, and whether they are possible.
-        waiting: (E, H + 1) parts that wait.
+        left: (E,) U-ths of the columns that wait.
         current: (E,) halvings of the current part.
         whole: (E,) row of the whole table.
         free: (E, D) bytes free on each device.
     """
-    possible = np.zeros(len(whole), np.bool_)
-    wanted = waiting[:, 0]
-    for level in range(1, waiting.shape[1]):
-        row, wanted = whole + level, 2 * wanted + waiting[:, level]
-        places = np.clip(free // np.maximum(memory.take(row), 1)[:, None], 0, wanted[:, None])
-        possible |= (level > current) & legal.take(row) & (places.sum(axis=1) >= wanted)
-    return possible
+    level = np.arange(1, rules.max_halvings + 1)[:, None]
+    rows, parts = whole + level, (left << level) >> rules.max_halvings  # (H, E), of one size
+    places = free.T // np.maximum(memory.take(rows), 1)[:, None]
+    enough = np.minimum(places, parts[:, None]).sum(axis=1) >= parts
+    return np.asarray((enough & (level > current) & legal.take(rows)).any(axis=0))
 
 
-def _hosts(problem: Problem) -> IntArray:
-    """(N, D) int64, the host of each device; where table_row_wise is legal, all hosts are as large as the first."""
-    size = problem.cluster.num_peers[:, :1].astype(np.int64) + 1
-    return np.arange(problem.max_devices) // size
+def _hosts(problem: Problem, envs: IntArray | slice) -> IntArray:
+    """(E, D) int64, the host of each device; where table_row_wise is legal, all hosts are as large as the first."""
+    devices = np.arange(problem.max_devices)
+    if _rules(problem).max_hosts == 1:
+        return np.zeros((1, len(devices)), np.int64)
+    return devices // (problem.cluster.num_peers[envs, :1].astype(np.int64) + 1)
 
 
 def _rules(problem: Problem) -> SplitRules:

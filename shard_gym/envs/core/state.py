@@ -181,9 +181,10 @@ def action_mask(problem: Problem, state: PlacementState) -> NDArray[np.bool_]:
     If tables are not split, A is D, the devices where the current table fits. The mask is never empty: after the end of
     an episode it is True for all devices of the task.
     """
-    if problem.num_envs == 1 and (problem.rules is None or state.status[0] == RUNNING):
+    if problem.rules is not None:
+        mask, over = state.fits.copy(), np.flatnonzero(state.status)
+        mask[over, : problem.max_devices] = problem.cluster.device_mask[over]  # nothing else is legal
+        return mask
+    if problem.num_envs == 1:
         return (state.fits if state.status[0] == RUNNING else problem.cluster.device_mask).copy()
-    devices, splits = problem.cluster.device_mask, problem.num_actions - problem.max_devices
-    if splits:
-        devices = np.pad(devices, ((0, 0), (0, splits)))
-    return np.where(state.over[:, None], devices, state.fits)
+    return np.where(state.over[:, None], problem.cluster.device_mask, state.fits)

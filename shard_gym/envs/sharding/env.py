@@ -92,7 +92,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     ## Information
 
     As in `EmbeddingPlacementEnv`; `action_mask` is (A,), and:
-    - `placement`: (max_tables, max_shards) int64, -1 until the plan is complete. Then, for each table in the task's own
+    - `placement`: (max_tables, max_shards) int32, -1 until the plan is complete. Then, for each table in the task's own
       order, the action that gave a shard to devices, at the U-th of the columns where the shard begins, and -1
       elsewhere: [2, -1, 0, 0] is a half on device 2 and two quarters on device 0.
 

@@ -57,13 +57,11 @@ class CompactShardingObservation(CompactObservation):
         }
 
     def _of_variants(self, problem: Problem, state: PlacementState, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """(N, V * n) of (S, R, n) rows: those of the variants of the current tables, 0 of variants they do not have."""
-        count = self._rules.num_variants
-        variants = problem.current(state.step)[:, None] * count + np.arange(count)
-        legal = problem.tables.legal.reshape(-1)[variants] & (state.step < problem.num_tables)[:, None]
-        found: NDArray[np.float32] = rows.reshape(-1, rows.shape[-1])[variants].astype(np.float32)
-        found *= legal[..., None]
-        return found.reshape(len(variants), -1)
+        """(N, V * n) of (S, R, n) rows: those of the variants of the current tables; 0 after the last."""
+        of_tables = rows.reshape(-1, self._rules.num_variants * rows.shape[-1])
+        found: NDArray[np.float32] = of_tables.take(problem.current(state.step), axis=0).astype(np.float32, copy=False)
+        found[state.step == problem.num_tables] = 0.0
+        return found
 
 
 class FullShardingObservation(FullObservation, CompactShardingObservation):
