@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
 from shard_gym.errors import InvalidOptionError, InvalidTaskError
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.sharding.variants import checked_sharding_types
 from shard_gym.topology import Topology
 
 NONE = -1
+
+
+class Spread(NamedTuple):
+    """An action that means several devices: a part of one variant to each of them."""
+
+    action: int
+    variant: int
+    sharding_type: str
+    host: int  # -1 for all devices
 
 
 @dataclass(frozen=True)
@@ -58,15 +67,27 @@ class SplitRules:
         return SplitRules(types, max_devices, max_hosts, shards.bit_length() - 1 if COLUMN_WISE in types else 0)
 
     @cached_property
+    def spreads(self) -> tuple[Spread, ...]:
+        """The actions that mean several devices, in their order."""
+        found: list[Spread] = []
+        variant = 1 + self.max_halvings
+        for name in (ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL):
+            if name in self.sharding_types:
+                first = self.max_devices + bool(self.max_halvings) + len(found)
+                hosts = range(self.max_hosts) if name == TABLE_ROW_WISE else [NONE]
+                found += [Spread(first + number, variant, name, host) for number, host in enumerate(hosts)]
+                variant += 1
+        return tuple(found)
+
+    @cached_property
     def num_variants(self) -> int:
         """V."""
-        others = sum(name in self.sharding_types for name in (ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL))
-        return 1 + self.max_halvings + others
+        return 1 + self.max_halvings + len({spread.variant for spread in self.spreads})
 
     @cached_property
     def num_actions(self) -> int:
         """A, the number of actions."""
-        return self._first_action(len(SHARDING_TYPES))
+        return self.max_devices + bool(self.max_halvings) + len(self.spreads)
 
     @cached_property
     def halve(self) -> int:
@@ -76,28 +97,20 @@ class SplitRules:
     @cached_property
     def row_wise(self) -> int:
         """The action for blocks on all devices, or -1."""
-        return self._action(ROW_WISE)
+        return self._first(ROW_WISE)
 
     @cached_property
     def host_row_wise(self) -> int:
         """The action for blocks on the first host, or -1."""
-        return self._action(TABLE_ROW_WISE)
+        return self._first(TABLE_ROW_WISE)
 
     @cached_property
     def data_parallel(self) -> int:
         """The action for replicas on all devices, or -1."""
-        return self._action(DATA_PARALLEL)
+        return self._first(DATA_PARALLEL)
 
-    def _action(self, name: str) -> int:
-        return self._first_action(SHARDING_TYPES.index(name)) if name in self.sharding_types else NONE
-
-    def _first_action(self, index: int) -> int:
-        """The number of actions of the sharding types before the one at `index`."""
-        before: int = self.max_devices + bool(self.max_halvings)
-        for name in SHARDING_TYPES[SHARDING_TYPES.index(ROW_WISE) : index]:
-            if name in self.sharding_types:
-                before += self.max_hosts if name == TABLE_ROW_WISE else 1
-        return before
+    def _first(self, sharding_type: str) -> int:
+        return next((spread.action for spread in self.spreads if spread.sharding_type == sharding_type), NONE)
 
     @cached_property
     def max_shards(self) -> int:
@@ -110,43 +123,12 @@ class SplitRules:
         return self.max_shards >> np.arange(self.max_halvings + 1)
 
     @cached_property
-    def on_several(self) -> tuple[tuple[int, int, int | None], ...]:
-        """The actions that mean several devices: action, variant, and host or None for all devices."""
-        found: list[tuple[int, int, int | None]] = []
-        variant = 1 + self.max_halvings
-        if self.row_wise != NONE:
-            found.append((self.row_wise, variant, None))
-            variant += 1
-        if self.host_row_wise != NONE:
-            found += [(self.host_row_wise + host, variant, host) for host in range(self.max_hosts)]
-            variant += 1
-        if self.data_parallel != NONE:
-            found.append((self.data_parallel, variant, None))
-        return tuple(found)
-
-    @cached_property
-    def variants_of_actions(self) -> NDArray[np.int64]:
-        """(A,) int64, the variant of each action that means several devices; -1 for the others."""
-        variants = np.full(self.num_actions, NONE)
-        for action, variant, _ in self.on_several:
-            variants[action] = variant
-        return variants
-
-    def receivers(
-        self, actions: NDArray[np.integer[Any]], device_mask: NDArray[np.bool_], host: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """(E, D) bool, the devices that E actions with a set of devices mean.
-
-        Args:
-            actions: (E,) integers.
-            device_mask: (E, D) bool, the devices that exist.
-            host: (E, D) int64, the host of each.
-        """
-        if self.host_row_wise == NONE:
-            return device_mask
-        wanted = actions - self.host_row_wise
-        of_host = (wanted >= 0) & (wanted < self.max_hosts)
-        return np.asarray(device_mask & (~of_host[:, None] | (host == wanted[:, None])))
+    def variants_and_hosts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(A,) int64 each, the variant and the host of every action that means several devices; -1 for the others."""
+        variants, hosts = np.full((2, self.num_actions), NONE)
+        for spread in self.spreads:
+            variants[spread.action], hosts[spread.action] = spread.variant, spread.host
+        return variants, hosts
 
     def require_hosts(self, topology: Topology, name: str) -> None:
         """Refuse a task with more hosts than the padding.

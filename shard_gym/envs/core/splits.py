@@ -73,7 +73,7 @@ def _add(
         env, device = receivers(problem, several, actions[several])
         env = several[env]
         rows = np.concatenate([rows, device * count + env])
-        parts = np.concatenate([parts, whole[env] + rules.variants_of_actions[actions[env]]])
+        parts = np.concatenate([parts, whole[env] + rules.variants_and_hosts[0][actions[env]]])
     loads = tables.loads.reshape(-1, model.num_loads).take(parts, axis=0)
     add(state, rows, loads, tables.memory.reshape(-1).take(parts), model)
     update_costs(state, problem.cluster, model)
@@ -81,8 +81,9 @@ def _add(
 
 def receivers(problem: Problem, envs: IntArray, actions: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
     """The devices that (E,) actions on several devices in `envs` mean: positions in `envs`, and devices, ascending."""
-    devices = _rules(problem).receivers(actions, problem.cluster.device_mask[envs], _hosts(problem, envs))
-    position, device = np.nonzero(devices)
+    wanted = _rules(problem).variants_and_hosts[1][actions, None]
+    members = (wanted == NONE) | (_hosts(problem, envs) == wanted)
+    position, device = np.nonzero(problem.cluster.device_mask[envs] & members)
     return position, device
 
 
@@ -106,12 +107,12 @@ def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None 
         left = rules.max_shards - columns_begun(state, rules, some)
         allowed[:, rules.halve] = _can_be_halved(rules, memory, legal, left, level, whole, free)
     hosts = _hosts(problem, some)
-    for action, variant, host in rules.on_several:
+    for action, variant, _, host in rules.spreads:
         row = whole + variant
-        members = real if host is None or rules.max_hosts == 1 else real & (hosts == host)
+        members = real if host == NONE else real & (hosts == host)
         fits = memory.take(row) <= np.where(members, free, _NO_LIMIT).min(axis=1)
         allowed[:, action] = (level == 0) & legal.take(row) & fits
-        if host:
+        if host > 0:
             allowed[:, action] &= members.any(axis=1)
     return allowed
 

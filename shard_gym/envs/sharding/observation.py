@@ -105,7 +105,7 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         end[followed] = begin[followed + 1]
         halvings = rules.max_halvings - np.log2(np.maximum(end - begin, 1)).astype(np.int64)
         one = action < rules.max_devices
-        variant = np.where(one, halvings, rules.variants_of_actions[action])
+        variant = np.where(one, halvings, rules.variants_and_hosts[0][action])
         rows = (problem.row[env] * problem.max_tables + table) * rules.num_variants + variant
         single, several = np.flatnonzero(one), np.flatnonzero(~one)
         position, device = receivers(problem, env[several], action[several])

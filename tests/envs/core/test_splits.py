@@ -199,7 +199,7 @@ def test_the_rules_number_the_actions_of_the_allowed_types() -> None:
     rules = SplitRules.of(SHARDING_TYPES, 4, 2, 4)
     assert (rules.halve, rules.row_wise, rules.host_row_wise, rules.data_parallel) == (4, 5, 6, 8)
     assert (rules.num_variants, rules.num_actions, rules.max_halvings) == (6, 9, 2)
-    assert rules.variants_of_actions.tolist() == [-1] * 5 + [3, 4, 4, 5]
+    assert rules.variants_and_hosts[0].tolist() == [-1] * 5 + [3, 4, 4, 5]
 
 
 def test_tables_are_halved_so_the_most_shards_are_a_power_of_two() -> None:
