@@ -132,8 +132,7 @@ class FullObservation(CompactObservation):
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """See `Observation`."""
-        assignment = state.assignment.reshape(problem.num_envs, -1)
-        return {**super().__call__(problem, state), "assignment": assignment.astype(np.int64)}
+        return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
 
 
 class FeaturesObservation(CompactObservation):

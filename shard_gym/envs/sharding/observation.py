@@ -73,6 +73,12 @@ class FullShardingObservation(FullObservation, CompactShardingObservation):
         keys = super().space(max_tables, max_devices).spaces
         return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), np.int64)})
 
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """See `Observation`."""
+        observation = super().__call__(problem, state)
+        observation["assignment"] = observation["assignment"].reshape(problem.num_envs, -1)
+        return observation
+
 
 class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservation):
     """`CompactShardingObservation` without costs: in their place sums of the amounts of the parts on each device."""
