@@ -33,6 +33,7 @@ from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_additive_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.evaluation import score
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
@@ -117,13 +118,19 @@ def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int, model
     return median_rate(run, repeats)
 
 
-def vector_env(suite: shard_gym.TaskSuite, num_envs: int, observation: str, repeats: int) -> float:
-    """Steps/s of the vector environment over whole episodes with resets; the time to choose actions is not counted."""
-    envs = EmbeddingPlacementVectorEnv(num_envs, suite, observation=observation)
+def vector_env(
+    suite: shard_gym.TaskSuite,
+    num_envs: int,
+    observation: str,
+    repeats: int,
+    make: type[EmbeddingPlacementVectorEnv] = EmbeddingPlacementVectorEnv,
+) -> float:
+    """Steps/s of a vector environment over whole episodes with resets; the time to choose actions is not counted."""
+    envs = make(num_envs, suite, observation=observation)
     prepare_tasks(envs, suite)
     seen, _ = envs.reset(seed=0)
     rng = np.random.default_rng(0)
-    noise = [rng.random((num_envs, suite.max_devices)) for _ in range(8)]
+    noise = [rng.random(seen["action_mask"].shape) for _ in range(8)]
 
     def run() -> tuple[int, float]:
         nonlocal seen
@@ -151,7 +158,8 @@ def rates(tables: int, devices: int, repeats: int) -> list[dict[str, Any]]:
         bare_rate = round(median_rate(partial(timed, bare.episode), repeats))
         found = {each: round(vector_env(suite, num_envs, each, repeats)) for each in OBSERVATIONS}
         rows.append({"shape": shape, "envs": f"{num_envs:,}", **found, "bare_loop": bare_rate})
-    return rows
+    sharding = {e: round(vector_env(suite, num_envs, e, repeats, EmbeddingShardingVectorEnv)) for e in OBSERVATIONS}
+    return [*rows, {"shape": shape, "envs": f"{num_envs:,} of `EmbeddingSharding-v0`", **sharding}]
 
 
 def task_preparation(repeats: int) -> float:
