@@ -177,23 +177,31 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
     tested = [record for record in ordered if "result" in record]
     parts = []
     if trained:
-        header = ("library", "version", "Gymnasium", "command", "mean ms", "of random's", "seconds", "date, Python")
-        parts += [table(header, map(_row, trained), left=4, notes=1), _references(trained)]
+        header = ("library and versions", "command", "mean ms", "of random's", "seconds", "date")
+        parts += [table(header, map(_row, trained), left=2), _references(trained)]
     if tested:
-        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "date, Python")
-        rows = ([each["gymnasium"], each["result"], *_when(each)] for each in tested)
-        parts.append(table(header, rows, left=2, notes=1))
+        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "Python", "seconds", "date")
+        rows = ([each["gymnasium"], each["result"], each["python"], *_when(each)] for each in tested)
+        parts.append(table(header, rows, left=3))
     return "\n\n".join(parts)
 
 
 def _row(record: Mapping[str, Any]) -> list[str]:
     costs, agent = record["costs_ms"], record["agent"]
-    facts = [record["library"], record["version"], record["gymnasium"], f"`{record['what']}`"]
-    return [*facts, f"{costs[agent]:.2f}", f"{costs[agent] / costs['random']:.2f}", *_when(record)]
+    title, (distribution, number) = record["library"], record["version"].rsplit(" ", 1)
+    name = title if distribution.lower() == title.lower() else f"{title}: {distribution}"
+    versions = f"{name} {number}, gymnasium {record['gymnasium']}, Python {record['python']}"
+    return [
+        versions,
+        f"`{record['what']}`",
+        f"{costs[agent]:.2f}",
+        f"{costs[agent] / costs['random']:.2f}",
+        *_when(record),
+    ]
 
 
 def _when(record: Mapping[str, Any]) -> list[str]:
-    return [f"{record['seconds']:,}", f"{record['date']}, {record['python']}"]
+    return [f"{record['seconds']:,}", record["date"]]
 
 
 def _references(trained: Sequence[Mapping[str, Any]]) -> str:

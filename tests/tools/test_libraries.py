@@ -120,7 +120,7 @@ def test_costs_to_compare_with_are_named_once(libraries: Any) -> None:
         **{"date": "2026-01-02", "python": "3.12"},
     }
     text = libraries.content({"one": record, "two": {**record, "costs_ms": {"mine": 7.5, "random": 10.0}}})
-    assert "| `python mine.py` | 7.50 | 0.75 | 1,234 | 2026-01-02, 3.12 |" in text
+    assert "| L: l 1, gymnasium 1.4.0, Python 3.12 | `python mine.py` | 7.50 | 0.75 | 1,234 | 2026-01-02 |" in text
     assert "On the same test tasks: `random` 10.00 ms. Costs are of the cost model `analytical-v7`." in text
     other = {**record, "costs_ms": {"mine": 7.5, "random": 10.2}}
     assert "`random` 10.00 or 10.20 ms" in libraries.content({"one": record, "two": other})
