@@ -51,7 +51,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def command(says: str) -> str:
     """The only command of the page on own tables that contains `says`."""
-    lines = [line for block in blocks(OWN_TABLES, "bash") for line in block.splitlines()]
+    lines = "".join(blocks(OWN_TABLES, "bash")).replace("\\\n", " ").splitlines()
     (found,) = [line for line in lines if line.startswith("shard-gym") and says in line]
     return found
 
