@@ -12,6 +12,9 @@ from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 
+MAX_QUERIES = 10_000_000
+"""The most evaluations of a search for one task: minutes. A file that says more would keep its agent busy for ever."""
+
 
 class Agent(ABC):
     """Anything that places tables.

@@ -38,6 +38,9 @@ RESOLUTION = 2.0**26
 """Integer cost of the best placement known. Rounding down loses less than one for each table and each of three maxima,
 so a bound is up to 3 T / 2**26 too low: 2e-6 of the cost for 50 tables, and a quarter of that on four devices."""
 
+ROOM = 1000
+"""Where no placement is known, integer costs may be this multiple of `RESOLUTION`."""
+
 LEAST_SHARE = 0.02
 """Of the work for a task, the least that a region is tried again with."""
 
@@ -250,9 +253,8 @@ class _Program:
         self._cp_model, self._task, self._costs = cp_model, task, costs
         self.there = [[self.model.new_bool_var("") for _ in range(task.num_devices)] for _ in range(task.num_tables)]
         self._constant = float(costs.fixed_ms.sum() + 2.0 * costs.latency_ms)
-        reference = best_ms if best_ms < float("inf") else float(costs.ms[:, -1].sum(axis=-1).max(axis=-1).sum())
-        self._scale = RESOLUTION / reference
-        self._most = int(RESOLUTION) if best_ms < float("inf") else int(1000 * RESOLUTION)
+        self._scale = RESOLUTION / (best_ms if best_ms < float("inf") else _largest_ms(costs))
+        self._most = int(RESOLUTION) if best_ms < float("inf") else int(ROOM * RESOLUTION)
         self._add_memory()
         levels = self._levels(region)
         maxima = [self._compute(phase, levels) for phase in (0, 1)]
@@ -342,6 +344,14 @@ class _Program:
                 ]
                 self.model.add(slowest >= sum(terms) + offset)
         return slowest
+
+
+def _largest_ms(costs: LinearCosts) -> float:
+    """Ms that compute does not exceed, and that a `ROOM`-th of both all-to-alls does not, on any placement."""
+    total = costs.outputs.sum()
+    lines = [(line, link.shares.max() * total) for link in costs.links for line in link.lines]
+    exchange = max((2.0 * (line.slope * most + line.offset) for line, most in lines), default=0.0)
+    return float(max(costs.ms[:, -1].sum(axis=-1).max(axis=-1).sum(), exchange / ROOM))
 
 
 def _cp_model() -> Any:

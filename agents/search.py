@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from shard_gym.agents.base import CostGuidedAgent, task_rng
+from shard_gym.agents.base import MAX_QUERIES, CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, paper_heuristics
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_count, checked_positive, checked_seed
@@ -37,7 +37,7 @@ class LocalSearchAgent(CostGuidedAgent):
 
     Args:
         cost_model: the model to search under, or its name.
-        max_queries: cost-model evaluations for each task; exceeded by one batch at most.
+        max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most.
         max_seconds: wall-clock limit for each task; None for no limit. With a limit, results depend on the machine.
         seed: of the order in which moves are tried, and of the perturbations. Equal seeds give equal placements
             (without `max_seconds`).
@@ -55,7 +55,7 @@ class LocalSearchAgent(CostGuidedAgent):
         super().__init__(cost_model)
         if max_seconds is not None:
             checked_positive("max_seconds", max_seconds)
-        self.max_queries = checked_count("max_queries", max_queries)
+        self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
 

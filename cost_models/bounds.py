@@ -39,13 +39,13 @@ MAX_PROGRAMS = 300
 
 
 def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
-    """Ms that no placement of the tables costs less than; never below that of `cost_bounds`, which it is for a model
-    without `linear_costs`.
+    """Ms that no placement of the tables costs less than; never below that of `cost_bounds`, but for `ROUNDING`, which
+    it is for a model without `linear_costs`.
 
     Raises:
         MissingExtraError: scipy is not installed.
     """
-    simple = model.cost_bounds(model.table_loads(tables, topology), topology)[0]
+    simple = model.cost_bounds(model.table_loads(tables, topology), topology)[0] * (1.0 - ROUNDING)
     costs = model.linear_costs(tables, topology)
     if costs is None:
         return simple

@@ -1,4 +1,4 @@
-"""Checks of single arguments: integers, numbers, seeds and counts."""
+"""Checks of single arguments: integers, numbers, names, seeds and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
+
+MAX_NAME = 200
+"""The most characters of a name: a line of a page."""
+
+MAX_LEARNING_RATE = 1e9
+"""Far beyond any use. Weights are float32, which end at 3.4e38."""
+
+MAX_UNITS = 4096
+"""The most units of a layer of an agent's network: a layer of so many has 64 MiB of weights, and an LSTM 512 MiB."""
 
 
 def is_integer(value: Any) -> bool:
@@ -17,14 +26,35 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real Python or NumPy number that a float holds: no bool, NaN, infinity or larger integer."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except (OverflowError, TypeError):  # 10**400; a time span of NumPy
+        return False
+
+
 def is_positive(value: Any) -> bool:
-    """Whether `value` is a finite Python or NumPy number above 0; a bool is not."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 < value < math.inf)
+    """Whether `value` is a number (see `is_number`) above 0."""
+    return is_number(value) and bool(value > 0)
 
 
 def is_not_negative(value: Any) -> bool:
-    """Whether `value` is a finite Python or NumPy number of at least 0; a bool is not."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 <= value < math.inf)
+    """Whether `value` is a number (see `is_number`) of at least 0."""
+    return is_number(value) and bool(value >= 0)
+
+
+def is_name(value: Any) -> bool:
+    """Whether `value` can name a thing: printable text on one line, not blank, of at most `MAX_NAME` characters."""
+    return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
+
+
+def require_name(what: str, value: Any, error: type[ShardGymError]) -> None:
+    """Raise `error` if `value` is no name (see `is_name`); `what` it is the name of begins the message."""
+    if not is_name(value):
+        raise error(f"{what} is printable text on one line, of 1 to {MAX_NAME} characters, not {short_repr(value)}.")
 
 
 def checked_seed(seed: int) -> int:
@@ -56,13 +86,20 @@ def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **op
     So a TypeError that is raised inside it is told from one of its options.
 
     Raises:
-        InvalidOptionError: it has not; the message begins with `subject`.
+        InvalidOptionError: it has not, or does not tell them, as some classes in C; the message begins with `subject`.
     """
     try:
-        inspect.signature(call).bind(*values, **options)
+        signature = inspect.signature(call)
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"{subject} cannot be made: it does not tell its arguments.") from error
+    try:
+        signature.bind(*values, **options)
     except TypeError as error:
+        own = list(signature.parameters.values())[len(values) :]
+        known = [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        has = f"Its options are {', '.join(known)}" if known else "It has no options"
         raise InvalidOptionError(
-            f"{subject} cannot be made with the options {short_repr(options)}: {error}."
+            f"{subject} cannot be made with the options {short_repr(options)}: {error}. {has}."
         ) from error
 
 
@@ -75,3 +112,15 @@ def checked_positive(name: str, value: float) -> float:
     if not is_positive(value):
         raise InvalidOptionError(f"{name} must be a positive number, not {short_repr(value)}.")
     return float(value)
+
+
+def checked_learning_rate(value: float) -> float:
+    """`value` as a float.
+
+    Raises:
+        InvalidOptionError: it is not a number above 0, and at most `MAX_LEARNING_RATE`.
+    """
+    rate = checked_positive("learning_rate", value)
+    if rate > MAX_LEARNING_RATE:
+        raise InvalidOptionError(f"learning_rate must be at most {MAX_LEARNING_RATE:g}, not {rate:g}.")
+    return rate

@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.errors import InvalidTablesError
+from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics
 
 Floats = NDArray[np.float64]
@@ -54,25 +54,36 @@ class RowPopularity:
 
     def __post_init__(self) -> None:
         for name in ("q", "s"):
-            try:
-                given = np.asarray(getattr(self, name))
-                if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
-                    raise TypeError
-                array = given.astype(np.float64)
-            except (TypeError, ValueError) as error:
-                raise InvalidTablesError(f"The row popularity's {name} must be numbers.") from error
-            valid = (array >= 0) & (array <= 2**40)  # False for NaN too
-            if array.ndim != 1 or not valid.all():
-                raise InvalidTablesError(
-                    f"The row popularity's {name} must be one number from 0 to 2**40 for each table."
-                )
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, _checked(f"The row popularity's {name}", getattr(self, name)))
         if len(self.q) != len(self.s):
             raise InvalidTablesError(f"The row popularity has {len(self.q)} values of q but {len(self.s)} of s.")
 
+    @staticmethod
+    def zipf(exponent: ArrayLike) -> RowPopularity:
+        """Zipf's law, by the (T,) exponents; raises the error of the class."""
+        exponents = _checked("exponent", exponent)
+        return RowPopularity(np.zeros(len(exponents)), exponents)
+
     def __len__(self) -> int:
         return len(self.q)
+
+
+def _checked(name: str, values: ArrayLike) -> Floats:
+    """`values` as a read-only (T,) array; messages call it `name`."""
+    given = np.asarray(values)
+    try:
+        if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
+            raise TypeError
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidTablesError(f"{name} must be numbers, not {short_repr(given.tolist())}.") from error
+    valid = (array >= 0) & (array <= 2**40)  # False for NaN too
+    if array.ndim != 1 or not valid.all():
+        raise InvalidTablesError(
+            f"{name} must be one number from 0 to 2**40 for each table, not {short_repr(array.tolist())}."
+        )
+    array.setflags(write=False)
+    return array
 
 
 def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike, s: ArrayLike) -> ReuseStatistics:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
@@ -39,6 +40,8 @@ MAX_ROWS_SHOWN = 20
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
+MAX_BYTES = 2**62
+"""The most bytes of all tables together: sums are int64, which ends at 2**63."""
 
 _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
     "num_embeddings": (np.int64, 1, MAX_ROWS),
@@ -72,7 +75,8 @@ class Tables:
             column shards of a table do.
 
     Raises:
-        InvalidTablesError: an array has a wrong shape or holds NaN or an impossible value.
+        InvalidTablesError: an array has a wrong shape, holds NaN or an impossible value, or the tables need more than
+            `MAX_BYTES`.
     """
 
     num_embeddings: NDArray[np.int64]
@@ -106,7 +110,7 @@ class Tables:
         shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
         given = _as_array(name, getattr(self, name))
         try:
-            if given.dtype.kind in "USb":  # texts and bools, which NumPy would convert to numbers
+            if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
                 raise TypeError
             raw = given.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
@@ -133,6 +137,9 @@ class Tables:
             self.embedding_dim % 4 != 0,
             lambda i: f"has embedding_dim {self.embedding_dim[i]}, which is not a multiple of 4 as FBGEMM needs",
         )
+        needed = float(self.memory_bytes.sum(dtype=np.float64))
+        if needed > MAX_BYTES:
+            raise InvalidTablesError(f"All tables together need {needed:.3g} bytes; the limit is {MAX_BYTES:.3g}.")
         lookups = self.lookups_per_batch
         self._refuse(
             self.distinct_rows > np.minimum(self.num_embeddings, lookups) * (1 + 1e-6) + 1e-6,
@@ -164,14 +171,14 @@ class Tables:
         pooling_factor: ArrayLike,
         popularity: RowPopularity,
         workload: Workload,
-        **optional: Any,
+        num_features: ArrayLike = (),
+        names: Sequence[str] = (),
     ) -> Tables:
         """Tables whose lookup statistics are those expected under a row popularity, rounded as pool files store them.
 
         Args:
-            num_embeddings, embedding_dim, pooling_factor, workload: as for `Tables`.
             popularity: of the rows of each table.
-            optional: num_features and names, as for `Tables`.
+            num_embeddings, embedding_dim, pooling_factor, workload, num_features, names: as for `Tables`.
 
         Raises:
             InvalidTablesError: an array has a wrong shape or holds an impossible value.
@@ -185,7 +192,8 @@ class Tables:
             reuse_histogram=no_shares,
             access_histogram=no_shares,
             workload=workload,
-            **optional,
+            num_features=num_features,  # type: ignore[arg-type]
+            names=names,  # type: ignore[arg-type]
         )
         object.__setattr__(sizes, "pooling_factor", pooling_factor)
         sizes._convert("pooling_factor")
@@ -203,7 +211,8 @@ class Tables:
         pooling_factor: ArrayLike,
         exponent: ArrayLike,
         workload: Workload,
-        **optional: Any,
+        num_features: ArrayLike = (),
+        names: Sequence[str] = (),
     ) -> Tables:
         """Tables whose lookups follow Zipf's law: row k = 1, 2, ... of a table is read with probability ~ k^-exponent.
 
@@ -214,25 +223,22 @@ class Tables:
             embedding_dim: (T,) columns, multiples of 4; or one number for all tables.
             pooling_factor: (T,) mean lookups of a sample; or one number for all tables.
             exponent: (T,) at least 0; or one number for all tables.
-            workload: batch size, weight dtype and optimizer.
-            optional: num_features and names, as for `Tables`.
+            workload, num_features, names: as for `Tables`.
 
         Raises:
             InvalidTablesError: an array has a wrong shape or holds an impossible value.
         """
-        shape = np.shape(num_embeddings)
-
-        def each(values: ArrayLike) -> ArrayLike:
-            return np.full(shape, values) if np.ndim(values) == 0 else values
-
-        exponents = np.asarray(each(exponent))
+        rows = _as_array("num_embeddings", num_embeddings)
+        if rows.ndim != 1:
+            raise InvalidTablesError(f"num_embeddings must be a list of rows, not {short_repr(num_embeddings)}.")
         return cls.from_popularity(
-            num_embeddings=num_embeddings,
-            embedding_dim=each(embedding_dim),
-            pooling_factor=each(pooling_factor),
-            popularity=RowPopularity(np.zeros(exponents.shape), exponents),
+            num_embeddings=rows,
+            embedding_dim=_as_array("embedding_dim", embedding_dim, rows.shape),
+            pooling_factor=_as_array("pooling_factor", pooling_factor, rows.shape),
+            popularity=RowPopularity.zipf(_as_array("exponent", exponent, rows.shape)),
             workload=workload,
-            **optional,
+            num_features=num_features,
+            names=names,
         )
 
     def __len__(self) -> int:
@@ -373,12 +379,13 @@ class Tables:
         return replace(self, workload=workload, **part._asdict())
 
 
-def _as_array(name: str, value: Any) -> NDArray[Any]:
-    """`value` as an array of any shape; lists of different lengths are refused."""
+def _as_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArray[Any]:
+    """`value` as an array of any shape, one number as one of `shape`; lists of different lengths are refused."""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise InvalidTablesError(f"{name} must be numbers in rows of one length, not {short_repr(value)}.") from error
+    return array if array.ndim else np.full(shape, array)
 
 
 def _names(given: Any, count: int) -> tuple[str, ...]:
@@ -386,9 +393,8 @@ def _names(given: Any, count: int) -> tuple[str, ...]:
     names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
-    wrong = next((name for name in names if not name.strip() or not name.isprintable()), None)
-    if wrong is not None:
-        raise InvalidTablesError(f"A name of a table is printable text on one line, not {short_repr(wrong)}.")
+    for name in names:
+        require_name("A name of a table", name, InvalidTablesError)
     if names and len(names) != count:
         raise InvalidTablesError(f"There are {count} tables but {len(names)} names.")
     return names or tuple(f"table_{i}" for i in range(count))

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import is_integer, is_positive
+from shard_gym.checks import is_integer, is_positive, require_name
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
@@ -30,6 +30,12 @@ from shard_gym.topology import Topology
 
 MIB = 2**20
 
+MAX_DESCRIPTION = 1_000
+"""The most characters of the description of a suite."""
+
+MAX_VERSION = 2**31
+"""The largest version of a suite."""
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -43,7 +49,8 @@ class Task:
 
     Raises:
         TableTooLargeError: a table does not fit any empty device.
-        InvalidTaskError: all tables need more memory than all devices have, or an argument has the wrong type.
+        InvalidTaskError: all tables need more memory than all devices have, the name is none, or an argument has the
+            wrong type.
         InvalidPlacementError: `known_placement` is not valid.
     """
 
@@ -58,6 +65,7 @@ class Task:
                 raise InvalidTaskError(
                     f"{field} of a Task must be a {kind.__name__}, not {short_repr(getattr(self, field))}."
                 )
+        require_name("The name of a task", self.name, InvalidTaskError)
         needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
         largest = int(needed.argmax())
         if needed[largest] > caps.max():
@@ -124,7 +132,8 @@ class TaskSuite:
         padding: largest T and D over all splits, so that an agent trained on one split can place the others; or None.
 
     Raises:
-        InvalidTaskError: there are no tasks, two tasks share a name, or an element is not a Task.
+        InvalidTaskError: there are no tasks, two tasks share a name, or an element is not a Task; or a name, the
+            version or the description is impossible.
     """
 
     name: str
@@ -136,6 +145,19 @@ class TaskSuite:
     padding: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        for what, name in (("suite", self.name), ("split", self.split)):
+            require_name(f"The name of a {what}", name, InvalidTaskError)
+        if not is_integer(self.version) or not 0 <= self.version <= MAX_VERSION:
+            raise InvalidTaskError(
+                f"version of suite {self.name!r} must be an integer from 0 to {MAX_VERSION:,}, "
+                f"not {short_repr(self.version)}."
+            )
+        about: Any = self.description
+        if not isinstance(about, str) or len(about) > MAX_DESCRIPTION or not about.isprintable():
+            raise InvalidTaskError(
+                f"description of suite {self.name!r} must be printable text on one line, of at most "
+                f"{MAX_DESCRIPTION:,} characters, not {short_repr(about)}."
+            )
         given: Any = self.tasks
         tasks = tuple(given) if isinstance(given, Iterable) else ()
         invalid = [task for task in tasks if not isinstance(task, Task)]

@@ -8,22 +8,39 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer, is_not_negative, is_positive
+from shard_gym.checks import is_integer, is_not_negative, is_positive, require_name
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
 from shard_gym.text import format_bytes
 
+MAX_DEVICES = 4096
+"""The most devices of a topology. A cluster has arrays of D x D numbers, 128 MiB each for so many; the upper bound on
+the costs of all placements has ten times as many, and takes a minute."""
 
-def _require_numbers(spec: DeviceSpec | LinkSpec) -> None:
-    """Raise if a number is not positive; those whose default is 0 may be 0."""
+LEAST, MOST = 1e-9, 2.0**63
+"""Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
+
+
+def _require_valid(spec: DeviceSpec | LinkSpec) -> None:
+    """Raise if a number is not positive, or beyond the limits; those whose default is 0 may be 0."""
+    kind = type(spec).__name__
     for field_ in fields(spec):
         value, may_be_zero = getattr(spec, field_.name), field_.default == 0
-        allowed = is_not_negative if may_be_zero else is_positive
-        if field_.name not in ("name", "sources") and not allowed(value):
+        if field_.name in ("name", "sources"):
+            continue
+        if not (is_not_negative if may_be_zero else is_positive)(value):
             raise InvalidTopologyError(
-                f"{field_.name} of {type(spec).__name__} must be a positive number{' or 0' * may_be_zero}, "
-                f"not {short_repr(value)}."
+                f"{field_.name} of {kind} must be a positive number{' or 0' * may_be_zero}, not {short_repr(value)}."
             )
+        if value != 0 and not LEAST <= value < MOST:
+            raise InvalidTopologyError(
+                f"{field_.name} of {kind} must be from {LEAST:g} to {MOST:.3g}, not {short_repr(value)}."
+            )
+    sources = spec.sources
+    if not isinstance(sources, Mapping) or not all(isinstance(each, str) for pair in sources.items() for each in pair):
+        raise InvalidTopologyError(
+            f"sources of {kind} must map names of its numbers to texts, not {short_repr(sources)}."
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,9 @@ class DeviceSpec:
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
         sources: the source of each number.
+
+    Raises:
+        InvalidTopologyError: the name or a number is impossible.
     """
 
     name: str
@@ -53,7 +73,8 @@ class DeviceSpec:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require_numbers(self)
+        require_name("The name of a device", self.name, InvalidTopologyError)
+        _require_valid(self)
 
 
 @dataclass(frozen=True)
@@ -73,6 +94,9 @@ class LinkSpec:
         inter_host_knee_bytes: bytes of a device up to which its network card is slower.
         inter_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
         sources: the source of each number.
+
+    Raises:
+        InvalidTopologyError: a number is impossible.
     """
 
     intra_host_gb_per_s: float
@@ -86,7 +110,7 @@ class LinkSpec:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require_numbers(self)
+        _require_valid(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,8 +120,8 @@ class Topology:
     Attributes:
         device: the kind of all devices.
         links: the links between them.
-        num_devices: D.
-        devices_per_host: devices of one host; the last host may have fewer.
+        num_devices: D, at most `MAX_DEVICES`.
+        devices_per_host: devices of one host, at most `MAX_DEVICES`; the last host may have fewer.
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
             device's memory.
 
@@ -120,8 +144,10 @@ class Topology:
                 )
         for name in ("num_devices", "devices_per_host"):
             value = getattr(self, name)
-            if not is_integer(value) or value < 1:
-                raise InvalidTopologyError(f"{name} must be an integer of at least 1, not {short_repr(value)}.")
+            if not is_integer(value) or not 1 <= value <= MAX_DEVICES:
+                raise InvalidTopologyError(
+                    f"{name} must be an integer of at least 1 and at most {MAX_DEVICES:,}, not {short_repr(value)}."
+                )
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shard_gym.checks import is_integer
-from shard_gym.errors import InvalidTablesError
+from shard_gym.errors import InvalidTablesError, short_repr
 
 WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
 OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
@@ -33,7 +33,7 @@ class Workload:
     def __post_init__(self) -> None:
         if not is_integer(self.batch_size) or not 1 <= self.batch_size <= MAX_BATCH_SIZE:
             raise InvalidTablesError(
-                f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {self.batch_size!r}."
+                f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {short_repr(self.batch_size)}."
             )
         object.__setattr__(self, "batch_size", int(self.batch_size))
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):

@@ -119,7 +119,7 @@ def test_tables_from_a_law_have_its_statistics() -> None:
         (([10, 0], 4, 1.0, 1.0), "num_embeddings of table 1"),
         (([10], 4, -1.0, 1.0), "pooling_factor of table 0"),
         (([10], 4, "many", 1.0), "pooling_factor must be numbers"),
-        (([10], 4, 1.0, -0.5), "The row popularity's s must be one number"),
+        (([10], 4, 1.0, -0.5), "exponent must be one number from 0"),
         (([10, 20], 4, 1.0, [1.0]), "There are 2 tables, but row popularities of 1"),
         (([10, 20], 4, [1.0], 1.0), r"pooling_factor must have shape \(2,\)"),
     ],
@@ -127,3 +127,22 @@ def test_tables_from_a_law_have_its_statistics() -> None:
 def test_tables_that_cannot_be_are_refused(arguments: Any, says: str) -> None:
     with pytest.raises(InvalidTablesError, match=says):
         Tables.from_zipf(*arguments, Workload(64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_embeddings": 100}, "num_embeddings must be a list of rows, not 100"),
+        ({"num_embeddings": [[10], [10, 20]]}, "num_embeddings must be numbers in rows of one length"),
+        ({"exponent": [1.0, [2.0]]}, "exponent must be numbers in rows of one length"),
+        ({"exponent": 1j}, "exponent must be numbers, not"),
+        ({"exponent": [10**400, 1]}, "exponent must be numbers, not"),
+        ({"pooling_factor": 2j}, "pooling_factor must be numbers, not"),
+    ],
+)
+def test_messages_name_the_argument_of_from_zipf(changes: dict[str, Any], says: str) -> None:
+    arguments = {"num_embeddings": [10, 20], "embedding_dim": 4, "pooling_factor": 1.0, "exponent": 1.0}
+    with pytest.raises(InvalidTablesError, match=says):
+        Tables.from_zipf(**{**arguments, **changes}, workload=Workload(64))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"from_zipf\(\) got an unexpected keyword argument 'speed'"):
+        Tables.from_zipf(**arguments, workload=Workload(64), speed=1)  # type: ignore[arg-type, call-arg]

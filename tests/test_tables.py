@@ -221,3 +221,10 @@ def test_a_workload_that_makes_no_sense_is_a_named_error(arguments: dict[str, An
 def test_names_of_tables_are_printable_text_on_one_line(name: str) -> None:
     with pytest.raises(InvalidTablesError, match="A name of a table is printable text on one line"):
         simple(names=("a", name))
+
+
+def test_tables_whose_bytes_overflow_are_refused() -> None:
+    """64 tables of 2**58 bytes: their sum is 0 modulo 2**64, so any memory cap would hold them."""
+    arguments = {"num_embeddings": [2**40] * 64, "embedding_dim": 2**16, "pooling_factor": 1.0, "exponent": 0.0}
+    with pytest.raises(InvalidTablesError, match=r"All tables together need 1.84e\+19 bytes; the limit is 4.61e\+18"):
+        Tables.from_zipf(**arguments, workload=Workload(64, "fp32"))  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredC
 from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
 from shard_gym.io.files import require_writable
 from shard_gym.text import format_seconds
+from shard_gym.topology import MAX_DEVICES
 from shard_gym.workload import Workload
 
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
@@ -33,8 +34,6 @@ DEFAULT_PROFILE = "a100-dgx"
 
 MAX_REASONS = 5
 """Reasons of failed measurements that are shown."""
-
-MAX_DEVICES = 4096
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIB = 2**30

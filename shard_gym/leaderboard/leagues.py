@@ -17,17 +17,10 @@ import numpy as np
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS, SOLVERS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.leaderboard.schema import LEAGUES, AgentPart, PlanningPart
+from shard_gym.leaderboard.schema import LEAGUES, MAX_REPLAYED, AgentPart, PlanningPart
 from shard_gym.tasks import Task
 
 ZERO_QUERY, GUIDED, SEARCH = LEAGUES
-
-TITLES = {
-    ZERO_QUERY: "no evaluation of the cost model while planning",
-    GUIDED: "at most one look at each table on each device",
-    SEARCH: "any number of evaluations",
-}
-"""What each league allows, in words."""
 
 NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn"}
 """The agents of ShardGym that evaluate no scoring model when they place."""
@@ -59,6 +52,11 @@ def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]
         wrong.append(
             f"planning.league is {planning.league!r}, but with {planning.queries:,.1f} evaluations of the cost model "
             f"for a task and a search budget of {planning.search_budget:,} the entry belongs to {league!r}."
+        )
+    if agent.name in AGENTS and planning.search_budget > MAX_REPLAYED:
+        wrong.append(
+            f"planning.search_budget is {planning.search_budget:,}, but ShardGym's agent {agent.name!r} is replayed, "
+            f"so it may try at most {MAX_REPLAYED:,} placements for a task."
         )
     asks = _asks(agent)
     if asks is not None and asks != (planning.queries > 0):

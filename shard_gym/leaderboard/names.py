@@ -1,4 +1,4 @@
-"""Names of entries: which characters they may have, and when two of them look alike.
+"""Names of entries and authors: which characters they may have, and when two of them look alike.
 
 Letters are those of ASCII, Latin-1 and Latin Extended-A, with any accents. Of these, the pairs that look alike are few;
 `_LOOKS_LIKE` has them from the table of Unicode Technical Standard 39 (confusables.txt, version 17.0.0).
@@ -6,6 +6,7 @@ Letters are those of ASCII, Latin-1 and Latin Extended-A, with any accents. Of t
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 LAST_LETTER = 0x17F
@@ -33,18 +34,49 @@ _LOOKS_LIKE = {
 }
 _TABLE = str.maketrans(_LOOKS_LIKE)
 
+_ADDRESS = re.compile(r"://|\bwww\.", re.IGNORECASE)
+"""What pages make a link of."""
+
+_TOGETHER = frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FEMININE", "MASCULINE"})
+"""Scripts of one word, by the first word of Unicode's names; the last two are those of "ª" and "º". None of the others
+looks like Latin (level "highly restrictive" of the standard)."""
+
+_WORD = re.compile(r"[^\W\d_]+")
+
 
 def plain_name(text: str) -> str:
-    """`text`, if it is made of ASCII and Latin letters. Letters of other scripts look like these.
+    """`text`, if it is made of ASCII and Latin letters, with a letter or digit, and no address. Letters of other
+    scripts look like these.
 
     Raises:
         ValueError: it is not.
     """
+    if not any(map(str.isalnum, text)) or _ADDRESS.search(text):
+        raise ValueError("it must have a letter or a digit, and must not be an address")
     for character in text:
         base = unicodedata.normalize("NFD", character)[0]
         if not (character.isascii() or (character.isalpha() and ord(base) <= LAST_LETTER)):
             raise ValueError(
                 "it must be made of ASCII and Latin letters with or without accents, so that no two look alike"
+            )
+    return text
+
+
+def author_name(text: str) -> str:
+    """`text`, if each of its words is of one script, or of those written together: with one letter of another script it
+    looks like somebody else's.
+
+    Raises:
+        ValueError: it is not, has no letter, or is an address.
+    """
+    words = _WORD.findall(text)
+    if not words or _ADDRESS.search(text):
+        raise ValueError("it must be a name with a letter in it, and must not be an address")
+    for word in words:
+        scripts = {unicodedata.name(each, "unknown").split()[0] for each in word if unicodedata.category(each) != "Lm"}
+        if len(scripts) > 1 and not scripts <= _TOGETHER:
+            raise ValueError(
+                f"a word of it mixes letters of {' and '.join(map(str.title, sorted(scripts)))}, which look alike"
             )
     return text
 

@@ -41,7 +41,7 @@ def can_replay(verified: VerifiedEntry) -> bool:
         return False
     if agent.name == LocalSearchAgent.name and MACHINE_DEPENDENT in agent.options:
         return False
-    recorded = recorded_training(agent.name)
+    recorded = recorded_training(agent.name, verified.folder.suite)
     shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
     return (training.data, training.queries) == shipped
 
@@ -50,7 +50,8 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     """Place `tasks` tasks again, evenly spaced in the suite, cycling through the entry's seeds.
 
     Returns:
-        The planning time here, None if the agent cannot be made; and a finding for each difference from the entry.
+        The planning time here, and a finding for each difference from the entry. An agent that cannot be made, or that
+        searches more than the entry declares, does not run: None, and why.
     """
     entry, folder = verified.entry, verified.folder
     scorer = load_scorer(folder.suite)
@@ -71,7 +72,7 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
             declared = entry.planning.search_budget
             if agent.search_budget != declared:
                 reason = f"planning.search_budget is {declared}, but the agent's is {agent.search_budget}."
-                findings.append(Finding(folder.file(ENTRY), reason))
+                return None, [Finding(folder.file(ENTRY), reason)]  # what is declared has a limit
             with suppress(NoPlacementFoundError):
                 agent.place(task)  # the first call is slower: it imports modules and loads weights
         before = agent.true_cost_queries(scorer.model.fingerprint)

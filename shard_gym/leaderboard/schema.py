@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
-from shard_gym.leaderboard.names import INVISIBLE, plain_name
+from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
 from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, REPLAYED, Finding
 
 try:
@@ -37,6 +37,8 @@ LEAGUES = ("zero-query", "guided", "search")
 MAX_INT = 2**53
 """Larger integers are not represented exactly by every JSON reader."""
 
+MAX_REPLAYED = 1_000_000
+"""The largest search budget of an agent that ships with ShardGym: minutes for each task that a maintainer replays."""
 
 MAX_ROWS = 2_000
 """The most rows of a `placements.json`: five seeds of 400 tasks."""
@@ -92,6 +94,7 @@ def _unique(values: list[str]) -> list[str]:
 
 Line = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
 Name = Annotated[Line, AfterValidator(plain_name)]
+Author = Annotated[Line, AfterValidator(author_name)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
 Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -100,7 +103,7 @@ Amount = Annotated[float, Field(ge=0, le=float(MAX_INT))]
 Schema = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
 """Not a `Literal`, which 1.0 and true equal."""
 
-Option = bool | int | float | Line
+Option = bool | Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | float | Line
 
 
 class _Strict(BaseModel):
@@ -167,7 +170,7 @@ class Entry(_Strict):
 
     schema_: Schema
     name: Name
-    authors: Annotated[list[Line], Field(min_length=1, max_length=50), AfterValidator(_unique)]
+    authors: Annotated[list[Author], Field(min_length=1, max_length=50), AfterValidator(_unique)]
     link: Link
     licence: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$"), AfterValidator(_licence)]
     track: Literal["simulated", "measured"]

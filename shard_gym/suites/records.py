@@ -38,9 +38,7 @@ def read_entries(path: Path, suite: TaskSuite, cost_model: CostModel) -> dict[st
     Raises:
         DamagedFileError: the file is for another version of the suite, or is damaged.
     """
-    # A suite of one's own may have the name of a shipped one; the index alone says which is which.
-    shipped = read_index(load.DATA).get(suite.name) == suite.sha256
-    record = read_record(path) if shipped else {}
+    record = read_record(path) if _is_shipped(suite) else {}
     if not record:
         return {}
     if (record["suite"], record["suite_sha256"]) != (suite.name, suite.sha256):
@@ -90,8 +88,13 @@ def write_entries(
 
 def check_names(splits: Sequence[TaskSuite], entries: Mapping[str, Any]) -> None:
     """Raise InvalidTaskError as `write_entries` does."""
-    if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not splits[0].sha256:
+    if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not _is_shipped(splits[0]):
         raise InvalidTaskError("Only named suites have files of their tasks; pass splits of one, from load_suite.")
     unknown = set(entries) - {task.name for suite in splits for task in suite}
     if unknown:
         raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")
+
+
+def _is_shipped(suite: TaskSuite) -> bool:
+    """Whether it is a suite of the package. One of your own may have its name; the index alone says which is which."""
+    return read_index(load.DATA).get(suite.name) == suite.sha256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from shard_gym.agents.exact import ExactAgent
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.errors import InvalidOptionError, MissingExtraError
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
 
@@ -80,6 +85,28 @@ def test_it_finds_a_placement_where_the_greedy_agents_find_none(dead_end: Task) 
     solution = ExactAgent().solve(dead_end)
     assert solution.proven
     assert solution.placement[1] == solution.placement[2] != solution.placement[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "devices", "cap"),
+    [
+        ([54817, 3203, 12798, 13459, 11386, 37402, 12017, 23472, 26146, 9500, 48631], 3, 84277),
+        ([10], 5, 20),
+    ],
+)
+def test_it_finds_and_proves_where_links_are_slow_and_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch, rows: list[int], devices: int, cap: int
+) -> None:
+    """The exchange takes more than a thousand times as long as all compute."""
+    profile = hardware_profile("a100-dgx")
+    links = replace(profile.links, intra_host_gb_per_s=0.01, inter_host_gb_per_s=0.01)
+    topology = Topology(profile.device, links, devices, memory_cap_bytes=np.array(8 * cap))
+    task = Task("slow links", Tables.from_zipf(rows, 4, 1.0, 0.0, Workload(65536)), topology)
+    agent = ExactAgent(max_work=10.0)
+    monkeypatch.setattr(agent, "start", lambda task: None)
+    solution = agent.solve(task)
+    assert solution.proven
+    assert solution.cost_ms / (1 + 1e-4) <= solution.lower_bound_ms <= solution.cost_ms
 
 
 def test_it_is_made_by_name_and_left_out_of_the_tables_of_all_agents(random_task: Any) -> None:

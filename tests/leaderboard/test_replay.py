@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
@@ -51,8 +52,30 @@ def test_the_placements_of_every_seed_are_compared(made: Path, verified) -> None
     assert "placements.json, task dlrm-20x4/test/" in str(finding)
 
 
+@pytest.mark.parametrize(
+    ("max_queries", "message"),
+    [
+        (9_000_000_000_000_000, "max_queries must be an integer from 1 to 10000000, not 9000000000000000"),
+        (10_000_000, "planning.search_budget is 50000, but the agent's is 10000000"),
+    ],
+)
+def test_a_search_that_takes_longer_than_declared_does_not_run(
+    made: Path, verified, monkeypatch: pytest.MonkeyPatch, max_queries: int, message: str
+) -> None:
+    monkeypatch.setattr(LocalSearchAgent, "place", lambda *_: pytest.fail("it runs"))
+    found = verified(made, "random")
+    options = {"name": "local-search", "options": {"max_queries": max_queries}}
+    agent = found.entry.agent.model_copy(update=options)
+    planning = found.entry.planning.model_copy(update={"search_budget": 50_000})
+    hostile = replace(found, entry=found.entry.model_copy(update={"agent": agent, "planning": planning}))
+    assert can_replay(hostile)
+    row, findings = replay(hostile, 1)
+    assert row is None
+    assert message in str(findings[0])
+
+
 def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified) -> None:
-    shipped = recorded_training("dreamshard")
+    shipped = recorded_training("dreamshard", "dlrm-20x4")
     assert shipped is not None
     verified_entry = verified(made, "random")
 

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.checks import MAX_NAME, is_name, is_not_negative, is_number, is_positive
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 10**300, np.int64(3), np.float32(0.5), np.uint64(2**63)], ids=repr)
+def test_numbers(value: Any) -> None:
+    assert is_number(value)
+    assert is_positive(value)
+    assert is_not_negative(value)
+    assert not is_positive(-float(value))
+    assert not is_not_negative(-float(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), float("inf"), float("nan"), True, "1", None, 1j, np.complex128(1), np.bool_(True), [1]],
+    ids=repr,
+)
+def test_what_is_no_number_that_a_float_holds_is_neither_positive_nor_zero(value: Any) -> None:
+    assert not is_number(value)
+    assert not is_positive(value)
+    assert not is_not_negative(value)
+
+
+def test_zero_is_not_positive() -> None:
+    assert is_not_negative(0)
+    assert not is_positive(0)
+
+
+@pytest.mark.parametrize("value", ["a", "dlrm-50x4/test/3", "größe", "x" * MAX_NAME])
+def test_names(value: str) -> None:
+    assert is_name(value)
+
+
+@pytest.mark.parametrize("value", ["", "  ", "a\nb", "\x1b[2J", "\ud800", "a\u202eb", "x" * (MAX_NAME + 1), 5, None])
+def test_what_is_no_name(value: Any) -> None:
+    assert not is_name(value)
