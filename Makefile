@@ -1,7 +1,7 @@
 # The targets here are the steps of the CI. Each makes .venv and installs what it needs first, where that is missing.
 #   PYTHON=python3.12   the Python that makes .venv (3.10 or newer)
 #   JOBS=8              how many processes run the tests
-#   ARGS="..."          further arguments for demo, test, bench, results, leaderboard, leaderboard-site and check-gymnasium
+#   ARGS="..."          further arguments for demo, test, bench, leaderboard, leaderboard-site and check-gymnasium
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
@@ -15,11 +15,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Compiled files of the tests and of the package are kept, wherever the environment says not to: a third of a start.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format docs bench results leaderboard leaderboard-site check-gymnasium check-libraries libraries clean
+.PHONY: help install demo test lint format docs bench leaderboard leaderboard-site check-gymnasium check-libraries libraries clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,9 +48,6 @@ docs: $(INSTALLED) ## Build the documentation site in build/docs
 
 bench: $(INSTALLED) ## Measure the speed of environments and cost models
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(ARGS)
-
-results: $(INSTALLED) ## Score every agent on every suite and make the tables of the documentation anew
-	$(BIN)/python tools/results.py $(ARGS)
 
 leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables
 	$(BIN)/python tools/entries.py $(ARGS)

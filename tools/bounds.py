@@ -22,7 +22,7 @@ from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
-from shard_gym.suites.bounds import lower_bounds, write_lower_bounds
+from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
 from shard_gym.tasks import Task
 
 IMPROVED = ", and of CP-SAT"
@@ -89,7 +89,7 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
         jobs: processes
     """
     model = make_additive_cost_model("analytical")
-    how = f"linear programs, and up to {work:g} s of CP-SAT for each task"
+    how = f"linear programs and up to {work:g} s of CP-SAT for each task" if work > 0 else "linear programs"
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else suite_names("simulated"):
             chosen = load_suite(name)
@@ -98,7 +98,8 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
             found = {task.name: each.result() for task, each in zip(first, waiting, strict=True)}
             stored = lower_bounds(chosen, model)
             bounds = stored | {task: max(each.bound_ms, stored.get(task, 0.0)) for task, each in found.items()}
-            write_lower_bounds([chosen], bounds, model, how)
+            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how]
+            write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
             better = {task: each.placement for task, each in found.items() if each.cost_ms < each.start_ms}
             known = {task: each.placement for task, each in best_known(chosen, model).items()}
             if known and better:

@@ -140,16 +140,28 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
 
 # The errors and constants
 
+_TWO_NUMBERS = (
+    "A cell has two numbers: the mean error (the geometric mean of the factor between prediction and measurement, "
+    "either way, less 1), and the factor of the worst row. `7%, 1.19` is 7% off on average, and by a factor of 1.19 in "
+    "the worst row."
+)
+_OTHER_STARTS = (
+    f"The held-out halves of seed {SEEDS[0]}, with the same two numbers, when every start value is moved by a random "
+    "factor of up to 2."
+)
+
 
 def render_fit(problem: Problem) -> str:
     """Errors, splits and constants as Markdown."""
     current = np.log(problem.predict(current_parameters()) / problem.measured)
     parts = [
-        f"{len(problem.rows)} rows; {int(problem.fitted.sum())} are fitted.",
-        "### Errors\n\n" + _error_table(problem, current),
+        f"{len(problem.rows)} rows time one operator, one copy or one all-to-all, which is what the fit predicts; "
+        f"{int(problem.fitted.sum())} of them are fitted. The table of all rows below has the others, too: whole "
+        "iterations, ratios of fused to unfused operators, and rows that cannot be compared.",
+        f"### Errors\n\nOf the fitted rows. {_TWO_NUMBERS}\n\n" + _error_table(problem, current),
         "### The splits\n\n" + _split_list(problem),
         "### Constants\n\n" + _constants_table(problem),
-        "### Other start values\n\n" + _sensitivity_table(problem),
+        f"### Other start values\n\n{_OTHER_STARTS}\n\n" + _sensitivity_table(problem),
     ]
     return "\n\n".join(parts)
 
@@ -189,22 +201,42 @@ def _split_list(problem: Problem) -> str:
 def _constants_table(problem: Problem) -> str:
     current, fit = np.exp(current_parameters()), problem.fit(problem.fitted)
     rows = [
-        (f"`{name}`", f"{now:.3g}", f"{math.exp(best):.3g}", f"{spread:.2f}", f"{known.start:.3g}", known.reason)
+        (
+            f"`{name}`",
+            *(_constant(name, value) for value in (now, math.exp(best))),
+            f"{spread:.2f}",
+            _constant(name, known.start),
+            known.reason,
+        )
         for (name, known), now, best, spread in zip(PARAMETERS.items(), current, fit, problem.spreads(fit), strict=True)
     ]
     header = ("constant", "in the package", "fitted", "spread of its logarithm", "start", "why this start")
     return table(header, rows, notes=1)
 
 
+def _constant(name: str, value: float) -> str:
+    """A constant with three significant digits and the unit that its name ends in."""
+    for ending, size, unit in (("_bytes", 1e6, "MB"), ("_gb_per_s", 1.0, "GB/s"), ("_us", 1.0, "us")):
+        if name.endswith(ending):
+            return f"{_three_digits(value / size)} {unit}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without an exponent: 0.937, 26.1, 2,640."""
+    digits = f"{value:.3g}"
+    return f"{float(digits):,.0f}" if "e" in digits or value >= 1000 else digits
+
+
 def _sensitivity_table(problem: Problem) -> str:
-    """Held-out errors of seed 0 when every start value is moved by a random factor of up to 2."""
+    """Held-out errors of the first split when every start value is moved by a random factor of up to 2."""
     rows = []
     for draw in range(3):
         moved = START + np.random.default_rng([9, draw]).uniform(-math.log(2), math.log(2), len(START))
         _, outside = held_out(problem, SEEDS[0], moved)
         by_kind = errors_by_kind(problem, outside, problem.fitted)
         rows.append([f"draw {draw}", *(_error(error) for _, error in by_kind.values())])
-    return table(["all starts moved by up to a factor of 2", *by_kind], rows)
+    return table(["start values", *by_kind], rows)
 
 
 # Every measurement
@@ -214,10 +246,11 @@ def render_rows(groups: Sequence[Group], model: AdditiveCostModel) -> str:
     """A summary as Markdown, then a table for each group."""
     rows = [row for group in groups for row in group.rows]
     not_comparable = sum(row.predicted is None for row in rows)
+    fitted = sum(row.held_out is not None for row in rows)
     return "\n\n".join(
         [
             f"Model: `{model.fingerprint}`.",
-            f"{len(rows)} rows; {not_comparable} of them cannot be compared.",
+            f"{len(rows)} rows; {not_comparable} of them cannot be compared, {fitted} are fitted.",
             _summary(groups),
             *(text for group in groups for text in _group_texts(group)),
         ]
@@ -226,7 +259,7 @@ def render_rows(groups: Sequence[Group], model: AdditiveCostModel) -> str:
 
 def _summary(groups: Sequence[Group]) -> str:
     """A row for each group with predictions, one for the rows that were fitted, and one for the others."""
-    header = ("group", "rows", "within 10 %", "within a factor of 2", "predicted / measured: geometric mean", "range")
+    header = ("group", "rows", "within 10%", "within a factor of 2", "predicted / measured: geometric mean", "range")
     kernels = [row for group in groups if not group.is_share for row in group.rows]
     rows = [
         *(_summary_row(group.title, group.rows, is_share=group.is_share) for group in groups),

@@ -74,9 +74,9 @@ ENTRANTS = (
     Entrant("lane-greedy", "Greedy by lanes"),
     Entrant("cost-greedy", "Greedy by cost"),
     Entrant("local-search", "Local search"),
-    Entrant("dreamshard", "DreamShard, as it ships"),
-    Entrant("dreamshard-search", "DreamShard, preset dream-search", LEARNED[DREAM_SEARCH], CORE_SUITES),
-    Entrant("dreamshard-paper", "DreamShard, preset paper", LEARNED[PAPER], CORE_SUITES),
+    Entrant("dreamshard", "DreamShard (dream-search), as it ships"),
+    Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
+    Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -171,23 +171,41 @@ def require_better_than_random(costs: Mapping[str, float], agent: str) -> None:
 
 
 def content(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The generated part of the page."""
-    rows = [_row(records[name]) for name in sorted(records, key=_order)]
-    header = ("library", "version", "Gymnasium", "what ran", "result", "of random's cost", "seconds", "date, Python")
-    models = sorted({record["cost_model"] for record in records.values() if "cost_model" in record})
-    scored = f"Costs are of the cost model {' and '.join(f'`{model}`' for model in models)}." if models else ""
-    return f"{table(header, rows, left=len(header))}\n\n{scored}"
+    """The generated part of the page: the libraries, the costs to compare with, and the contract tests."""
+    ordered = [records[name] for name in sorted(records, key=_order)]
+    trained = [record for record in ordered if "costs_ms" in record]
+    tested = [record for record in ordered if "result" in record]
+    parts = []
+    if trained:
+        header = ("library", "version", "Gymnasium", "command", "mean ms", "of random's", "seconds", "date, Python")
+        parts += [table(header, map(_row, trained), left=4, notes=1), _references(trained)]
+    if tested:
+        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "date, Python")
+        rows = ([each["gymnasium"], each["result"], *_when(each)] for each in tested)
+        parts.append(table(header, rows, left=2, notes=1))
+    return "\n\n".join(parts)
 
 
 def _row(record: Mapping[str, Any]) -> list[str]:
-    share = ""
-    result = record.get("result", "")
-    if costs := record.get("costs_ms"):
-        agent = record["agent"]
-        share = f"{costs[agent] / costs['random']:.2f}"
-        result = ", ".join(f"`{name}` {costs[name]:.2f} ms" for name in dict.fromkeys([agent, *costs]))
+    costs, agent = record["costs_ms"], record["agent"]
     facts = [record["library"], record["version"], record["gymnasium"], f"`{record['what']}`"]
-    return [*facts, result, share, str(record["seconds"]), f"{record['date']}, {record['python']}"]
+    return [*facts, f"{costs[agent]:.2f}", f"{costs[agent] / costs['random']:.2f}", *_when(record)]
+
+
+def _when(record: Mapping[str, Any]) -> list[str]:
+    return [f"{record['seconds']:,}", f"{record['date']}, {record['python']}"]
+
+
+def _references(trained: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence with the costs of the agents that the examples compare with, and the cost model of all costs."""
+    found: dict[str, dict[str, None]] = {}  # costs that were printed, by agent; two if they changed between checks
+    for record in trained:
+        for name, cost in record["costs_ms"].items():
+            if name != record["agent"]:
+                found.setdefault(name, {})[f"{cost:.2f}"] = None
+    costs = ", ".join(f"`{name}` {' or '.join(each)} ms" for name, each in found.items())
+    models = " and ".join(f"`{model}`" for model in dict.fromkeys(record["cost_model"] for record in trained))
+    return f"On the same test tasks: {costs}. Costs are of the cost model {models}."
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -19,19 +19,18 @@ from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cli.console import new_progress
 from shard_gym.cost_models import make_additive_cost_model
-from shard_gym.evaluation import compare, evaluate
+from shard_gym.evaluation import evaluate
 from shard_gym.experiments.runs import ERROR_KINDS, surrogate_errors
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known_costs
-from shard_gym.text import format_change, format_ms
+from shard_gym.text import format_ms
 
 PAGE = CHECKPOINTS / "README.md"
 
-HEADER = ("suite", "cost", "gap to best", "failures", *(f"error, {kind}" for kind in ERROR_KINDS))
+HEADER = ("suite", "cost", "failures", *(f"error, {kind}" for kind in ERROR_KINDS))
 
 INTRODUCTION = """# Agents that come with the package
 
@@ -40,10 +39,10 @@ DreamShard with the preset `dream-search`: a surrogate, trained on the costs of 
 the surrogate when a task is placed; the cost model is not evaluated then. The surrogates learned from the cost model
 `analytical`, so they are as far from real hardware as that model is (docs/cost-model.md).
 
-Costs are means over the test tasks in ms, gaps are to the best known placements, and errors are means of
-|estimate - cost| / cost over placements of three kinds: random ones, those of `size-lookup-greedy`, and the agent's
-own. The last are the hardest to estimate, because the search prefers placements whose estimate is too low. The results
-of all agents are in docs/results.md."""
+Costs are means over the test tasks in ms, and errors are means of |estimate - cost| / cost over placements of three
+kinds: random ones, those of `size-lookup-greedy`, and the agent's own. The last are the hardest to estimate,
+because the search prefers placements whose estimate is too low. How far the placements are from the best known
+ones, beside those of all agents, is in leaderboards/README.md."""
 
 
 def train(checkpoint: Pretrained) -> None:
@@ -85,12 +84,10 @@ def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
         if suite[0].topology.device.name != hardware_profile(profile).device.name:
             continue
         evaluation = evaluate(agent, suite, model)
-        gap = compare(evaluation, evaluation, best_known_costs(suite, model)).to_best
         errors = surrogate_errors(agent, suite, evaluation, model) or {}
         yield [
             suite.name,
             format_ms(evaluation.mean_cost_ms),
-            "" if gap is None else format_change(gap),
             str(evaluation.failures),
             *(f"{100 * errors[kind]:.1f}%" if kind in errors else "" for kind in ERROR_KINDS),
         ]

@@ -19,8 +19,7 @@ def suites(verbose: bool = False, verify: bool = False) -> int:
     T is the number of tables of a task, D the number of devices.
 
     Args:
-        verbose: also list each suite's description, version and the first digits of its SHA-256. "Solved" are suites
-            on which search comes close to the lower bounds.
+        verbose: also list each suite's description, version and the first digits of its SHA-256.
         verify: load every suite and every pool, and check their SHA-256 sums and all their placements.
     """
     return _verify() if verify else _list(verbose)
@@ -37,7 +36,7 @@ def _list(verbose: bool) -> int:
         name, source = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
         if verbose:
             name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")
-            source.append(f"\n{info.description}{' Solved.' if info.is_solved else ''}", "dim")
+            source.append(f"\n{info.description}", "dim")
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks.get('test', 0)}"
         table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), source)
     console = output()

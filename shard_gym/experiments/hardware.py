@@ -226,12 +226,14 @@ class Facts(NamedTuple):
 
     Attributes:
         options: of the study, see `HardwareStudy.options`.
+        cost_model: fingerprint of the analytical model.
         measured: of each trained entry the number of placements that were measured for it.
         estimates_ms: of each model that placements were searched under, by the entry that it made: the (N,) ms that it
             estimates for the placements of `RANDOM`, of the greedy heuristics, and its own; None without a placement.
     """
 
     options: dict[str, Any]
+    cost_model: str
     measured: dict[str, int]
     estimates_ms: dict[str, dict[str, list[float | None]]]
 
@@ -309,7 +311,7 @@ def facts_of(study: HardwareStudy, race: Race) -> Facts:
             entry: [_estimate(agent, task, own) for task, own in zip(study.test, race.placements[entry], strict=True)]
             for entry in (RANDOM, *PAPER_HEURISTICS, name)
         }
-    return Facts(study.options, counts, estimates)
+    return Facts(study.options, AnalyticalCostModel().fingerprint, counts, estimates)
 
 
 def _estimate(agent: Agent, task: Task, placement: Placement | None) -> float | None:

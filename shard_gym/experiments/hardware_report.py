@@ -167,8 +167,8 @@ def _introduction(race: Race, facts: Facts, folder: str) -> str:
         f"(median). The raw times of every round are in [{folder}]({folder}/rounds.parquet).\n\n"
         f"`dream-search-N` and `paper-N` are DreamShard's two presets after N measured placements. `{POLICY}` is the "
         "agent of sb3-contrib, trained under the cost network of `dream-search` with the most placements: it measures "
-        f"nothing of its own. `{CALIBRATED}` searches under the analytical model, its constants fitted to the same "
-        f"placements, and `{LOCAL_SEARCH}` under that model as it ships."
+        f"nothing of its own. `{CALIBRATED}` searches under the analytical model (`{facts.cost_model}`), its constants "
+        f"fitted to the same placements, and `{LOCAL_SEARCH}` under that model as it ships."
     )
 
 

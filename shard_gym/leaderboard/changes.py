@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shard_gym.io.files import read_bytes
 from shard_gym.io.markdown import without_blocks
-from shard_gym.leaderboard.markdown import README, TABLES, TOP
+from shard_gym.leaderboard.markdown import PAGES, README
 from shard_gym.leaderboard.store import MEASURED, RACES, ROOT_FILES, Finding, require_root
 
 ADDED_ONLY = "Pull requests of entries add entries; maintainers change and remove those that exist."
@@ -40,7 +40,7 @@ def check_changes(root: Path, before: Path) -> list[Finding]:
         name = path.relative_to(root).as_posix()
         if name != README and path.exists() and not (before / name).exists():
             findings.append(Finding(name, "It was added. Only maintainers measure races and replay agents. Remove it."))
-    for page, block in ((README, TABLES), (f"../{README}", TOP)):
+    for page, block in PAGES:
         old, new = before / page, root / page
         if not old.is_file():
             continue

@@ -64,7 +64,7 @@ def evaluate_agent(
         UnknownNameError: there is no such agent, or no such suite.
         InvalidCheckpointError: a folder holds no agent.
     """
-    recorded = [recorded_training(agent) for agent in agents]
+    recorded = [recorded_training(agent, suite) for agent in agents]
     names = sorted({training.agent if training else agent for training, agent in zip(recorded, agents, strict=True)})
     if len(names) != 1 or len(agents) not in (1, len(SEEDS)):
         raise InvalidOptionError(

@@ -22,13 +22,6 @@ from shard_gym.tasks import Task
 
 ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 
-TITLES = {
-    ZERO_QUERY: "no evaluation of the cost model while planning",
-    GUIDED: "at most one look at each table on each device",
-    SEARCH: "any number of evaluations",
-}
-"""What each league allows, in words."""
-
 NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn"}
 """The agents of ShardGym that evaluate no scoring model when they place."""
 

@@ -1,26 +1,28 @@
-"""The generated tables of the leaderboards, in `leaderboards/README.md` and the README of the project around it."""
+"""The generated tables of the leaderboards: in `leaderboards/README.md`, and in the project around it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
-from shard_gym.leaderboard.leagues import TITLES
 from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
-from shard_gym.text import counted, format_ms
+from shard_gym.suites.gaps import PROVEN
+from shard_gym.text import counted, format_ms, format_range
 
 README = "README.md"
 
-TABLES, TOP = "leaderboards", "leaderboards top"
-"""Names of the generated blocks: all tables in the README of the leaderboards, the top rows in that of the project."""
+TABLES, TOP, ROOM = "leaderboards", "leaderboards top", "room to learn"
+"""Names of the generated blocks: all tables, the top rows, and the gaps on every suite."""
+
+PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM))
+"""The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 TOP_ROWS = 5
 """Of each league."""
@@ -31,6 +33,7 @@ _ABOUT_RATIOS = (
 )
 
 COLUMNS = (
+    "league",
     "entry",
     "mean ms",
     "95% interval",
@@ -42,6 +45,8 @@ COLUMNS = (
     "budget",
     "trained on",
 )
+"""Of the simulated track."""
+
 RACE_COLUMNS = (
     "entry",
     "mean ms",
@@ -63,10 +68,12 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    pages = {root / README: with_block(root / README, TABLES, _all_tables(leaderboards)).encode()}
-    project = root.parent / README
-    if has_block(project, TOP):
-        pages[project] = with_block(project, TOP, _top_table(leaderboards)).encode()
+    contents = {TABLES: _all_tables, TOP: _top_table, ROOM: _room_table}
+    pages = {}
+    for name, block in PAGES:
+        page = Path(os.path.normpath(root / name))
+        if name == README or has_block(page, block):
+            pages[page] = with_block(page, block, contents[block](leaderboards)).encode()
     return pages
 
 
@@ -99,39 +106,62 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
             f"Competitors with an entry on all {counted(len(suites), 'core suite')} ({', '.join(suites)}; "
             f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### Core suites\n\n{about}\n\n{_by_league(ranked, _competitors_table)}")
+        parts.insert(0, f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
     return "\n\n".join(parts)
 
 
 def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The tables of the first competitors across suites, one for each league."""
+    """The first competitors of each league on every core suite, and what the best known placements cost there."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
         return "No entries yet."
     about = (
         f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
-        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): {_ABOUT_RATIOS}."
+        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): what they cost more than the best "
+        "known placements, mean over the tasks and seeds of a suite, and the interquartile mean (IQM) over those of "
+        "all suites. Budget: evaluations of the cost model in training (on the suite with the most) + while placing a "
+        "task. The last rows: the mean cost of the best known placements, and what it is above proven lower bounds."
     )
-    return f"{about}\n\n{_by_league(ranked, lambda own: _competitors_table(own[:TOP_ROWS]))}"
-
-
-Ranked = TypeVar("Ranked", Competitor, RankedEntry)
-
-
-def _by_league(ranked: Sequence[Ranked], format_table: Callable[[list[Ranked]], str]) -> str:
-    """A table under a line for each league that has entries."""
-    parts = []
+    rows = []
     for league in LEAGUES:
-        own = [each for each in ranked if each.league == league]
-        if own:
-            parts += [f"**{league}**: {TITLES[league]}", format_table(own)]
-    return "\n\n".join(parts)
+        for each in [each for each in ranked if each.league == league][:TOP_ROWS]:
+            budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
+            gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
+            rows.append((league, escaped(each.name), *gaps, f"{100 * (each.iqm - 1):.1f}%", budget))
+    on = {each.suite: each for each in leaderboards if each.track != MEASURED}
+    best = ["" if (found := on[suite].best) is None else f"{_ms(found.costs_ms.mean())} ms" for suite in suites]
+    bounds = ["" if (gap := on[suite].proven_gap) is None else f"{100 * gap.mean:.1f}%" for suite in suites]
+    rows += [("", "best known", *best, "", ""), ("", "best known above bounds", *bounds, "", "")]
+    return f"{about}\n\n{table(('league', 'entry', *suites, 'IQM', 'budget'), rows, left=2)}"
+
+
+def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The table of how far each league and the best known placements are from the best there can be, on every suite."""
+    rows = []
+    for leaderboard in leaderboards:
+        if leaderboard.track == MEASURED:
+            continue
+        info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
+        room = [leaderboard.smallest_gap(league) for league in LEAGUES]
+        rows.append(
+            (
+                f"`{info.name}`",
+                *(format_range(*info.num_tables), format_range(*info.num_devices)),
+                *("-" if each is None else f"{100 * each:.2f}%" for each in room),
+                "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
+                "" if gap is None else f"{gap.proven} of {gap.tasks}",
+                "solved" if leaderboard.is_solved else "",
+            )
+        )
+    header = ("suite", "T", "D", *LEAGUES, "best known above bounds", f"within {100 * PROVEN:g}%", "status")
+    return table(header, rows, notes=1)
 
 
 def _competitors_table(ranked: Sequence[Competitor]) -> str:
-    header = ("entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
+    header = ("league", "entry", "IQM", "95% interval", "within 1%", "within 5%", "within 20%", "budget")
     rows = [
         (
+            each.league,
             escaped(each.name),
             f"{each.iqm:.4f}",
             f"{each.interval[0]:.4f} to {each.interval[1]:.4f}",
@@ -140,7 +170,7 @@ def _competitors_table(ranked: Sequence[Competitor]) -> str:
         )
         for each in ranked
     ]
-    return table(header, rows)
+    return table(header, rows, left=2)
 
 
 def _leaderboard_table(leaderboard: Leaderboard) -> str:
@@ -148,8 +178,8 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
     if leaderboard.track != MEASURED:
-        tables = _by_league(leaderboard.entries, lambda own: _entries_table(COLUMNS, own))
-        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{tables}"
+        entries = _entries_table(COLUMNS, leaderboard.entries)
+        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{entries}"
     parts = [f"### {suite}, measured", about]
     if race:
         parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
@@ -160,7 +190,8 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
 
 
 def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
-    return table(columns, [[cells[column] for column in columns] for cells in map(_cells, entries)])
+    rows = [[cells[column] for column in columns] for cells in map(_cells, entries)]
+    return table(columns, rows, left=columns.index("entry") + 1, notes=1)
 
 
 def _cells(ranked: RankedEntry) -> dict[str, str]:
@@ -169,6 +200,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
     low, high = ranked.interval_ms
     over, ratio, ratios = ranked.improvement_over_next, ranked.ratio, ranked.ratio_interval
     return {
+        "league": ranked.league or "",
         "entry": _name(ranked.verified),
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",

@@ -24,9 +24,13 @@ from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.gaps import solved_sentence
+from shard_gym.suites.gaps import ProvenGap, proven_gap
 from shard_gym.text import counted
+
+SOLVED = 0.02
+"""A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
 """Begins the part of a suite's sentence about the search effort that names the entries."""
@@ -106,11 +110,35 @@ class Leaderboard:
         return self.scorer.suite.name
 
     @property
-    def how_solved(self) -> str:
-        """A sentence on how far the best placements known, entries included, are from proven bounds."""
+    def proven_gap(self) -> ProvenGap | None:
+        """How far the best placements known, entries included, are from proven bounds; None if one is not known."""
         suite, best = self.scorer.suite, self.best
         costs = {} if best is None else dict(zip((task.name for task in suite), best.costs_ms.tolist(), strict=True))
-        return solved_sentence(suite, self.scorer.model, costs)
+        return proven_gap(suite, self.scorer.model, costs)
+
+    def smallest_gap(self, league: str) -> float | None:
+        """The smallest gap to the best placements known of the entries of `league`; None if it has none."""
+        return min((each.gap for each in self.entries if each.league == league and each.gap is not None), default=None)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether an entry of the first league is within `SOLVED` of the proven bounds, mean over tasks and seeds."""
+        bounds = lower_bounds(self.scorer.suite, self.scorer.model)
+        if len(bounds) < len(self.scorer.suite):
+            return False
+        lowest = np.array([bounds[task.name] for task in self.scorer.suite])
+        own = [each.verified.costs_ms for each in self.entries if each.league == LEAGUES[0]]
+        return any((costs / lowest).mean() - 1.0 <= SOLVED for costs in own)
+
+    @property
+    def how_solved(self) -> str:
+        """Sentences on how far the best placements known are from proven bounds, and the first league from them."""
+        sentences = ["**Solved.**"] if self.is_solved else []
+        sentences.append(str(self.proven_gap or "No proven bounds of all its tasks are stored yet."))
+        gap = self.smallest_gap(LEAGUES[0])
+        if gap is not None:
+            sentences.append(f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known placements.")
+        return " ".join(sentences)
 
 
 def load_leaderboards(root: Path) -> list[Leaderboard]:
@@ -284,6 +312,7 @@ class Competitor:
         iqm: interquartile mean over tasks and seeds of cost / best known cost.
         interval: 95% interval of it.
         ratios: (M,) cost / best known cost of every task and seed.
+        gaps: on each of the suites: mean over tasks and seeds of cost / best known cost, less 1.
         training_queries: cost-model evaluations in training, on the suite with the most.
         planning_queries: cost-model evaluations while planning a task, mean over the tasks.
         league: that of its entries; if they differ, the one that allows most.
@@ -295,6 +324,7 @@ class Competitor:
     iqm: float
     interval: tuple[float, float]
     ratios: FloatArray
+    gaps: tuple[float, ...]
     training_queries: int
     planning_queries: float
     league: str
@@ -339,6 +369,7 @@ def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> C
         iqm=float(statistics.interquartile_mean(pooled[None])[0]),
         interval=statistics.interquartile_mean_interval(ratios),
         ratios=pooled,
+        gaps=tuple(float(each.mean()) - 1.0 for each in ratios),
         training_queries=max(entry.training.queries for entry in entries),
         planning_queries=float(
             np.average(

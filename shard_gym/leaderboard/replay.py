@@ -41,7 +41,7 @@ def can_replay(verified: VerifiedEntry) -> bool:
         return False
     if agent.name == LocalSearchAgent.name and MACHINE_DEPENDENT in agent.options:
         return False
-    recorded = recorded_training(agent.name)
+    recorded = recorded_training(agent.name, verified.folder.suite)
     shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
     return (training.data, training.queries) == shipped
 

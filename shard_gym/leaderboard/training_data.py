@@ -99,11 +99,12 @@ class Training:
     options: Options = field(default_factory=dict)
 
 
-def recorded_training(agent: str) -> Training | None:
+def recorded_training(agent: str, suite: str) -> Training | None:
     """The training of a trained agent's file, or of an agent that ships trained; None for an agent without training.
 
     Args:
         agent: name of an agent, the folder of a training run, or the file in it.
+        suite: name of the suite it places: an agent that ships trained has a checkpoint for each kind of hardware.
 
     Raises:
         InvalidCheckpointError: the file holds no agent of ShardGym.
@@ -113,8 +114,8 @@ def recorded_training(agent: str) -> Training | None:
     if agent == "dreamshard":
         from shard_gym.agents.dreamshard.pretrained import PRETRAINED
 
-        parts = [_read_training(checkpoint.path) for checkpoint in PRETRAINED.values()]
-        return Training(agent, tuple(part.data[0] for part in parts), sum(part.queries for part in parts))
+        hardware = suite_info(suite).hardware
+        return _read_training(PRETRAINED[hardware].path) if hardware in PRETRAINED else None
     if agent in AGENTS:
         return None
     if not Path(agent).exists():

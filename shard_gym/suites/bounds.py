@@ -10,7 +10,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, short_repr
 from shard_gym.suites.best_known import TOLERANCE, stated_costs
 from shard_gym.suites.load import DATA
-from shard_gym.suites.records import read_entries, write_entries
+from shard_gym.suites.records import read_entries, read_record, write_entries
 from shard_gym.tasks import TaskSuite
 
 BOUNDS = DATA / "bounds"
@@ -44,6 +44,15 @@ def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
                 "Reinstall shard-gym, or make the file again."
             )
     return {name: float(bound) for name, bound in entries.items()}
+
+
+def lower_bounds_effort(suite: str) -> str:
+    """How the lower bounds of the suite named `suite` were found, a sentence; empty without a file.
+
+    Raises:
+        DamagedFileError: the file is damaged.
+    """
+    return str(read_record(bounds_path(suite)).get("how", ""))
 
 
 def write_lower_bounds(

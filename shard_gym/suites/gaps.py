@@ -1,4 +1,4 @@
-"""How solved a suite is: the best placements known of its tasks, compared with bounds that are proven."""
+"""Gaps of suites: the best placements known of their tasks, compared with bounds that are proven."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 from shard_gym.cost_models import CostModel
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.suites.load import suite_info
 from shard_gym.tasks import TaskSuite
 
-PROVEN = 1e-4
-"""A placement within this share of its lower bound counts as the best one; that of the agent `exact`."""
+PROVEN = 1e-3
+"""A placement within this share of its lower bound counts as proven to be nearly the best one."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class ProvenGap:
     Attributes:
         mean: mean over the tasks of best known cost / lower bound, less 1: no agent gains more on average.
         largest: the largest of any task.
-        proven: tasks whose best known placement is proven to be the best one, to `PROVEN`.
+        proven: tasks whose best known placement is proven to be within `PROVEN` of the best one.
         tasks: number of tasks.
     """
 
@@ -37,7 +36,8 @@ class ProvenGap:
         """A sentence."""
         return (
             f"The best known placements cost {100 * self.mean:.2f}% more than the proven bounds on average, at most "
-            f"{100 * self.largest:.2f}%; {self.proven} of {self.tasks} are proven to be the best."
+            f"{100 * self.largest:.2f}%; {self.proven} of {self.tasks} are proven to be within {100 * PROVEN:g}% of "
+            "the best."
         )
 
 
@@ -59,10 +59,3 @@ def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, fl
         return None
     gaps = np.array([max(best[name] / bounds[name] - 1.0, 0.0) for name in names])
     return ProvenGap(float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names))
-
-
-def solved_sentence(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, float] | None = None) -> str:
-    """What a page says of how solved a suite is; the arguments are those of `proven_gap`."""
-    gap = proven_gap(suite, cost_model, best_ms)
-    mark = "**Solved.** " if suite_info(suite.name).is_solved else ""
-    return f"{mark}{gap or 'No proven bounds of all its tasks are stored yet.'}"

@@ -27,9 +27,6 @@ SPLITS = ("train", "test")
 SIMULATED, MEASURED = TRACKS = ("simulated", "measured")
 """Tracks of the leaderboards: suites whose costs are estimated, and those made to be measured on a machine at hand."""
 
-SOLVED = re.compile(r"dlrm-\d+x\d+")
-"""Suites of tables of one dim, the setting of the DreamShard paper: local search comes close to their lower bounds."""
-
 _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
     *("hardware", "weight_dtype", "optimizer", "splits"),
@@ -65,11 +62,6 @@ class SuiteInfo:
     tasks: Mapping[str, int]
     num_tables: tuple[int, int]
     num_devices: tuple[int, int]
-
-    @property
-    def is_solved(self) -> bool:
-        """Whether search comes so close to the lower bounds that little is left to gain; see `SOLVED`."""
-        return bool(SOLVED.fullmatch(self.name))
 
 
 def suite_names(track: str | None = None) -> list[str]:

@@ -41,14 +41,16 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
 
 
+# Of environments, suites, observations and rewards all pairs.
 CASES = [
     pytest.param(
         (env_id, {"suite": suite, "observation": observation, "reward": reward}),
         id=f"{env_id}-{suite}-{observation}-{reward}",
     )
-    for env_id, suite, observation, reward in itertools.product(
-        ENVIRONMENTS, ("dlrm-20x4", "generalize"), OBSERVATIONS, REWARDS
+    for (a, env_id), (b, suite), (c, observation), (d, reward) in itertools.product(
+        enumerate(ENVIRONMENTS), enumerate(("dlrm-20x4", "generalize")), enumerate(OBSERVATIONS), enumerate(REWARDS)
     )
+    if (a + 2 * b + c + d) % 3 == 0
 ]
 
 # What one step gave: observation, reward, terminated, truncated, info; reward is None for a reset.

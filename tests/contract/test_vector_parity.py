@@ -21,9 +21,10 @@ Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
 SOURCES = ("dlrm-20x4", "generalize", "tight")
-STEPS = {1: 150, 4: 100, 33: 30}
+STEPS = {1: 150, 4: 60, 33: 30}  # several environments take half as many of short tasks
 
 # Sources, modes and sizes each with each; observations, rewards and the rest so that all pairs of two things are there.
+# The environments that measure differ in the last step only: of sources, modes and sizes all pairs are enough.
 GRID = [
     pytest.param(
         env_id,
@@ -42,6 +43,7 @@ GRID = [
     for env_id, (a, source), (b, mode), (c, num_envs) in itertools.product(
         ENVIRONMENTS, enumerate(SOURCES), enumerate(AutoresetMode.__members__), enumerate(STEPS)
     )
+    if env_id == "EmbeddingPlacement-v0" or (a + b + 2 * c) % 3 == 0
 ]
 
 
@@ -104,7 +106,7 @@ def test_every_step_is_that_of_a_sync_vector(
     obs, infos = reset_both(envs, same, seed=3)
     masks, ends, kinds = obs["action_mask"], np.zeros(num_envs, int), kinds_of(infos)
     failures, redirected, finals = set[int](), 0, 0
-    for _ in range(STEPS[num_envs]):
+    for _ in range(STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)):
         obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng), same)
         assert (type(rewards), rewards.dtype) == (np.ndarray, np.float64)
         masks, ends = obs["action_mask"], ends + ended

@@ -75,7 +75,8 @@ def test_the_page_has_the_numbers_of_the_race_and_of_the_facts(random_task: Any,
         for name in own
     }
     measured = dict.fromkeys(own, 100)
-    text = page([race], Facts(OPTIONS, measured, estimates), "folder")
+    text = page([race], Facts(OPTIONS, "analytical-v7", measured, estimates), "folder")
+    assert "the analytical model (`analytical-v7`)" in text
     rows = markdown_rows(text, "## Costs")
     assert rows["dream-search-100"][:3] == ["100", "17.00", "-15.0%"]
     assert rows["dream-search-100"][4] == "-15.0%", "local search costs 20 ms, as lookup-greedy does"
@@ -93,11 +94,11 @@ def test_the_page_has_the_numbers_of_the_race_and_of_the_facts(random_task: Any,
 def test_a_repeated_race_confirms_orders_or_names_the_pairs_that_turned(random_task: Any, markdown_rows: Any) -> None:
     first = race_of(COSTS, random_task)
     turned = race_of({**COSTS, "random": [[5.0, 7.0]] * 2}, random_task)
-    text = page([first, first], Facts(OPTIONS, {}, {}), "folder")
+    text = page([first, first], Facts(OPTIONS, "analytical-v7", {}, {}), "folder")
     found = re.search(r"holds for (\d+) of 21 pairs", text)
     assert found is not None
     assert f"{found[1]} of these {found[1]} pairs have the same order in race 2." in text
-    text = page([first, turned], Facts(OPTIONS, {}, {}), "folder")
+    text = page([first, turned], Facts(OPTIONS, "analytical-v7", {}, {}), "folder")
     assert f"{int(found[1]) - 6} of these {found[1]} pairs have the same order in race 2; not" in text
     assert "`lookup-greedy` and `random`" in text
     assert markdown_rows(text, "## The race again")["random"] == ["30.50", "6.000"]

@@ -8,7 +8,8 @@ import pytest
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard import ranking
-from shard_gym.leaderboard.markdown import TABLES, TOP, outdated, write_pages
+from shard_gym.leaderboard.markdown import ROOM, TABLES, TOP, outdated, write_pages
+from shard_gym.text import format_ms
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 
@@ -45,6 +46,21 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert findings_of(root) == ["README.md"]
 
 
+def test_the_page_of_the_suites_shows_the_gap_of_each_league(root: Path, page: Path, markdown_rows) -> None:
+    suites = root.parent / "docs" / "suites.md"
+    suites.parent.mkdir()
+    suites.write_text(f"# The suites\n\n## Room\n\n{begin(ROOM)}\n{END}\n")
+    write_pages(root)
+    (board,) = (each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4" and each.best is not None)
+    cells = markdown_rows(suites.read_text(), "## Room")["`dlrm-20x4`"]
+    gap, proven = board.smallest_gap("zero-query"), board.proven_gap
+    assert gap is not None
+    assert proven is not None
+    assert cells[:3] == ["20", "4", f"{100 * gap:.2f}%"]
+    assert cells[5:] == [f"{100 * proven.mean:.2f}% ({100 * proven.largest:.2f}%)", f"{proven.proven} of 50", ""]
+    assert findings_of(root) == []
+
+
 def test_a_link_is_no_generated_page(root: Path, page: Path, tmp_path: Path) -> None:
     project = root.parent / "README.md"
     project.write_text(f"{begin(TOP)}\n{END}\n")
@@ -58,7 +74,7 @@ def test_an_entry_cannot_write_markdown_or_html(root: Path, page: Path, random_e
     random_entry.toml("The random agent", "<script>|[x](y) **b** `c` &lt; $x$")
     write_pages(root)
     (line,) = (line for line in page.read_text().splitlines() if "script" in line)
-    assert re.sub(r"\\.", "", line).count("|") == 11
+    assert re.sub(r"\\.", "", line).count("|") == 12
     assert r"\<script\>\|\[x\](y) \*\*b\*\* \`c\` &amp;lt; \$x\$" in line
 
 
@@ -76,11 +92,11 @@ def test_the_first_competitors_are_in_the_readme_of_the_project_if_it_has_a_bloc
     assert "The first 5 of each league, of 1 competitor with an entry on all 2 core suites (51 tasks)" in text
     assert "| The size-greedy agent |" in text
     assert text.endswith(f"{END}\nafter\n")
-    project.write_text(text.replace("size", "best"))
+    project.write_text(text.replace("size-greedy", "best-greedy"))
     assert findings_of(root) == ["../README.md"]
 
 
-def test_every_league_has_a_table_of_its_own_and_zero_query_is_first(root: Path, page: Path, add_entry) -> None:
+def test_entries_stand_by_league_and_zero_query_is_first(root: Path, page: Path, add_entry) -> None:
     for suite in ("dlrm-20x4", "mlperf-x8"):
         add_entry(root, "cost-greedy", suite)
     add_entry(root, "size-greedy", "mlperf-x8")
@@ -88,21 +104,24 @@ def test_every_league_has_a_table_of_its_own_and_zero_query_is_first(root: Path,
     project.write_text(f"{begin(TOP)}\n{END}\n")
     write_pages(root)
     suite = page.read_text().split("### dlrm-20x4\n", 1)[1].split("###", 1)[0]
-    assert re.findall(r"^\*\*([a-z-]+)\*\*|\[The (\S+) agent\]", suite, re.MULTILINE) == [
-        ("zero-query", ""),
-        ("", "random"),
-        ("", "size-greedy"),
-        ("guided", ""),
-        ("", "cost-greedy"),
+    assert re.findall(r"^\| ([a-z-]+) \| \[The (\S+) agent\]", suite, re.MULTILINE) == [
+        ("zero-query", "random"),
+        ("zero-query", "size-greedy"),
+        ("guided", "cost-greedy"),
     ]
     top = project.read_text()
-    assert re.findall(r"^\*\*([a-z-]+)\*\*|\| The (\S+) agent", top, re.MULTILINE) == [
-        ("zero-query", ""),
-        ("", "size-greedy"),
-        ("guided", ""),
-        ("", "cost-greedy"),
+    assert re.findall(r"^\| ([a-z-]+) \| The (\S+) agent", top, re.MULTILINE) == [
+        ("zero-query", "size-greedy"),
+        ("guided", "cost-greedy"),
     ]
-    assert "**Solved.** The best known placements" in suite
+    board = next(each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4")
+    (greedy,) = (each.gap for each in board.entries if each.league == "guided")
+    assert greedy is not None
+    assert f"| The cost-greedy agent | {100 * greedy:.1f}% |" in top
+    assert board.best is not None
+    assert f"|  | best known | {format_ms(board.best.costs_ms.mean())} ms |" in top
+    assert "The best known placements" in suite
+    assert "The best zero-query entry costs " in suite
 
 
 @pytest.mark.parametrize("text", ["", "no lines", f"{begin(TABLES)}\nno end\n"])

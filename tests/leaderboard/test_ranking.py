@@ -12,6 +12,7 @@ from shard_gym.leaderboard import ranking, statistics
 from shard_gym.leaderboard.ranking import IMPROVED_BY, competitors, improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import best_known as best_known_module
+from shard_gym.suites import bounds as bounds_module
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known, best_known_costs
 
@@ -56,6 +57,30 @@ def test_an_entry_better_than_the_best_known_gives_no_negative_gap(made: Path, m
     assert leaderboard.best is not None
     assert leaderboard.best.costs_ms.tolist() == lowest.tolist()
     assert all(ranked.gap is not None and ranked.gap >= 0 for ranked in leaderboard.entries)
+
+
+def test_a_suite_is_solved_by_an_entry_close_to_the_bounds_that_asks_for_nothing(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, model = load_suite(SUITE), make_cost_model("analytical")
+    monkeypatch.setattr(bounds_module, "BOUNDS", tmp_path)
+    before = load_leaderboards(made)[0]
+    assert not before.is_solved
+    assert before.proven_gap is None
+    assert "No proven bounds of all its tasks are stored yet." in before.how_solved
+    gap = before.smallest_gap("zero-query")
+    assert gap is not None
+    assert gap == min(each.gap for each in before.entries if each.league == "zero-query" and each.gap is not None)
+    assert f"{100 * gap:.2f}% more than the best known" in before.how_solved
+    costs = [each.verified.costs_ms.mean(axis=0) for each in before.entries if each.league == "zero-query"]
+    for distance, solved in ((0.019, True), (0.021, False)):
+        bounds = dict(
+            zip((task.name for task in suite), (min(costs, key=np.mean) / (1 + distance)).tolist(), strict=True)
+        )
+        bounds_module.write_lower_bounds([suite], bounds, model, "made up")
+        leaderboard = load_leaderboards(made)[0]
+        assert leaderboard.is_solved is solved
+        assert leaderboard.how_solved.startswith("**Solved.** ") is solved
 
 
 # Competitors across suites

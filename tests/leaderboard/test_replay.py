@@ -75,7 +75,7 @@ def test_a_search_that_takes_longer_than_declared_does_not_run(
 
 
 def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified) -> None:
-    shipped = recorded_training("dreamshard")
+    shipped = recorded_training("dreamshard", "dlrm-20x4")
     assert shipped is not None
     verified_entry = verified(made, "random")
 

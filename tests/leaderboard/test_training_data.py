@@ -33,14 +33,16 @@ def test_other_forms_are_refused(data: str) -> None:
 
 
 def test_the_training_of_agents_is_recorded() -> None:
-    shipped = recorded_training("dreamshard")
-    assert shipped is not None
-    assert shipped.data == ("dlrm-50x4/train", "mixdim-v100-4/train", "generalize/train")
-    checkpoint = recorded_training(str(PRETRAINED["a100-dgx"].path))
+    of_2080ti, of_a100 = recorded_training("dreamshard", "dlrm-200x8"), recorded_training("dreamshard", "mixdim-4")
+    assert of_2080ti is not None
+    assert of_2080ti.data == ("dlrm-50x4/train",)
+    assert of_a100 == recorded_training(str(PRETRAINED["a100-dgx"].path), "mixdim-4")
+    assert recorded_training("dreamshard", "cpu-20x2") is None
+    checkpoint = of_a100
     assert checkpoint is not None
     assert (checkpoint.agent, checkpoint.data) == ("dreamshard", ("generalize/train",))
     assert checkpoint.options == PRETRAINED["a100-dgx"].options
-    assert 0 < checkpoint.queries < shipped.queries
-    assert recorded_training("random") is None
+    assert 0 < of_2080ti.queries < checkpoint.queries
+    assert recorded_training("random", "mixdim-4") is None
     with pytest.raises(UnknownNameError, match="no agent named 'rondom'"):
-        recorded_training("rondom")
+        recorded_training("rondom", "mixdim-4")

@@ -42,14 +42,16 @@ def test_shipped_bounds_are_between_those_without_a_solver_and_the_best_known_co
 
 
 @pytest.mark.parametrize("name", suite_names("simulated"))
-def test_a_shipped_bound_is_at_least_what_linear_programs_say_now(name: str) -> None:
+def test_a_shipped_bound_is_at_least_what_linear_programs_say_now(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few programs: of the largest tasks they say a bit less than all of them."""
     pytest.importorskip("scipy")
-    from shard_gym.cost_models.bounds import lower_bound_ms
+    from shard_gym.cost_models import bounds
 
+    monkeypatch.setattr(bounds, "MAX_PROGRAMS", 30)
     suite = load_suite(name)
     for task_name, bound in list(lower_bounds(suite, MODEL).items())[:1]:
         task = suite.task(task_name)
-        assert bound >= lower_bound_ms(task.tables, task.topology, MODEL) * (1 - 1e-6)
+        assert bound >= bounds.lower_bound_ms(task.tables, task.topology, MODEL) * (1 - 1e-6)
 
 
 def test_what_was_written_is_read_back(written: Path) -> None:

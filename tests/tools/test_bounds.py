@@ -71,3 +71,4 @@ def test_bounds_only_rise_and_better_placements_are_kept(
     bounds.write_lower_bounds([suite], {name: cost}, MODEL, "Made up.")
     bounds_tool.main(suite="mlperf-x8", work=0.0, jobs=1)
     assert bounds.lower_bounds(suite, MODEL) == {name: cost}
+    assert bounds.lower_bounds_effort("mlperf-x8") == "Made up.; linear programs", "what was done before counts"

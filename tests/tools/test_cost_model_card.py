@@ -107,6 +107,23 @@ def test_every_row_has_a_prediction_or_a_reason(groups: Any) -> None:
             assert not group.is_share or not row.ratio >= 1
 
 
+def test_the_summary_at_the_top_agrees_with_the_tables_of_errors(card: Any, markdown_rows: Any) -> None:
+    page = card.PAGE.read_text(encoding="utf-8")
+
+    def means(title: str) -> dict[str, list[float]]:
+        """The mean errors of the table under a heading, in percent, by its first column."""
+        rows = markdown_rows(page, f"### {title}")
+        return {name: [float(cell.split("%")[0]) for cell in cells if "%" in cell] for name, cells in rows.items()}
+
+    ours = means("Errors")["all but small operators"]
+    assert max(ours[2::2]) <= 20  # the held-out halves
+    _, backward, _, nvlink, *_, large = zip(*means("Other start values").values(), strict=True)
+    assert 20 < max(large) <= 25
+    assert (max(backward), max(nvlink)) == (37, 45)
+    top = " ".join(page.partition("## What it computes")[0].split())
+    assert "it is a quarter, up to 37% for the backward pass and up to 45% for NVLink" in top
+
+
 def test_every_published_merlin_timing_is_on_the_card(rows: Any) -> None:
     published = read_json(DATA / "facts" / "merlin_synthetic_models.json")["dgx_a100_iteration_ms"]
     del published["conditions"]

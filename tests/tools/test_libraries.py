@@ -113,6 +113,28 @@ def test_the_page_shows_what_was_published(libraries: Any, markdown_rows: Any) -
         libraries.require_better_than_random(records[name]["costs_ms"], libraries.LIBRARIES[name].agent)
 
 
+def test_costs_to_compare_with_are_named_once(libraries: Any) -> None:
+    record = {
+        **{"library": "L", "version": "l 1", "gymnasium": "1.4.0", "what": "python mine.py", "agent": "mine"},
+        **{"costs_ms": {"mine": 8.0, "random": 10.0}, "cost_model": "analytical-v7", "seconds": 1234},
+        **{"date": "2026-01-02", "python": "3.12"},
+    }
+    text = libraries.content({"one": record, "two": {**record, "costs_ms": {"mine": 7.5, "random": 10.0}}})
+    assert "| `python mine.py` | 7.50 | 0.75 | 1,234 | 2026-01-02, 3.12 |" in text
+    assert "On the same test tasks: `random` 10.00 ms. Costs are of the cost model `analytical-v7`." in text
+    other = {**record, "costs_ms": {"mine": 7.5, "random": 10.2}}
+    assert "`random` 10.00 or 10.20 ms" in libraries.content({"one": record, "two": other})
+
+
+def test_the_costs_that_the_text_compares_with_are_those_of_the_results(libraries: Any) -> None:
+    text = " ".join(libraries.PAGE.read_text().split())
+    (sentence,) = re.findall(r"On the same tasks (`random` reaches .*?\d)\. ", text)
+    found = dict(re.findall(r"`([\w-]+)`[a-z ]* (\d+\.\d\d)", sentence))
+    assert len(found) == 5
+    results = read_json(ROOT / "docs" / "results.json")["dlrm-20x4"]
+    assert found == {name: f"{results[name]['mean_cost_ms']:.2f}" for name in found}
+
+
 def test_what_was_published_ran_with_the_versions_that_are_pinned(libraries: Any) -> None:
     records = read_json(libraries.PUBLISHED)
     assert PINS.keys() == {"torchrl", "rllib", "tianshou"}

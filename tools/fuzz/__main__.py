@@ -147,9 +147,9 @@ def main() -> int:
 def _table(counts: dict[str, Counter[str]]) -> str:
     columns = [REFUSED, SAME, VALID, *BAD]
     rows = [("file", *columns), ("---", *("---:" for _ in columns))]
-    rows += [(name, *(str(each[column]) for column in columns)) for name, each in counts.items()]
+    rows += [(name, *(f"{each[column]:,}" for column in columns)) for name, each in counts.items()]
     total = sum(counts.values(), Counter())
-    rows.append(("all", *(str(total[column]) for column in columns)))
+    rows.append(("all", *(f"{total[column]:,}" for column in columns)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

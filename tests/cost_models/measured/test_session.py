@@ -1,7 +1,11 @@
-"""Workers that die, hang or run out of memory; parents that are killed: nothing hangs, nothing stays behind."""
+"""Workers that die, hang or run out of memory; parents that are killed: nothing hangs, nothing stays behind.
+
+Most of it is tested with workers that start quickly because they do not import torch, see `quick_worker`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -15,19 +19,19 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cost_models.measured.job import Command, Job, Repeats, output_width
+from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Repeats, output_width, to_line
 from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.worker import Worker, reply_to
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
-pytest.importorskip("torch")
-pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
-
-TIMEOUT_S = 4.0
+TIMEOUT_S = 2.0
+REAL_TIMEOUT_S = 4.0
 ENOUGH_S = 30.0
 LONG, SHORT = 10_000_000, 2
+MUCH = 2**40
 
 
 def one_table(rows: int = 100) -> Tables:
@@ -46,9 +50,24 @@ SUBJECTS = ["device 0 (1 table, 1.6 KiB)", "device 1 (1 table, 1.6 KiB)"]
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[Session]:
     session = Session("cpu", 2, threads=1, timeout_s=TIMEOUT_S)
+    yield session
+    session.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def real_session(own_tempdir: None, tmp_path: Path) -> Iterator[Session]:
+    """With torch and FBGEMM."""
+    pytest.importorskip("torch")
+    pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+    session = Session("cpu", 2, threads=1, timeout_s=REAL_TIMEOUT_S)
     yield session
     session.close()
     assert not list(tmp_path.iterdir())
@@ -99,13 +118,17 @@ def during(session: Session, do: Callable[[list[int]], None]) -> tuple[Measureme
     return caught.value, took
 
 
-def test_a_killed_worker_is_named_and_the_next_measurement_works(session: Session) -> None:
+@pytest.mark.parametrize("kind", ["session", "real_session"])
+def test_a_killed_worker_is_named(kind: str, request: pytest.FixtureRequest) -> None:
+    """And not the one whose collective fails then."""
+    session: Session = request.getfixturevalue(kind)
     error, took = during(session, lambda pids: os.kill(pids[1], signal.SIGKILL))
     assert isinstance(error, WorkerDiedError)
     assert "device 1 (1 table" in str(error)
     assert "SIGKILL" in str(error)
-    assert took < TIMEOUT_S
-    assert works(session)
+    assert took < session._timeout_s
+    if kind == "session":
+        assert works(session)  # the next measurement starts other workers
 
 
 def test_a_stuck_collective_is_noticed_within_the_timeout(session: Session) -> None:
@@ -153,9 +176,19 @@ def test_a_program_with_many_open_files_measures(session: Session) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_worker_tells_torchs_lack_of_memory_from_other_errors() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+    worker = Worker()
+    worker.start("cpu", 0, 1, threads=torch.get_num_threads(), timeout_s=REAL_TIMEOUT_S, recorded=None)
+    command = json.loads(to_line(commands(SHORT, one_table(rows=MUCH), exchange=False)[0]))
+    assert reply_to(worker, command)[0] == OUT_OF_MEMORY
+    assert reply_to(worker, ("dance", {}))[0] == FAILED
+
+
 def test_reported_errors_are_raised_and_the_next_measurement_works(session: Session) -> None:
     with pytest.raises(DeviceMemoryError, match=r"device [01] \(1 table"):
-        session.ask(commands(SHORT, one_table(rows=2**40)), SUBJECTS, join=2)
+        session.ask(commands(SHORT, one_table(rows=MUCH)), SUBJECTS, join=2)
     with pytest.raises(MeasurementError, match=r"Measuring device 0 failed: AttributeError: .*'dance'"):
         session.ask([("dance", {})], ["device 0"])
     assert works(session)
@@ -172,8 +205,7 @@ def test_close_ends_the_workers_and_the_next_ask_starts_others(session: Session,
     assert not set(session.pids) & set(before)
 
 
-def test_a_session_without_references_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_session_without_references_is_closed(own_tempdir: None, quick_workers: None, tmp_path: Path) -> None:
     session = Session("cpu", 1, threads=1, timeout_s=TIMEOUT_S)
     session.ask(commands(SHORT, exchange=False)[:1], SUBJECTS)
     (pid,) = session.pids
@@ -192,6 +224,7 @@ def test_a_forked_child_has_workers_of_its_own(session: Session) -> None:
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert session.pids == pids
+    assert Path(session._folder).exists()
     assert works(session)
 
 
@@ -199,7 +232,9 @@ PARENT = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
+from shard_gym.cost_models.measured import session as sessions
 from test_session import LONG, SUBJECTS, Session, commands, works
+sessions.WORKER = "quick_worker"
 session = Session("cpu", 2, threads=1, timeout_s=60.0)
 assert works(session)
 print(*session.pids, flush=True)

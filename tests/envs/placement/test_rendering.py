@@ -159,7 +159,7 @@ def assert_legible(figure: Any) -> None:
 
 
 @needs_matplotlib
-@pytest.mark.parametrize("num_devices", [1, 4, 16, 128])
+@pytest.mark.parametrize("num_devices", [1, 8, 128])  # rows of three heights; devices left out
 def test_every_picture_is_legible(num_devices: int) -> None:
     views = [(stage, make_view(num_devices, stage)) for stage in STAGES]
     for _, view in views:
@@ -187,7 +187,7 @@ def test_pictures_of_extreme_costs_are_legible(phases_ms: list[list[float]]) -> 
 
 
 @needs_matplotlib
-@pytest.mark.parametrize("num_devices", [4, 17])
+@pytest.mark.parametrize("num_devices", [2, 17])
 def test_frames_have_one_even_size_at_every_stage(num_devices: int) -> None:
     frames = [render_rgb(make_view(num_devices, stage)) for stage in STAGES]
     assert {frame.shape for frame in frames} == {(frames[0].shape[0], 1200, 3)}

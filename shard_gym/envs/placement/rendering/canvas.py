@@ -16,6 +16,7 @@ from shard_gym.io.pictures import INK, LINE
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
     from matplotlib.ticker import MaxNLocator
 
@@ -46,7 +47,7 @@ class Canvas:
 
     def rect(self, x: float, y: float, width: float, height: float, color: str, *, edge: str | None = None) -> None:
         """A filled rectangle with the top left corner (x, y); with `edge`, it is outlined and drawn on top."""
-        self.axes.add_patch(
+        self.axes.add_artist(  # not add_patch, which works out limits for axes that have them already
             Rectangle(
                 (x, y),
                 max(width, 0.0),
@@ -62,7 +63,7 @@ class Canvas:
     def line(self, xs: Sequence[float], ys: Sequence[float], color: str = LINE, width: float = 0.8, **kw: Any) -> None:
         """A line through points."""
         style = {"linestyle": "-", "marker": "", "solid_capstyle": "butt", "zorder": 1}
-        self.axes.plot(xs, ys, color=color, linewidth=width, **{**style, **kw})
+        self.axes.add_artist(Line2D(xs, ys, color=color, linewidth=width, **{**style, **kw}))
 
     def text(self, x: float, y: float, words: str, size: float = 9.0, color: str = INK, **kw: Any) -> float:
         """Text with its baseline at y; returns its width in inches. A "$" is drawn as it is."""

@@ -13,59 +13,60 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.io.files import read_json
-from shard_gym.suites import load_suite
+from shard_gym.io.markdown import with_block
+from shard_gym.suites import load_suite, suite_names
 from shard_gym.tasks import TaskSuite
 
 
 @pytest.fixture
-def suites_page(tool: Callable[[str], ModuleType]) -> Any:
-    return tool("suites_page")
+def headroom(tool: Callable[[str], ModuleType]) -> Any:
+    return tool("headroom")
 
 
-def test_the_page_is_made_from_the_stored_numbers(suites_page: Any, markdown_rows: Any) -> None:
-    record = read_json(suites_page.HEADROOM)
-    assert record.keys() == {*suites_page.about(0), "suites"}
-    assert list(record["suites"]) == suites_page.shown_suites()
-    text = suites_page.PAGE.read_text()
-    assert text == suites_page.page(record)
-    rows = markdown_rows(text, "## How much of the headroom is measured")
+def test_the_table_is_made_from_the_stored_numbers(headroom: Any, markdown_rows: Any) -> None:
+    record = read_json(headroom.HEADROOM)
+    assert record.keys() == {*headroom.about(0), "suites"}
+    assert list(record["suites"]) == suite_names("simulated")
+    text = headroom.PAGE.read_text()
+    assert text == with_block(headroom.PAGE, headroom.BLOCK, headroom.headroom_table(record))
+    rows = markdown_rows(text, "## How much of the headroom rests on terms that nobody measured")
     assert len(rows) == len(record["suites"])
     full, *_ = record["suites"]["mixdim-4"]["headroom"]["full model"]
     assert rows["`mixdim-4`"][1].startswith(f"{100 * full:.1f}% (")
 
 
-def test_the_numbers_are_those_of_this_cost_model(suites_page: Any) -> None:
-    record = read_json(suites_page.HEADROOM)
-    way_out = "run tools/suites_page.py"
-    assert suites_page.about(record["max_queries"]).items() <= record.items(), way_out
+def test_the_numbers_are_those_of_this_cost_model(headroom: Any) -> None:
+    record = read_json(headroom.HEADROOM)
+    way_out = "run tools/headroom.py"
+    assert headroom.about(record["max_queries"]).items() <= record.items(), way_out
     for name, suite in record["suites"].items():
         assert suite["sha256"] == load_suite(name).sha256, way_out
     tasks = load_suite("merlin-medium-x8")
-    for variant, make in suites_page.VARIANTS.items():
+    for variant, make in headroom.VARIANTS.items():
         stored = record["suites"][tasks.name]["headroom"][variant]
-        assert suites_page.headroom(tasks, make(), record["max_queries"]) == pytest.approx(stored, rel=1e-9), way_out
+        assert headroom.headroom(tasks, make(), record["max_queries"]) == pytest.approx(stored, rel=1e-9), way_out
 
 
-def test_the_headroom_is_that_of_the_best_greedy_agent(suites_page: Any) -> None:
+def test_the_headroom_is_that_of_the_best_greedy_agent(headroom: Any) -> None:
     tasks, model = TaskSuite("two", load_suite("mixdim-4").tasks[:2]), AnalyticalCostModel()
 
     def costs(name: str, **options: Any) -> np.ndarray:
         agent = make_agent(name, cost_model=model, **options)
         return np.array([model.estimate(agent.place(task), task.tables, task.topology).total_ms for task in tasks])
 
-    blind = np.min([costs(name) for name in suites_page.BLIND], axis=0)
+    blind = np.min([costs(name) for name in headroom.BLIND], axis=0)
     greedy = np.minimum(blind, costs("cost-greedy"))
     best = np.minimum(greedy, costs("local-search", max_queries=300))
     expected = [(greedy / best - 1).mean(), (blind / best - 1).mean()]
-    assert suites_page.headroom(tasks, model, 300) == pytest.approx(expected)
+    assert headroom.headroom(tasks, model, 300) == pytest.approx(expected)
     assert 0 < expected[0] <= expected[1]
 
 
-def test_a_term_that_is_taken_out_makes_no_difference_any_more(suites_page: Any, random_task: Any) -> None:
+def test_a_term_that_is_taken_out_makes_no_difference_any_more(headroom: Any, random_task: Any) -> None:
     rng = np.random.default_rng(3)
     task = random_task(rng, 12, 3, dims=(8, 16, 128))
     alone = [np.flatnonzero(task.tables.embedding_dim == dim) for dim in (8, 16, 128)]
-    full, own = AnalyticalCostModel(), suites_page.OwnLanes()
+    full, own = AnalyticalCostModel(), headroom.OwnLanes()
     for tables in alone:  # devices of one width have the groups of this width in both models
         part, placement = task.tables.select(tables), np.arange(len(tables)) % 3
         costs = [model.estimate(placement, part, task.topology).total_ms for model in (full, own)]
@@ -75,12 +76,7 @@ def test_a_term_that_is_taken_out_makes_no_difference_any_more(suites_page: Any,
     mixed = [model.estimate(placement, task.tables, task.topology).total_ms for model in (full, own)]
     assert mixed[1] < mixed[0]
     for variant in ("without gradient cycles", "without both"):
-        loads = suites_page.VARIANTS[variant]().table_loads(task.tables, task.topology)
-        assert not loads[:, suites_page.BACKWARD_LANE_MS].any()
-        assert loads[:, suites_page.FORWARD_LANE_MS].any()
-    assert len({make().fingerprint for make in suites_page.VARIANTS.values()}) == 4
-
-
-def test_only_tasks_with_several_widths_count_as_mixed(suites_page: Any) -> None:
-    assert not suites_page.has_mixed_lanes(load_suite("dlrm-50x4"))
-    assert suites_page.has_mixed_lanes(load_suite("mixdim-4"))
+        loads = headroom.VARIANTS[variant]().table_loads(task.tables, task.topology)
+        assert not loads[:, headroom.BACKWARD_LANE_MS].any()
+        assert loads[:, headroom.FORWARD_LANE_MS].any()
+    assert len({make().fingerprint for make in headroom.VARIANTS.values()}) == 4

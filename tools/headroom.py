@@ -1,9 +1,10 @@
-"""Writes docs/suites.md: how solved each suite is, and how much of its headroom rests on terms that nobody measured.
+"""How much of the headroom of the suites rests on terms that nobody measured: a table of docs/suites.md.
 
     docs/headroom.json   what was computed: greedy agents and local search under variants of the cost model
-    docs/suites.md       the tables, made from it and from the placements and bounds that ship with the suites
+    docs/suites.md       the generated block "headroom", made from it
 
-`python tools/suites_page.py` computes both in some minutes; `--render` makes the page from what is there.
+`python tools/headroom.py` computes both in some minutes; `--render` makes the table from what is there. The other
+table of the page, the room to learn, comes from the leaderboards: `shard-gym leaderboard render`.
 """
 
 from __future__ import annotations
@@ -19,59 +20,24 @@ import tyro
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
 from shard_gym.agents.base import Agent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import BACKWARD_LANE_MS, FITTED, FORWARD_LANE_MS, LANE_SHARE, lane_share
+from shard_gym.cost_models.analytical import BACKWARD_LANE_MS, FITTED, FORWARD_LANE_MS, LANE_SHARE
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import score
 from shard_gym.io.files import read_json, write_atomically, write_json
-from shard_gym.io.markdown import table
-from shard_gym.suites import load_suite, suite_info, suite_names
-from shard_gym.suites.gaps import proven_gap
+from shard_gym.io.markdown import table, with_block
+from shard_gym.suites import load_suite, suite_names
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.text import format_range
 from shard_gym.topology import Topology
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "suites.md"
 HEADROOM = ROOT / "docs" / "headroom.json"
-
-EQUAL_DIMS = "dlrm-50x4"
-"""The suite of equal dims that the others are compared with."""
+BLOCK = "headroom"
 
 BLIND = (*PAPER_HEURISTICS, "lane-greedy")
 """The greedy agents that never ask the cost model."""
-
-SOLVED = """# The suites
-
-Test tasks of the simulated suites; made by `tools/suites_page.py`. `shard-gym suites --verbose` describes each suite.
-
-## How solved they are
-
-The costs of the best known placements, compared with lower bounds that are proven ([bounds](bounds.md)): no agent gains
-more than the gap. Proven to be the best: within 0.01% of the bound. A suite is marked as solved where search comes so
-close to the bounds that a good method cannot stand out; in the others there is room left to learn, most of all
-without evaluating the cost while placing ([leagues](../leaderboards/README.md#leagues))."""
-
-OPEN = """## How much of the headroom is measured
-
-How much more the best greedy placement of each task costs than that of local search, mean over the test tasks; in
-brackets the best of the greedy heuristics that never ask the cost model: what there is to gain over them without asking
-it. The best of five or six for each task costs less than any one of them does on all tasks, and local search is not the
-best there is ([bounds](bounds.md)), so an agent can gain more than the table says. A part of it rests on two terms of
-the [cost model](cost-model.md) that no public measurement determines, so the table has it without each, and without
-both; greedy agents and local search then ask the changed model."""
-
-TERMS = """\
-- **Gradient cycles**: the time of the thread groups for gradients and for updated rows, in the backward pass. Without
-  it the backward is limited by DRAM, the L2 and the sort alone.
-- **The widest table**: all tables of a fused operator get the thread groups of its widest one. That FBGEMM does this is
-  proven by its code, that the idle lanes cost time is not ([what the code
-  proves](cost-model.md#what-fbgemms-code-proves-of-the-lanes)). Without it every table has the groups of its own
-  width.
-
-The suites are those whose tasks have tables of several widths, in this sense, and `dlrm-50x4` of equal dims, where
-the widest table makes no difference."""
 
 NO_GRADIENTS = FITTED._replace(cycles_per_gradient=0.0, cycles_per_update=0.0)
 
@@ -98,17 +64,6 @@ VARIANTS: dict[str, Callable[[], AnalyticalCostModel]] = {
 
 Headroom = dict[str, list[float]]
 """By variant: what the best greedy agent costs more than local search, mean over the tasks, and the best of `BLIND`."""
-
-
-def has_mixed_lanes(tasks: TaskSuite) -> bool:
-    """Whether a task has tables of several lane shares, so that a wide one can slow others down."""
-    return any(len(np.unique(lane_share(task.tables.embedding_dim))) > 1 for task in tasks)
-
-
-def shown_suites() -> list[str]:
-    """The suites whose headroom is computed."""
-    simulated = suite_names("simulated")
-    return [name for name in simulated if name == EQUAL_DIMS or has_mixed_lanes(load_suite(name))]
 
 
 def cost_ms(agent: Agent, task: Task, model: AnalyticalCostModel) -> float:
@@ -142,7 +97,7 @@ def compute(max_queries: int) -> None:
     record = read_json(HEADROOM) if HEADROOM.exists() else {}
     known = record.get("suites", {}) if about(max_queries).items() <= record.items() else {}
     suites: dict[str, Any] = {}
-    for name in shown_suites():
+    for name in suite_names("simulated"):
         tasks = load_suite(name)
         if known.get(name, {}).get("sha256") != tasks.sha256:
             rows: Headroom = {variant: headroom(tasks, make(), max_queries) for variant, make in VARIANTS.items()}
@@ -167,26 +122,6 @@ def _percents(both: list[float]) -> tuple[str, str]:
     return greedy, f"({blind})"
 
 
-def solved_table() -> str:
-    """The generated block about proven gaps."""
-    model, rows = AnalyticalCostModel(), []
-    for name in suite_names("simulated"):
-        info, tasks = suite_info(name), load_suite(name)
-        gap = proven_gap(tasks, model)
-        cells = ["not stored", "", ""]
-        if gap is not None:
-            cells = [f"{100 * gap.mean:.2f}%", f"{100 * gap.largest:.2f}%", f"{gap.proven} of {gap.tasks}"]
-        sizes = [format_range(*info.num_tables), format_range(*info.num_devices)]
-        rows.append([f"`{name}`", *sizes, *cells, "solved" if info.is_solved else ""])
-    header = ["suite", "tables", "devices", "mean gap to the proven bound", "largest gap", "proven to be the best", ""]
-    return table(header, rows, notes=1)
-
-
-def page(record: dict[str, Any]) -> str:
-    """The text of docs/suites.md from the content of docs/headroom.json."""
-    return "\n\n".join([SOLVED, solved_table(), OPEN, headroom_table(record), TERMS]) + "\n"
-
-
 def main(render: bool = False, max_queries: int = 20_000) -> None:
     """Compute, unless told not to, and write the page.
 
@@ -196,7 +131,7 @@ def main(render: bool = False, max_queries: int = 20_000) -> None:
     """
     if not render:
         compute(max_queries)
-    write_atomically(PAGE, page(read_json(HEADROOM)).encode())
+    write_atomically(PAGE, with_block(PAGE, BLOCK, headroom_table(read_json(HEADROOM))).encode())
     print(f"Written: {PAGE}")
 
 
