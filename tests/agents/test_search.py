@@ -29,7 +29,7 @@ MODEL = make_cost_model("analytical")
 def test_it_finds_the_best_of_all_placements(random_tables: Any, valid_placements: Any, seed: int) -> None:
     """Every placement of a tiny task is tried; every other task has little memory."""
     rng = np.random.default_rng(seed)
-    tables, devices = random_tables(rng, int(rng.integers(3, 8))), int(rng.integers(2, 4))
+    tables, devices = random_tables(rng, int(rng.integers(3, 7))), int(rng.integers(2, 4))
     task = capped_task("tiny", tables, devices, "a100-dgx", 1.15 if seed % 2 else 1e3)
     best = min(score(task, placement, MODEL) for placement in valid_placements(task))
     found = LocalSearchAgent(max_queries=3000).place(task)

@@ -29,12 +29,14 @@ def libraries(tool: Callable[[str], ModuleType]) -> Any:
     return tool("libraries")
 
 
-@pytest.mark.parametrize("name", ["cleanrl_ppo", "sb3_ppo", "train_maskable_ppo"])
+@pytest.mark.parametrize(
+    ("name", "timesteps"), [("cleanrl_ppo", 10_240), ("sb3_ppo", 10_240), ("train_maskable_ppo", 20_480)]
+)
 def test_a_short_training_is_better_than_random(
-    libraries: Any, tool: Any, name: str, capsys: pytest.CaptureFixture[str]
+    libraries: Any, tool: Any, name: str, timesteps: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = tool(name, "examples")
-    module.main(module.Args(timesteps=20_480))
+    module.main(module.Args(timesteps=timesteps))
     costs = libraries.scores(capsys.readouterr().out)
     (library,) = (each for each in libraries.LIBRARIES.values() if each.example == name)
     assert costs.keys() == {library.agent, "random", "lookup-greedy"}
