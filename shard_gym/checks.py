@@ -14,6 +14,12 @@ from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 MAX_NAME = 200
 """The most characters of a name: a line of a page."""
 
+MAX_LEARNING_RATE = 1e9
+"""Far beyond any use. Weights are float32, which end at 3.4e38."""
+
+MAX_UNITS = 4096
+"""The most units of a layer of an agent's network: a layer of so many has 64 MiB of weights, and an LSTM 512 MiB."""
+
 
 def is_integer(value: Any) -> bool:
     """Whether `value` is a Python or NumPy integer; a bool is not."""
@@ -80,13 +86,20 @@ def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **op
     So a TypeError that is raised inside it is told from one of its options.
 
     Raises:
-        InvalidOptionError: it has not; the message begins with `subject`.
+        InvalidOptionError: it has not, or does not tell them, as some classes in C; the message begins with `subject`.
     """
     try:
-        inspect.signature(call).bind(*values, **options)
+        signature = inspect.signature(call)
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"{subject} cannot be made: it does not tell its arguments.") from error
+    try:
+        signature.bind(*values, **options)
     except TypeError as error:
+        own = list(signature.parameters.values())[len(values) :]
+        known = [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        has = f"Its options are {', '.join(known)}" if known else "It has no options"
         raise InvalidOptionError(
-            f"{subject} cannot be made with the options {short_repr(options)}: {error}."
+            f"{subject} cannot be made with the options {short_repr(options)}: {error}. {has}."
         ) from error
 
 
@@ -99,3 +112,15 @@ def checked_positive(name: str, value: float) -> float:
     if not is_positive(value):
         raise InvalidOptionError(f"{name} must be a positive number, not {short_repr(value)}.")
     return float(value)
+
+
+def checked_learning_rate(value: float) -> float:
+    """`value` as a float.
+
+    Raises:
+        InvalidOptionError: it is not a number above 0, and at most `MAX_LEARNING_RATE`.
+    """
+    rate = checked_positive("learning_rate", value)
+    if rate > MAX_LEARNING_RATE:
+        raise InvalidOptionError(f"learning_rate must be at most {MAX_LEARNING_RATE:g}, not {rate:g}.")
+    return rate

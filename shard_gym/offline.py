@@ -6,7 +6,7 @@ import importlib.util
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,10 +18,18 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError, missing_extra, wrong_kind
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    InvalidPlacementError,
+    UnwritablePathError,
+    missing_extra,
+    wrong_kind,
+)
 from shard_gym.evaluation import Evaluation, Progress, evaluate
 from shard_gym.io.arrays import SUFFIX as WEIGHTS
 from shard_gym.io.files import require_writable
+from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.own import SUFFIX as SUITE_FILE
@@ -32,8 +40,8 @@ if TYPE_CHECKING:
 
 ENV_ID = "shard_gym:EmbeddingPlacement-v0"
 
-NAME = re.compile(r"(?:[\w-]{2,}/)*[\w-]+-v\d+", re.ASCII)
-"""What Minari calls a data set: folders, a name and a version."""
+NAME = re.compile(r"(?:(?![\w-]*-v\d+/)[\w-]{2,}/)*[\w-]+-v\d+", re.ASCII)
+"""What Minari calls a data set: folders, a name and a version. A folder has no version: it would be a data set."""
 
 ABOUT = "shard_gym"
 """Key of what is recorded about the environment in the metadata of a data set."""
@@ -50,7 +58,7 @@ class _Episode(NamedTuple):
 
 def write_dataset(
     name: str,
-    evaluations: Sequence[Evaluation],
+    evaluations: Iterable[Evaluation],
     suite: str | Path,
     *,
     split: str = "train",
@@ -81,13 +89,20 @@ def write_dataset(
         progress: called after every episode.
 
     Raises:
-        InvalidOptionError: there is a data set of this name, the name is none, the evaluations are of other tasks, or
-            no task was placed.
+        InvalidOptionError: there is a data set of this name, the name is none, the evaluations are of other tasks or
+            hold placements that are not valid, no task was placed, or an argument is of another kind.
         UnknownNameError: there is no suite, cost model, reward or observation of that name.
         UnwritablePathError: the data set cannot be written.
         MissingExtraError: Minari, h5py or Pillow is not installed.
     """
     path = dataset_path(name)
+    again = "A data set names it, so that its environment can be made again."
+    for argument, value in (("suite", suite), ("cost_model", cost_model)):
+        if not isinstance(value, (str, Path)):
+            raise wrong_kind(argument, value, "a name or the path of a file", again)
+    for argument, value in (("reward", reward), ("observation", observation)):
+        if not isinstance(value, str):
+            raise wrong_kind(argument, value, "a name", again)
     make_reward(reward)
     make_observation(observation)
     tasks, model = load_suite(suite, split), make_additive_cost_model(cost_model)
@@ -135,6 +150,8 @@ def recover_environment(dataset: MinariDataset, *, eval_env: bool = False) -> gy
         InvalidOptionError: `write_dataset` did not write the data set.
         DamagedFileError: the suite or the cost model has changed since.
     """
+    if not hasattr(dataset, "storage"):
+        raise wrong_kind("dataset", dataset, "what minari.load_dataset returns")
     recorded = dataset.storage.metadata.get(ABOUT)
     if not isinstance(recorded, dict):
         raise InvalidOptionError(f"The data set {dataset.id} was not written by shard-gym dataset.")
@@ -162,14 +179,16 @@ def dataset_path(name: str) -> Path:
         if not importlib.util.find_spec(package):
             raise missing_extra(package, "minari", "A data set for offline RL")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise wrong_kind("The name of a data set", name, "a name and a version, such as 'mixdim-4/greedy-v0'")
+        wanted = "a name and a version, such as 'mixdim-4/greedy-v0', in folders that have no version"
+        raise wrong_kind("The name of a data set", name, wanted)
     from minari.storage import get_dataset_path
 
     try:
         path = Path(get_dataset_path(name))
+        exists = path.exists()
     except OSError as error:
         raise UnwritablePathError(f"{error.filename} cannot be written: {error.strerror}.") from error
-    if path.exists():
+    if exists:
         raise InvalidOptionError(
             f"There is a data set {name} in {path}. Choose another name, such as the next version, or delete it: "
             f"minari delete {name}."
@@ -216,13 +235,16 @@ def _about(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _episodes(evaluations: Sequence[Evaluation], tasks: TaskSuite) -> list[_Episode]:
+def _episodes(evaluations: Iterable[Evaluation], tasks: TaskSuite) -> list[_Episode]:
     """The placements of all agents, each once.
 
     Raises:
-        InvalidOptionError: the evaluations are of other tasks, or there is no placement.
+        InvalidOptionError: the evaluations are of other tasks, a placement is not valid, or there is none.
     """
     number = {task.name: index for index, task in enumerate(tasks)}
+    if not isinstance(evaluations, Iterable):
+        raise wrong_kind("evaluations", evaluations, "a list of what shard_gym.evaluate returns")
+    evaluations = list(evaluations)
     for each in evaluations:
         if not isinstance(each, Evaluation):
             raise wrong_kind("evaluations", each, "a list of what shard_gym.evaluate returns")
@@ -237,6 +259,13 @@ def _episodes(evaluations: Sequence[Evaluation], tasks: TaskSuite) -> list[_Epis
         for result in each.tasks
         if result.valid and result.placement is not None
     ]
+    for agent, index, placement in found:
+        try:
+            check_placement(placement, tasks[index].tables, tasks[index].topology)
+        except InvalidPlacementError as error:
+            raise InvalidOptionError(
+                f"The evaluation of {agent} holds a placement of {tasks[index].name} that is not valid. {error}"
+            ) from error
     if not found:
         raise InvalidOptionError("No agent placed a task, so there is nothing to write.")
     return list(dict.fromkeys(found))

@@ -25,9 +25,9 @@ def format_seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
 
 
-def format_change(share: float, digits: int = 1) -> str:
-    """A share as a signed percentage with that many decimals: +12.3% for 0.123; never -0.0%."""
-    return f"{round(100 * share, digits) + 0.0:+.{digits}f}%"
+def format_change(share: float) -> str:
+    """A share as a signed percentage: +12.3% for 0.123; never -0.0%."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def format_percent(share: float) -> str:

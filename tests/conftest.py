@@ -28,7 +28,12 @@ from shard_gym.workload import Workload
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
 settings.register_profile(
-    "shard_gym", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "shard_gym",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("shard_gym")
 

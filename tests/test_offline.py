@@ -13,7 +13,13 @@ from shard_gym import Evaluation, TaskSuite, evaluate, load_suite, offline, save
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.errors import DamagedFileError, InvalidOptionError, MissingExtraError, UnknownNameError
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    MissingExtraError,
+    UnknownNameError,
+    UnwritablePathError,
+)
 from shard_gym.offline import recover_environment, write_dataset
 from shard_gym.suites import best_known
 
@@ -156,11 +162,60 @@ def test_a_data_set_is_not_written_over(suite: Path, root: Path) -> None:
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["own", "own-v", "../own-v0", "/tmp/own-v0", "own/../own-v0", "a b-v0", "", None])
+@pytest.mark.parametrize(
+    "name", ["own", "own-v", "../own-v0", "/tmp/own-v0", "own/../own-v0", "aa/b-v0/cc/c-v0", "a b-v0", "", None]
+)
 def test_a_name_is_that_of_a_data_set_of_minari(suite: Path, root: Path, name: Any) -> None:
-    with pytest.raises(InvalidOptionError, match=r"must be a name and a version, such as 'mixdim-4/greedy-v0', not "):
+    with pytest.raises(InvalidOptionError, match=r"must be a name and a version, such as 'mixdim-4/greedy-v0', in"):
         write_dataset(name, [], suite)
     assert not root.exists() or not any(root.iterdir())
+
+
+def test_a_name_too_long_for_a_folder_is_refused(suite: Path) -> None:
+    with pytest.raises(UnwritablePathError, match="cannot be written: File name too long"):
+        write_dataset(f"{'a' * 300}-v0", [], suite)
+
+
+def test_the_evaluations_may_come_from_a_generator(suite: Path) -> None:
+    made = placements(suite, "random", "lookup-greedy")
+    assert len(write_dataset("own-v0", (each for each in made), suite)) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda placement: [0] * len(placement), "that is not valid. Device 0 is given 4 tables that need"),
+        (lambda placement: placement[:-1], r"that is not valid. A placement of 4 tables needs shape \(4,\)"),
+        (lambda placement: [*placement, 0], r"that is not valid. A placement of 4 tables needs shape \(4,\)"),
+    ],
+)
+def test_a_placement_that_is_not_valid_is_refused(suite: Path, root: Path, change: Any, says: str) -> None:
+    (made,) = placements(suite, "lookup-greedy")
+    first = made.tasks[0]
+    wrong = replace(made, tasks=(replace(first, placement=change(first.placement)), *made.tasks[1:]))
+    with pytest.raises(InvalidOptionError, match=f"The evaluation of lookup-greedy holds a placement of t0 {says}"):
+        write_dataset("own-v0", [wrong], suite)
+    assert not (root / "own-v0").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "says"),
+    [
+        ("suite", None, "suite must be a name or the path of a file, not None"),
+        ("cost_model", MODEL, "cost_model must be a name or the path of a file, not <"),
+        ("reward", len, "reward must be a name, not <built-in function len>. A data set names it"),
+        ("observation", 5, "observation must be a name, not 5"),
+    ],
+)
+def test_what_a_data_set_cannot_name_is_refused(suite: Path, argument: str, value: Any, says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        write_dataset("own-v0", [], **{"suite": suite, argument: value})
+
+
+@pytest.mark.parametrize("dataset", ["own-v0", None])
+def test_a_name_is_no_data_set(dataset: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"dataset must be what minari\.load_dataset returns, not"):
+        recover_environment(dataset)
 
 
 def test_what_cannot_be_written_is_said_and_leaves_nothing(
@@ -174,6 +229,8 @@ def test_what_cannot_be_written_is_said_and_leaves_nothing(
             other,
             r"random was evaluated on own \(test\), but the data set is to be of own \(train\)\. Evaluate it there",
         ),
+        (None, "evaluations must be a list of what shard_gym.evaluate returns"),
+        (made[0], "evaluations must be a list of what shard_gym.evaluate returns"),
         ([{"agent": "x"}], "evaluations must be a list of what shard_gym.evaluate returns"),
     ):
         with pytest.raises(InvalidOptionError, match=says):

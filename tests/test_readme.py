@@ -38,7 +38,8 @@ def blocks(page: str, *languages: str) -> list[str]:
 
 def commands(page: str) -> list[list[str]]:
     """The words of every `shard-gym` command in the blocks of a page, without those with placeholders such as SUITE."""
-    lines = "\n".join(blocks(page, "bash", "")).replace("\\\n", " ").splitlines()
+    text = "\n".join(blocks(page, "bash", "")).replace("\\\n", " ").replace("$seed", "0")
+    lines = [line.strip() for line in text.splitlines()]  # those in a loop are indented
     found = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("shard-gym ")]
     return [words for words in found if not any(re.fullmatch(r"\.\.\.|[A-Z_]{4,}|<.*>", word) for word in words)]
 

@@ -1,10 +1,11 @@
-"""How the order of agents changes between versions of the cost model `analytical`, on four suites.
+"""How the order of agents changes between versions of the cost model `analytical`, on six suites.
 
     python tools/compare_versions.py --collect "what code this is"   # adds the version that is imported to the data
     python tools/compare_versions.py                                 # makes the tables of the page from the data
 
 The data are docs/results/cost-model-versions.json, the page docs/results/cost-model-versions.md. An older version is
-collected from its own code, with PYTHONPATH; each agent plans with the version that scores it.
+collected from its own code, with PYTHONPATH; each agent plans with the version that scores it, and the checkpoints of
+`dreamshard` are those that its code shipped, trained under it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from shard_gym.tasks import Task
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "cost-model-versions.md"
 DATA = PAGE.with_suffix(".json")
 
-SUITES = ("dlrm-20x4", "dlrm-50x4", "generalize", "mixdim-8")
+SUITES = ("dlrm-20x4", "dlrm-50x4", "generalize", "mixdim-4", "mixdim-8", "merlin-small-x8")
 REFERENCE = "local-search"
 AGENTS = (
     *("random", "size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy", "lane-greedy", "cost-greedy"),
+    "dreamshard",
     REFERENCE,
 )
 MAX_QUERIES = 20_000
@@ -99,7 +101,7 @@ def suite_table(name: str, records: list[dict[str, Any]]) -> str:
     )
     shares = [" / ".join(f"{share:.0f}" for share in each[-1]) for each in percent]
     tasks = ", then ".join(str(record["suites"][name]["tasks"]) for record in records)
-    intro = f"Tasks: {tasks}. Shares of the phases in %: {', then '.join(shares)}."
+    intro = f"Tasks: {tasks}. Shares of the phases, in percent: {', then '.join(shares)}."
     return f"## {name}\n\n{intro}\n\n{table(header, rows)}"
 
 

@@ -177,23 +177,28 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
     tested = [record for record in ordered if "result" in record]
     parts = []
     if trained:
-        header = ("library", "version", "Gymnasium", "command", "mean ms", "of random's", "seconds", "date, Python")
-        parts += [table(header, map(_row, trained), left=4, notes=1), _references(trained)]
+        parts += [
+            table(("library", "command", "mean ms", "of random's", "seconds"), map(_costs, trained), left=2),
+            _references(trained),
+            table(("library", "version", "Gymnasium", "Python", "date"), map(_versions, trained), left=2),
+        ]
     if tested:
-        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "date, Python")
-        rows = ([each["gymnasium"], each["result"], *_when(each)] for each in tested)
-        parts.append(table(header, rows, left=2, notes=1))
+        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "Python", "date")
+        rows = (
+            [each["gymnasium"], each["result"], f"{each['seconds']:,}", each["python"], each["date"]] for each in tested
+        )
+        parts.append(table(header, rows, left=2))
     return "\n\n".join(parts)
 
 
-def _row(record: Mapping[str, Any]) -> list[str]:
+def _costs(record: Mapping[str, Any]) -> list[str]:
     costs, agent = record["costs_ms"], record["agent"]
-    facts = [record["library"], record["version"], record["gymnasium"], f"`{record['what']}`"]
-    return [*facts, f"{costs[agent]:.2f}", f"{costs[agent] / costs['random']:.2f}", *_when(record)]
+    numbers = [f"{costs[agent]:.2f}", f"{costs[agent] / costs['random']:.2f}", f"{record['seconds']:,}"]
+    return [record["library"], f"`{record['what']}`", *numbers]
 
 
-def _when(record: Mapping[str, Any]) -> list[str]:
-    return [f"{record['seconds']:,}", f"{record['date']}, {record['python']}"]
+def _versions(record: Mapping[str, Any]) -> list[str]:
+    return [record["library"], *(record[fact] for fact in ("version", "gymnasium", "python", "date"))]
 
 
 def _references(trained: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shard_gym.agents.base import MAX_QUERIES
-from shard_gym.checks import checked_count, checked_positive
+from shard_gym.checks import checked_count, checked_learning_rate, checked_positive
 from shard_gym.cost_models.neural.storage import network_named
 from shard_gym.errors import InvalidOptionError, unknown_name
 
@@ -38,7 +38,7 @@ class DreamShardOptions:
     def __post_init__(self) -> None:
         for name in ("iterations", "measurements", "cost_updates", "cost_batch"):
             checked_count(name, getattr(self, name))
-        checked_positive("learning_rate", self.learning_rate)
+        checked_learning_rate(self.learning_rate)
         network_named(self.network)
 
 

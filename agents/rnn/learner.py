@@ -12,7 +12,7 @@ from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
 from shard_gym.agents.rnn.network import Decoded, decode, new_network
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
-from shard_gym.checks import checked_count, checked_positive
+from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.io.arrays import Arrays
@@ -67,8 +67,10 @@ class RnnLearner(Learner):
         self.iterations = checked_count("iterations", iterations)
         self.episodes = checked_count("episodes", episodes, least=2)
         self.planned_queries = self.iterations * self.episodes
-        rate = checked_positive("learning_rate", learning_rate)
-        self.network = new_network(suite.max_devices, checked_count("hidden", hidden), self.rng(WEIGHTS))
+        rate = checked_learning_rate(learning_rate)
+        self.network = new_network(
+            suite.max_devices, checked_count("hidden", hidden, most=MAX_UNITS), self.rng(WEIGHTS)
+        )
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
 
     def iterate(self) -> Report:

@@ -28,7 +28,7 @@ from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, Set
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
 from shard_gym.agents.training.learner import Learner, Report, TrueCost
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
-from shard_gym.checks import checked_count, checked_positive
+from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
@@ -141,12 +141,12 @@ class Sb3Learner(Learner):
         defaults = ALGORITHMS[name]
         self.name = name
         self.iterations = checked_count("iterations", defaults.iterations if iterations is None else iterations)
-        self.width = checked_count("width", width)
+        self.width = checked_count("width", width, most=MAX_UNITS)
         if observation not in INPUTS:
             raise unknown_name(f"observation of agent {name!r}", observation, INPUTS)
         self.observation = observation
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
-        rate = checked_positive("learning_rate", defaults.learning_rate if learning_rate is None else learning_rate)
+        rate = checked_learning_rate(defaults.learning_rate if learning_rate is None else learning_rate)
         self._env = PlacementVecEnv(
             count,
             suite=suite,

@@ -53,7 +53,7 @@ class MeasurementCache:
         path: of the file, made if it is missing; None keeps everything in memory.
 
     Raises:
-        InvalidOptionError: `path` is no path.
+        InvalidOptionError: `path` is no path, or a key is no printable text.
         DamagedFileError: the file is something else.
         UnwritablePathError: it cannot be opened, made or written to, the disk is full, or another program locks it.
     """
@@ -140,6 +140,7 @@ class MeasurementCache:
             key: see `put`.
             count: how many there must be; None for any number.
         """
+        _require_key(key)
         rows = self._execute("SELECT ms, sha256 FROM times WHERE key = ?", key)
         if not rows:
             return None
@@ -154,12 +155,18 @@ class MeasurementCache:
         return ms
 
     def put(self, key: str, ms: list[float]) -> None:
-        """Keep `ms` under `key`; what was there is replaced. Raises the errors of the class."""
+        """Keep `ms` under `key`, printable text; what was there is replaced. Raises the errors of the class."""
+        _require_key(key)
         text = json.dumps(ms)
         self._execute("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", key, text, _digest(key, text))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_owner": -1}
+
+
+def _require_key(key: Any) -> None:
+    if not isinstance(key, str) or not key.isprintable():
+        raise wrong_kind("key", key, "a text of printable characters")
 
 
 def _text(content: bytes) -> str:

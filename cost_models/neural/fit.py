@@ -5,7 +5,6 @@ Needs torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shard_gym.checks import checked_count, checked_positive, checked_seed
+from shard_gym.checks import checked_count, checked_learning_rate, checked_seed, is_not_negative
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.metrics import errors
@@ -57,10 +56,9 @@ class FitOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience"):
             checked_count(name, getattr(self, name))
-        checked_positive("learning_rate", self.learning_rate)
-        decay = self.weight_decay
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay < math.inf:
-            raise wrong_kind("weight_decay", decay, "a number of at least 0")
+        checked_learning_rate(self.learning_rate)
+        if not is_not_negative(self.weight_decay):
+            raise wrong_kind("weight_decay", self.weight_decay, "a number of at least 0")
 
 
 class FitProgress(NamedTuple):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
 import tyro
 
+from shard_gym.checks import is_number
 from shard_gym.errors import InvalidOptionError
 
 AgentOptions = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
 
-Option = bool | int | float | str
+Option = bool | int | float | str | None
+
+_WORDS: dict[str, Option] = {"true": True, "false": False, "none": None}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+"""As Python writes numbers; `int` and `float` also take blanks, underscores and other digits."""
 
 RESERVED = {
     "name": "--agent",
@@ -25,7 +31,7 @@ RESERVED = {
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Option]:
-    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), an integer, a number or a text.
+    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), none, an integer, a number or a text.
 
     Raises:
         InvalidOptionError: one has another form, is given twice, or has a flag of its own.
@@ -44,13 +50,13 @@ def parse_options(given: Sequence[str]) -> dict[str, Option]:
 
 
 def _parsed(text: str) -> Option:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind, form in ((int, _INTEGER), (float, _NUMBER)):
         try:
-            value = kind(text)
-        except ValueError:
+            value = kind(text) if form.fullmatch(text) else None
+        except ValueError:  # an integer of thousands of digits
             continue
-        if math.isfinite(value):
+        if is_number(value):
             return value
     return text

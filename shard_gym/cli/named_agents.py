@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from shard_gym.agents import Agent, make_agent
+from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import Task
@@ -41,29 +42,51 @@ def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: 
         cost_model, seed, options: as for `make_agent`.
 
     Raises:
-        InvalidOptionError: there is no such file, module or name, or what has that name is no agent.
+        InvalidOptionError: there is no such file, module or name, what has that name is no agent, or it does not take
+            the options.
         UnknownNameError, InvalidCheckpointError, MissingExtraError: see `make_agent`.
     """
     where, colon, what = name.rpartition(":")
     if not colon or Path(name).exists():
         return make_agent(name, cost_model=cost_model, seed=seed, **options)
-    found = getattr(_module(where), what, None)
-    if found is None:
+    module = _module(where)
+    if not hasattr(module, what):
         raise InvalidOptionError(f"There is nothing named {what!r} in {where}, as --agent {name} says.")
-    if isinstance(found, type) or (callable(found) and "task" not in inspect.signature(found).parameters):
+    found = getattr(module, what)
+    if isinstance(found, type) or (callable(found) and "task" not in _parameters(found, name)):
+        if inspect.isabstract(found):
+            raise InvalidOptionError(f"{name} is no agent: it lacks {', '.join(sorted(found.__abstractmethods__))}.")
         given = {"cost_model": cost_model, "seed": seed} | options
-        known = inspect.signature(found).parameters
+        known = _parameters(found, name)
         takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
         wanted = {key: value for key, value in given.items() if key in known or takes_all or key in options}
-        try:
-            inspect.signature(found).bind(**wanted)
-        except TypeError as error:
-            raise InvalidOptionError(f"{name} cannot be made with the options {sorted(wanted)}: {error}.") from error
+        require_arguments(found, name, **wanted)
         found = found(**wanted)
+    elif options:
+        raise InvalidOptionError(
+            f"{name} takes no options, and {', '.join(options)} was given: only a class, or a function that makes an "
+            "agent, takes some."
+        )
     place = getattr(found, "place", found)
     if not callable(place):
         raise InvalidOptionError(f"{name} is no agent: it has no place(task), and it is no function of a task.")
+    try:
+        inspect.signature(place).bind(None)
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"{name} is no agent: its function place does not take a task alone.") from error
     return found if isinstance(found, Agent) else OwnAgent(str(getattr(found, "name", what)), place)
+
+
+def _parameters(found: Any, name: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of what a command's --agent `name` names.
+
+    Raises:
+        InvalidOptionError: it does not tell them, as some classes in C.
+    """
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"{name} is no agent: it does not tell its arguments; give it an __init__.") from error
 
 
 def _module(where: str) -> ModuleType:
@@ -82,11 +105,12 @@ def _module(where: str) -> ModuleType:
         return module
     if "" not in sys.path:
         sys.path.insert(0, "")
+    absent = f"There is no module {where!r}. Name FILE.py:NAME or MODULE:NAME, or an agent of the package."
+    if not all(map(str.isidentifier, where.split("."))):
+        raise InvalidOptionError(absent)
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name != where.partition(".")[0] and error.name != where:
             raise  # it imports what is not installed
-        raise InvalidOptionError(
-            f"There is no module {where!r}. Name FILE.py:NAME or MODULE:NAME, or an agent of the package."
-        ) from error
+        raise InvalidOptionError(absent) from error

@@ -6,14 +6,11 @@ from rich.text import Text
 
 from shard_gym.cli.console import FAILED, new_table, output, print_table, sentence
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import DamagedFileError, ShardGymError
+from shard_gym.errors import ShardGymError
 from shard_gym.pools import load_pool, pool_names
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
 from shard_gym.text import format_range
-
-SAME = 1e-9
-"""Relative difference of two costs that are equal except for rounding."""
 
 
 def suites(verbose: bool = False, verify: bool = False) -> int:
@@ -77,18 +74,10 @@ def _check_pool(name: str) -> str:
 
 
 def _check_suite(name: str) -> str:
-    """Load every split, which checks its bytes and known placements, and recompute the cost of the best placements."""
+    """Load every split and the best known placements, which checks bytes, placements and costs."""
     tasks, searched, model = 0, 0, AnalyticalCostModel()
     for split in suite_info(name).tasks:
         suite = load_suite(name, split)
         tasks += len(suite)
-        for task_name, best in best_known(suite, model).items():
-            task = suite.task(task_name)
-            cost = model.estimate(best.placement, task.tables, task.topology).total_ms
-            if abs(cost - best.cost_ms) > SAME * cost:
-                raise DamagedFileError(
-                    f"The best known placement of {task_name} costs {cost} ms under {model.fingerprint}, "
-                    f"but {best.cost_ms} ms is written beside it."
-                )
-            searched += 1
+        searched += len(best_known(suite, model))
     return f"{tasks} tasks, {searched} best known placements"

@@ -125,7 +125,7 @@ def require_writable(path: Path) -> None:
             folder = folder.parent
         with tempfile.TemporaryFile(dir=folder):  # os.access is always true for root, even in /proc
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError of a path with a null character
         raise _unwritable(path, error) from error
 
 
@@ -138,7 +138,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     require_writable(path)
     try:
         _write_and_rename(path, data)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
 
 
@@ -167,11 +167,13 @@ def remove_temporaries(folder: Path) -> None:
                 path.unlink()
 
 
-def _unwritable(path: Path, error: OSError) -> UnwritablePathError:
+def _unwritable(path: Path, error: OSError | ValueError) -> UnwritablePathError:
     """`error` with the path that was requested instead of a temporary one."""
     if isinstance(error, UnwritablePathError):
         return error
-    return UnwritablePathError(f"{path} cannot be written: {error.strerror or error}. Choose another path.")
+    return UnwritablePathError(
+        f"{path} cannot be written: {getattr(error, 'strerror', None) or error}. Choose another path."
+    )
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:

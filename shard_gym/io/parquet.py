@@ -1,6 +1,7 @@
 """Parquet files: written as bytes, and read if they have the expected columns and no more values than memory holds.
 
-Needs pyarrow (extra `torch`). A few kilobytes of Parquet can stand for any number of values, because repeated values
+Needs pyarrow (extra `torch`). Who reads a file compares its SHA-256 first: what pyarrow does with damaged bytes is not
+only an error. A few kilobytes of Parquet can stand for any number of values, because repeated values
 and repeated texts are stored once; so the counts in the file's metadata are checked before anything is read.
 """
 
@@ -78,7 +79,8 @@ def read_table(
         if not file.schema_arrow.equals(arrow.schema([field for field in schema if field.name not in lacking])):
             raise DamagedFileError(f"{name} has other columns than {', '.join(schema.names)}.")
         _check_counts(file.metadata, name, max_rows)
-        table = arrow.parquet.ParquetFile(source, read_dictionary=texts).read()
+        # In this thread alone: an exception in one of Arrow's ends the process.
+        table = arrow.parquet.ParquetFile(source, read_dictionary=texts, pre_buffer=False).read(use_threads=False)
         for text in texts:
             table = _with_checked_texts(arrow, table, text, name)
         table.validate(full=True)

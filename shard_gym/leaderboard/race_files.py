@@ -42,6 +42,12 @@ TOLERANCE = 1e-9
 MAX_MEASUREMENTS = 500_000
 """The most in a race, of all rounds, tasks and entries."""
 
+SHA256 = "rounds_sha256"
+"""Key, in `race.json`, of the SHA-256 of `rounds.parquet`, which is compared before anything reads that."""
+
+UNFINISHED = "unfinished"
+"""Key, there, of the SHA-256 that `rounds.parquet` has before and after a round is added; only while that is done."""
+
 UNMEASURED = "unmeasured"
 """Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
 
@@ -49,18 +55,21 @@ UNMEASURED = "unmeasured"
 def write_race(folder: Path, race: Race) -> None:
     """Write both files; `race.json` last, as it has the other one's SHA-256.
 
-    A kill between the two loses nothing: see `continued_race` and `repair_record`.
+    A kill between the two loses nothing: `race.json` first says which rounds may stand beside it (see `continued_race`
+    and `repair_record`).
 
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    rounds = _to_parquet(race)
-    write_atomically(folder / ROUNDS, rounds)
+    rounds, path = _to_parquet(race), folder / ROUNDS
+    before = [sha256_of(read_bytes(path))] if path.exists() else []
+    write_json(folder / RACE, {"schema": SCHEMA, **_facts(race), UNFINISHED: [*before, sha256_of(rounds)]})
+    write_atomically(path, rounds)
     write_json(folder / RACE, _record(race, sha256_of(rounds)))
 
 
 def repair_record(folder: Path, race: Race) -> None:
-    """Write `race.json` if it is missing or does not say what the rounds give, as after a kill between the two files.
+    """Write `race.json` if it does not say what the rounds give, as after a kill between the two files.
 
     Args:
         folder: of the race.
@@ -71,20 +80,27 @@ def repair_record(folder: Path, race: Race) -> None:
         UnwritablePathError: the folder cannot be written to.
     """
     path, record = folder / RACE, _record(race, sha256_of(read_bytes(folder / ROUNDS)))
-    if not path.exists() or not _same(read_json(path), record):
+    if not _same(read_json(path), record):
         write_json(path, record)
 
 
 def continued_race(folder: Path, race: Race) -> Race:
     """`race` with the rounds that `folder` holds.
 
-    `race.json` may be missing or one round older than the rounds, as a kill between the two files leaves it.
+    `race.json` may be unfinished, as a kill between the two files leaves it.
 
     Raises:
         InvalidOptionError: they are of a race with other placements or settings, or on another machine.
         DamagedFileError: they are damaged, or not those that `race.json` names.
     """
-    content = read_bytes(folder / ROUNDS)
+    content, record = read_bytes(folder / ROUNDS), read_json(folder / RACE)
+    unfinished = record.get(UNFINISHED) if isinstance(record, dict) else None
+    known = unfinished if isinstance(unfinished, list) else [record.get(SHA256) if isinstance(record, dict) else None]
+    if sha256_of(content) not in known:  # Parquet that is damaged can end the program that reads it
+        raise DamagedFileError(
+            f"{folder / ROUNDS} does not hold the rounds that {RACE} beside it was computed from: one of them was "
+            "edited or damaged. Restore both, or race into another folder."
+        )
     measurements, unmeasured, digest = _from_parquet(content, folder / RACE)
     if digest != _digest(race):
         raise InvalidOptionError(
@@ -93,22 +109,7 @@ def continued_race(folder: Path, race: Race) -> Race:
         )
     found = replace(race, measurements=measurements, unmeasured=unmeasured)
     _check_measurements(found, folder / RACE)
-    if (folder / RACE).exists():
-        record = read_json(folder / RACE)
-        known = record.get("rounds_sha256") if isinstance(record, dict) else None
-        if known != sha256_of(content) and known not in _sha256_before_the_last_round(found):
-            raise DamagedFileError(
-                f"{folder / ROUNDS} does not hold the rounds that {RACE} beside it was computed from: one of them was "
-                "edited or damaged. Restore both, or race into another folder."
-            )
     return found
-
-
-def _sha256_before_the_last_round(race: Race) -> list[str]:
-    """The SHA-256 of the file of rounds before the last round was added, as this version and older ones write it."""
-    last = race.num_rounds - 1
-    earlier = replace(race, measurements=tuple(each for each in race.measurements if each.round < last))
-    return [sha256_of(_to_parquet(earlier, with_rows_hash=with_rows_hash)) for with_rows_hash in (True, False)]
 
 
 def load_race(folder: Path, suite: TaskSuite) -> Race:
@@ -125,10 +126,17 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
     """
     path, record = folder / RACE, read_json(folder / RACE)
     require_schema(record, SCHEMA, str(path))
+    if UNFINISHED in record:
+        raise DamagedFileError(
+            f"{path} is not finished, because a program was killed while it wrote. The same command of the race "
+            "finishes it."
+        )
     if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
         rounds = read_bytes(folder / ROUNDS)
+        if record[SHA256] != sha256_of(rounds):  # Parquet that is damaged can end the program that reads it
+            raise DamagedFileError(f"{SHA256} in {path} is not that of {ROUNDS}: one of them was edited or damaged.")
         placements = {
             name: [
                 None if each is None else placement_from_json(each, task.tables, task.topology)
@@ -188,7 +196,7 @@ def _record(race: Race, rounds_sha256: str) -> dict[str, Any]:
         "schema": SCHEMA,
         **_facts(race),
         "rounds": race.num_rounds,
-        "rounds_sha256": rounds_sha256,
+        SHA256: rounds_sha256,
         "results": [
             {**asdict(each), "interval_ms": list(each.interval_ms), "ratio_interval": list(each.ratio_interval)}
             for each in race.results()
@@ -225,7 +233,7 @@ def _rows_sha256(measurements: Sequence[Measured], unmeasured: Sequence[Unmeasur
     return sha256_of(json.dumps([rows, list(map(asdict, unmeasured))]).encode())
 
 
-def _to_parquet(race: Race, *, with_rows_hash: bool = True) -> bytes:
+def _to_parquet(race: Race) -> bytes:
     measurements = race.measurements
     columns = {
         "round": [each.round for each in measurements],
@@ -236,8 +244,7 @@ def _to_parquet(race: Race, *, with_rows_hash: bool = True) -> bytes:
         "phases_ms": [each.phases_ms.ravel() for each in measurements],
     }
     metadata = {DIGEST: _digest(race)} | {key: json.dumps(value) for key, value in _unmeasured_to_json(race).items()}
-    if with_rows_hash:
-        metadata[ROWS] = _rows_sha256(measurements, race.unmeasured)
+    metadata[ROWS] = _rows_sha256(measurements, race.unmeasured)
     return write_table(columns, _schema().with_metadata(metadata))
 
 

@@ -117,7 +117,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
             "name": agent.name,
             "uses_chance": agent.uses_chance,
             "learns": bool(agent.training_data),
-            "options": dict(agent.options),
+            "options": {key: value for key, value in agent.options.items() if value is not None},  # TOML has no null
         },
         "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
         "suite": {"name": folder.suite, "sha256": scorer.suite.sha256},

@@ -25,7 +25,7 @@ from shard_gym.suites.build import halves
 OTHER = "other: "
 FORMS = f"SUITE/SPLIT, pool/POOL/train, pool/POOL or {OTHER}TEXT"
 
-Options = Mapping[str, bool | int | float | str]
+Options = Mapping[str, bool | int | float | str | None]
 """Options of an agent, by name."""
 
 PoolTables = tuple[str, frozenset[str]]

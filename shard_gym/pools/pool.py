@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,16 @@ def load_pool(name_or_path: str | Path, *, embedding_dim: int = DEFAULT_DIM) -> 
     if isinstance(name_or_path, Path) or str(name_or_path).endswith(".json"):
         path = Path(name_or_path)
         return from_bytes(read_bytes(path), str(path), embedding_dim)
-    return from_bytes(read_shipped(DATA, name_or_path, "pool"), str(DATA / f"{name_or_path}.json"), embedding_dim)
+    data, source = read_shipped(DATA, name_or_path, "pool"), str(DATA / f"{name_or_path}.json")
+    if type(embedding_dim) is int:
+        return _parsed(data, source, embedding_dim)
+    return from_bytes(data, source, embedding_dim)
+
+
+@lru_cache(maxsize=16)
+def _parsed(data: bytes, source: str, embedding_dim: int) -> Pool:
+    """`from_bytes`, once for each content of a file; nothing in a pool can be changed."""
+    return from_bytes(data, source, embedding_dim)
 
 
 def save_pool(pool: Pool, path: str | Path) -> None:

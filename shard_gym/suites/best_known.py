@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import DamagedFileError, InvalidPlacementError
+from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.suites.load import DATA
 from shard_gym.suites.records import check_names, read_entries, read_record, write_entries
@@ -19,6 +19,9 @@ from shard_gym.tasks import Task, TaskSuite
 
 BEST_KNOWN = DATA / "best_known"
 """Folder with one JSON file per suite."""
+
+TOLERANCE = 1e-9
+"""Relative difference of two costs that differ by rounding only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +42,18 @@ def best_known_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float
     return {name: best.cost_ms for name, best in best_known(suite, cost_model).items()}
 
 
+def stated_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
+    """Cost in ms that the file states of the best known placement, by name of the task, which nobody computed again.
+
+    Raises:
+        DamagedFileError: see `best_known`.
+    """
+    path = best_known_path(suite.name)
+    return {name: _cost(entry, name, path) for name, entry in read_entries(path, suite, cost_model).items()}
+
+
 def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
-    """The best known placements, by name of the task.
+    """The best known placements, by name of the task; their costs are computed again, about a millisecond for each.
 
     Empty for a suite without a file of best known placements, or with one for another cost model.
 
@@ -50,21 +63,33 @@ def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
     path = best_known_path(suite.name)
     tasks = {task.name: task for task in suite}
     entries = read_entries(path, suite, cost_model)
-    return {name: _entry(entry, tasks[name], path) for name, entry in entries.items()}
+    return {name: _entry(entry, tasks[name], cost_model, path) for name, entry in entries.items()}
 
 
-def _entry(entry: Any, task: Task, path: Path) -> BestKnown:
-    """The best known placement of one task from its JSON record."""
+def _cost(entry: Any, name: str, path: Path) -> float:
+    """The cost in a JSON record of one task."""
     if not isinstance(entry, dict) or set(entry) != {"cost_ms", "placement"}:
-        raise DamagedFileError(f"Task {task.name!r} in {path} must have the keys cost_ms and placement.")
-    cost = entry["cost_ms"]
-    if not is_positive(cost):
-        raise DamagedFileError(f"cost_ms of task {task.name!r} in {path} must be a positive number, not {cost!r}.")
+        raise DamagedFileError(f"Task {name!r} in {path} must have the keys cost_ms and placement.")
+    if not is_positive(entry["cost_ms"]):
+        wrong = short_repr(entry["cost_ms"])
+        raise DamagedFileError(f"cost_ms of task {name!r} in {path} must be a positive number, not {wrong}.")
+    return float(entry["cost_ms"])
+
+
+def _entry(entry: Any, task: Task, cost_model: CostModel, path: Path) -> BestKnown:
+    """The best known placement of one task from its JSON record."""
+    cost = _cost(entry, task.name, path)
     try:
         placement = placement_from_json(entry["placement"], task.tables, task.topology)
     except InvalidPlacementError as error:
         raise DamagedFileError(f"The placement of task {task.name!r} in {path} is not valid: {error}") from error
-    return BestKnown(float(cost), placement)
+    now = cost_model.estimate(placement, task.tables, task.topology).total_ms
+    if abs(now - cost) > TOLERANCE * cost:
+        raise DamagedFileError(
+            f"The placement of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, or "
+            "make the file again."
+        )
+    return BestKnown(cost, placement)
 
 
 def best_known_effort(suite: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, short_repr
+from shard_gym.suites.best_known import TOLERANCE, stated_costs
 from shard_gym.suites.load import DATA
 from shard_gym.suites.records import read_entries, read_record, write_entries
 from shard_gym.tasks import TaskSuite
@@ -27,13 +28,21 @@ def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
     Empty for a suite without a file of lower bounds, or with one for another cost model.
 
     Raises:
-        DamagedFileError: the file is for another version of the suite, or is damaged.
+        DamagedFileError: the file is for another version of the suite, or is damaged; or a best known placement costs
+            less than a bound.
     """
     path = bounds_path(suite.name)
     entries = read_entries(path, suite, cost_model)
+    best = stated_costs(suite, cost_model) if entries else {}
     for name, bound in entries.items():
         if not is_positive(bound):
-            raise DamagedFileError(f"The bound of task {name!r} in {path} must be a positive number, not {bound!r}.")
+            wrong = short_repr(bound)
+            raise DamagedFileError(f"The bound of task {name!r} in {path} must be a positive number, not {wrong}.")
+        if name in best and bound > best[name] * (1.0 + TOLERANCE):
+            raise DamagedFileError(
+                f"The bound of task {name!r} in {path} is {bound} ms, but its best known placement costs {best[name]}. "
+                "Reinstall shard-gym, or make the file again."
+            )
     return {name: float(bound) for name, bound in entries.items()}
 
 

@@ -45,6 +45,8 @@ def save_suite(path: str | Path, *suites: TaskSuite) -> None:
         InvalidOptionError: there is no suite, two have the same split or different names, or the path has another end.
         UnwritablePathError: the file cannot be written.
     """
+    if not isinstance(path, (str, Path)):
+        raise wrong_kind("path", path, f"the path of a file, which ends in {SUFFIX}")
     for suite in suites:
         if not isinstance(suite, TaskSuite):
             raise wrong_kind("suite", suite, "a TaskSuite")

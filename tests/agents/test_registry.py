@@ -33,13 +33,21 @@ def test_options_reach_the_agent(random_task: Any) -> None:
     [
         ({"name": "dim-gredy"}, UnknownNameError, "no agent named 'dim-gredy'. Did you mean 'dim-greedy'.*cost-greedy"),
         ({"name": ["random"]}, InvalidOptionError, "name must be the name of an agent or a path"),
-        ({"name": "random", "max_queries": 3}, InvalidOptionError, "'random' cannot be made .*max_queries"),
+        (
+            {"name": "random", "max_queries": 3},
+            InvalidOptionError,
+            "'random' cannot be made .*max_queries.* It has no options",
+        ),
         ({"name": "dim-greedy", "score": 3}, InvalidOptionError, "'dim-greedy' cannot be made .*score"),
-        ({"name": "local-search", "max_query": 3}, InvalidOptionError, "'local-search' cannot be made .*max_query"),
+        (
+            {"name": "local-search", "max_query": 3},
+            InvalidOptionError,
+            "'local-search' cannot be made .*max_query.* Its options are max_queries, max_seconds",
+        ),
         (
             {"name": "local-search", "max_queries": 0},
             InvalidOptionError,
-            "max_queries must be an integer of",
+            "max_queries must be an integer from 1 to",
         ),
         (
             {"name": "local-search", "max_seconds": 0},

@@ -29,7 +29,7 @@ MODEL = make_cost_model("analytical")
 def test_it_finds_the_best_of_all_placements(random_tables: Any, valid_placements: Any, seed: int) -> None:
     """Every placement of a tiny task is tried; every other task has little memory."""
     rng = np.random.default_rng(seed)
-    tables, devices = random_tables(rng, int(rng.integers(3, 8))), int(rng.integers(2, 4))
+    tables, devices = random_tables(rng, int(rng.integers(3, 7))), int(rng.integers(2, 4))
     task = capped_task("tiny", tables, devices, "a100-dgx", 1.15 if seed % 2 else 1e3)
     best = min(score(task, placement, MODEL) for placement in valid_placements(task))
     found = LocalSearchAgent(max_queries=3000).place(task)
@@ -100,7 +100,7 @@ def test_it_stops_within_one_batch_of_its_budget(name: str, max_queries: int) ->
 
 
 def test_it_stops_when_its_time_is_up() -> None:
-    agent = LocalSearchAgent(max_queries=10**9, max_seconds=0.2)
+    agent = LocalSearchAgent(max_queries=10**7, max_seconds=0.2)
     started = time.perf_counter()
     agent.place(load_suite("dlrm-20x4")[0])
     assert 0.15 < time.perf_counter() - started < 5

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from helper import DEVICE  # stands beside this file
+from shard_gym.agents import Agent
 
 
 class Packer:
@@ -36,6 +37,20 @@ def in_turn(task):
 
 packer = Packer(7)
 number = 3
+none = None
+
+
+class Rows(dict):
+    pass
+
+
+class Unfinished(Agent):
+    pass
+
+
+class Taskless:
+    def place(self):
+        return []
 """
 
 
@@ -61,6 +76,9 @@ def test_seed_and_options_reach_a_class(mine: Path) -> None:
     assert (agent._place.__self__.seed, agent._place.__self__.slack) == (5, 2)
     with pytest.raises(InvalidOptionError, match=r"cannot be made with the options .*speed"):
         agent_named(f"{mine}:Packer", speed=2)
+    for what in ("in_turn", "packer"):
+        with pytest.raises(InvalidOptionError, match=f"{what} takes no options, and speed was given"):
+            agent_named(f"{mine}:{what}", speed=2)
 
 
 def test_a_module_is_imported_from_the_current_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +94,14 @@ def test_a_module_is_imported_from_the_current_folder(mine: Path, monkeypatch: p
         ("{mine}:number", "is no agent: it has no place"),
         ("{mine.parent}/none.py:Packer", "There is no file"),
         ("no_such_module:Packer", "There is no module 'no_such_module'. Name FILE.py:NAME"),
+        (":f", "There is no module ''"),
+        (".foo:bar", "There is no module '.foo'"),
+        ("{mine}:", "There is nothing named '' in"),
+        ("{mine}:none", "is no agent: it has no place"),
+        ("builtins:dict", "is no agent: it does not tell its arguments"),
+        ("{mine}:Rows", "is no agent: it does not tell its arguments"),
+        ("{mine}:Unfinished", "is no agent: it lacks place"),
+        ("{mine}:Taskless", "is no agent: its function place does not take a task alone"),
     ],
 )
 def test_what_is_no_agent_is_refused(mine: Path, name: str, says: str) -> None:

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from shard_gym.cli import report_cost_model
 from shard_gym.cli.report_cost_model import draw
 from shard_gym.cost_models import PHASES
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
-from shard_gym.cost_models.report import REPEATED, compare
+from shard_gym.cost_models.report import REPEATED, Comparison, compare
 from shard_gym.errors import MissingExtraError
+from shard_gym.io.pictures import save_picture
 
 PAGE = "cost-model-analytical.md"
 
@@ -27,6 +30,13 @@ def test_a_page_and_a_picture_for_each_data_set(
     run, measured_into, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    drawn: list[Comparison] = []
+
+    def quickly(comparison: Comparison) -> Figure:  # the real picture is tested below
+        drawn.append(comparison)
+        return Figure(figsize=(1, 1))
+
+    monkeypatch.setattr(report_cost_model, "draw", quickly)
     for size in (1024, 512):
         measured_into(Path("data") / f"batch-{size}", 40, size)
     files = [model_into(Path(f"{size}.safetensors"), size=size) for size in (512, 1024)]
@@ -41,25 +51,24 @@ def test_a_page_and_a_picture_for_each_data_set(
         name = f"images/cost-model-analytical-batch-{size}.png"
         assert f"]({name})" in text
         assert (Path("out") / name).read_bytes().startswith(b"\x89PNG")
+    assert [each.measurements.index.workload.batch_size for each in drawn] == [512, 1024]
 
 
 def test_models_of_one_kind_are_told_apart_by_their_files(run, data: Path, tmp_path: Path) -> None:
     files = [model_into(tmp_path / name / "pooled.safetensors") for name in ("a", "b")]
-    assert run("report-cost-model", data, "--models", *files, "--out", tmp_path).code == 0
+    assert run("report-cost-model", data, "--models", *files, "--out", tmp_path, "--no-pictures").code == 0
     text = (tmp_path / PAGE).read_text()
     assert all(f"| {path} |" in text for path in files)
 
 
 def test_another_profile_may_be_assumed(run, data: Path, tmp_path: Path) -> None:
-    assert run("report-cost-model", data, "--profile", "h200-dgx", "--out", tmp_path).code == 0
+    assert run("report-cost-model", data, "--profile", "h200-dgx", "--out", tmp_path, "--no-pictures").code == 0
     text = (tmp_path / PAGE).read_text()
     assert "| analytical, H200-SXM-141GB |" in text
     assert "--profile h200-dgx" in text
 
 
 def test_a_page_needs_no_pictures(run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard_gym.cli import report_cost_model
-
     monkeypatch.setattr(report_cost_model, "matplotlib_missing", lambda: MissingExtraError("No matplotlib."))
     assert run("report-cost-model", data, "--out", tmp_path).code == 2
     assert run("report-cost-model", data, "--out", tmp_path, "--no-pictures").code == 0
@@ -67,7 +76,7 @@ def test_a_page_needs_no_pictures(run, data: Path, tmp_path: Path, monkeypatch: 
     assert "--no-pictures" in (tmp_path / PAGE).read_text().split("\n")[0]
 
 
-def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
+def test_the_picture_shows_every_model_and_phase(data: Path, tmp_path: Path) -> None:
     comparison = compare(load_measurements(data), {})
     figure = draw(comparison)
     columns = 1 + len(PHASES)
@@ -81,13 +90,15 @@ def test_the_picture_shows_every_model_and_phase(data: Path) -> None:
     assert len(points) == len(comparison.test)
     assert np.allclose(points[:, 0], points[:, 1])
     assert exact.get_xlim() == exact.get_ylim()
+    save_picture(figure, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_device_has_panels_without_all_to_alls(run, measured_into, tmp_path: Path) -> None:
     data = measured_into(tmp_path / "data", 40, devices=1, repeat_every=None)
     figure = draw(compare(load_measurements(data), {}))
     assert [axes.get_title() for axes in figure.axes[:3]] == ["iteration", PHASES[0], PHASES[3]]
-    assert run("report-cost-model", data, "--out", tmp_path).code == 0
+    assert run("report-cost-model", data, "--out", tmp_path, "--no-pictures").code == 0
 
 
 @pytest.mark.parametrize(

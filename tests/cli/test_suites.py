@@ -65,4 +65,4 @@ def test_verify_costs_the_best_known_placements(run, tmp_path: Path, monkeypatch
     path.write_text(json.dumps(record))
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
-    assert "The best known placement of dlrm-20x4/test/7 costs" in out
+    assert "The placement of task 'dlrm-20x4/test/7' in" in out

@@ -195,6 +195,12 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
         ("a=b", "a=b"),
         ("", ""),
         ("nan", "nan"),
+        ("None", None),
+        ("1_0", "1_0"),
+        (" 5", " 5"),
+        ("\u0663", "\u0663"),
+        ("1" + "0" * 400, "1" + "0" * 400),
+        ("1" * 5000, "1" * 5000),
     ],
 )
 def test_values_are_read_as_what_they_look_like(text: str, value: object) -> None:

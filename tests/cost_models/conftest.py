@@ -22,13 +22,19 @@ from shard_gym.cost_models.neural.training import Samples, with_normalization
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.row_popularity import reuse_statistics
+from shard_gym.row_popularity import ReuseStatistics, reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]
+
+
+@cache
+def _statistics(rows: int, lookups: float, s: float) -> ReuseStatistics:
+    """Those of one table. Tests of properties draw the same tables many times."""
+    return reuse_statistics([rows], [lookups], [0.0], [s])
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +55,11 @@ def zipf_tables() -> MakeTables:
         def each(value: float | Sequence[float]) -> np.ndarray:
             return np.broadcast_to(np.asarray(value), (len(rows),))
 
-        statistics = reuse_statistics(rows, each(pooling) * float(batch_size), np.zeros(len(rows)), each(s))
+        read = [
+            _statistics(*table)
+            for table in zip(rows, (each(pooling) * float(batch_size)).tolist(), each(s).tolist(), strict=True)
+        ]
+        statistics = ReuseStatistics(*map(np.concatenate, zip(*read, strict=True)))
         return Tables(
             num_embeddings=np.asarray(rows),
             embedding_dim=each(dims),

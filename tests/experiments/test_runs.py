@@ -27,7 +27,8 @@ from shard_gym.experiments.runs import (
     training_path,
 )
 from shard_gym.io.files import read_json, write_json
-from shard_gym.suites import suite_info
+from shard_gym.suites import load_suite, suite_info
+from shard_gym.tasks import TaskSuite
 
 SUITE = "dlrm-20x4"
 GREEDY = Run("size-greedy", SUITE)
@@ -40,6 +41,17 @@ DREAM = Run(
     SUITE,
     options=as_options({"preset": "paper", "iterations": 1, "cost_updates": 2, "policy_updates": 1, "episodes": 2}),
 )
+
+
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents are tested on five tasks, in this process."""
+
+    def load(name: str) -> TaskSuite:
+        suite = load_suite(name)
+        return TaskSuite(suite.name, suite.tasks[:5], suite.split)
+
+    monkeypatch.setattr(module, "load_suite", load)
 
 
 def lasting(record: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +101,9 @@ def test_a_foreign_file_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
         read_record(GREEDY, tmp_path)
 
 
-def test_a_stopped_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_and_ends_as_one_that_was_not(
+    few_tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = perform(RNN, tmp_path / "whole")
     iterate, done = RnnLearner.iterate, []
 
@@ -115,7 +129,9 @@ def test_a_stopped_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path, monk
     assert whole["training"]["queries"] == 6
 
 
-def test_runs_that_differ_in_the_test_share_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_differ_in_the_test_share_a_training(
+    few_tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     perform(RNN, tmp_path)
     monkeypatch.setattr(RnnLearner, "iterate", lambda _: pytest.fail("trained again"))
     perform(replace(RNN, test="dlrm-40x4"), tmp_path)
@@ -124,7 +140,7 @@ def test_runs_that_differ_in_the_test_share_a_training(tmp_path: Path, monkeypat
     assert not list(training.glob("training.safetensors")), "what is only needed to go on is dropped"
 
 
-def test_the_error_of_dreamshards_surrogate_is_recorded(tmp_path: Path) -> None:
+def test_the_error_of_dreamshards_surrogate_is_recorded(few_tasks: None, tmp_path: Path) -> None:
     errors = perform(DREAM, tmp_path)["estimate_errors"]
     assert set(errors) == {"random", "greedy", "own"}
     assert all(error > 0 for error in errors.values())

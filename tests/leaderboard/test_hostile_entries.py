@@ -181,18 +181,9 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     ),
     "an invisible letter": (NAME, "The random agent\u3164", "name is refused: it must be printable"),
     "an invisible author": ("Ada Example", "\u3164", "authors.0 is refused: it must be printable"),
-    "a name that is an address": (NAME, "https://evil.example", "name is refused: it must have a letter or a digit"),
-    "an author with a Cyrillic letter": (
-        "Ada Example",
-        "The \u0405hardGym authors",
-        "authors.0 is refused: a word of it mixes letters of Cyrillic and Latin",
-    ),
+    "a Cyrillic author": ("Ada Example", "The \u0405hardGym authors", "authors.0 is refused: a word of it mixes"),
     "an option without end": ("options = {}", f"options = {{x = 0x{HUGE}}}", "agent.options.x.* is refused"),
-    "a search that takes years": (
-        "search_budget = 0",
-        "search_budget = 9000000000000000",
-        "planning.search_budget is 9,000,000,000,000,000, but ShardGym's agent 'random' is replayed, so it may try at",
-    ),
+    "years of search": ("search_budget = 0", f"search_budget = {9 * 10**15}", "planning.search_budget is 9,000,000,"),
     "a tower of accents": (NAME, "Z" + "\u0301\u0302" * 40, "name is refused"),
     "an option with a line break": ("options = {}", r'options = {"x\\n::stop-commands::" = 1}', ".*options.x"),
 }

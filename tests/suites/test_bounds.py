@@ -10,8 +10,8 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import DamagedFileError, InvalidTaskError
+from shard_gym.suites import best_known, load_suite, suite_names
 from shard_gym.suites import bounds as module
-from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import bounds_path, lower_bounds, write_lower_bounds
 from shard_gym.tasks import TaskSuite
@@ -28,6 +28,7 @@ class OtherModel(AnalyticalCostModel):
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "BOUNDS", tmp_path)
+    monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path / "none")
     return write_lower_bounds([SUITE], BOUNDS, MODEL, "Made up.")
 
 
@@ -41,14 +42,16 @@ def test_shipped_bounds_are_between_those_without_a_solver_and_the_best_known_co
 
 
 @pytest.mark.parametrize("name", suite_names("simulated"))
-def test_a_shipped_bound_is_at_least_what_linear_programs_say_now(name: str) -> None:
+def test_a_shipped_bound_is_at_least_what_linear_programs_say_now(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few programs: of the largest tasks they say a bit less than all of them."""
     pytest.importorskip("scipy")
-    from shard_gym.cost_models.bounds import lower_bound_ms
+    from shard_gym.cost_models import bounds
 
+    monkeypatch.setattr(bounds, "MAX_PROGRAMS", 30)
     suite = load_suite(name)
     for task_name, bound in list(lower_bounds(suite, MODEL).items())[:1]:
         task = suite.task(task_name)
-        assert bound >= lower_bound_ms(task.tables, task.topology, MODEL) * (1 - 1e-6)
+        assert bound >= bounds.lower_bound_ms(task.tables, task.topology, MODEL) * (1 - 1e-6)
 
 
 def test_what_was_written_is_read_back(written: Path) -> None:
@@ -72,11 +75,23 @@ def test_nothing_is_known_for_another_model_another_split_or_a_suite_of_ones_own
         ({"splits": {"test": {"nobody": 1.0}}}, "does not have"),
         ({"splits": {"test": {"dlrm-20x4/test/0": -1.0}}}, "positive number"),
         ({"splits": {"test": {"dlrm-20x4/test/0": "1"}}}, "positive number"),
+        ({"splits": {"test": {"dlrm-20x4/test/0": 10**400}}}, "positive number"),
     ],
 )
 def test_a_damaged_file_is_refused(written: Path, change: dict[str, Any], says: str) -> None:
     written.write_text(json.dumps(json.loads(written.read_text()) | change))
     with pytest.raises(DamagedFileError, match=says):
+        lower_bounds(SUITE, MODEL)
+
+
+def test_a_bound_above_the_best_known_cost_is_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    best = best_known_costs(SUITE, MODEL)
+    monkeypatch.setattr(module, "BOUNDS", written.parent)
+    write_lower_bounds([SUITE], best, MODEL, "They are the best.")
+    assert lower_bounds(SUITE, MODEL) == best
+    write_lower_bounds([SUITE], best | {SUITE[3].name: 1e6}, MODEL, "Made up.")
+    with pytest.raises(DamagedFileError, match=r"'dlrm-20x4/test/3' in .* is 1000000.0 ms, but its best known"):
         lower_bounds(SUITE, MODEL)
 
 

@@ -71,6 +71,10 @@ def test_what_is_no_suite_of_one_name_is_not_saved(random_task: Any, tmp_path: P
         save_suite(tmp_path / "x.json", [task])  # type: ignore[arg-type]
     with pytest.raises(UnwritablePathError):
         save_suite("/proc/x.json", one)
+    with pytest.raises(UnwritablePathError, match="embedded null"):
+        save_suite(str(tmp_path / "a\0.json"), one)
+    with pytest.raises(InvalidOptionError, match=r"path must be the path of a file, which ends in \.json, not 5"):
+        save_suite(5, one)  # type: ignore[arg-type]
 
 
 def _set(path: str, value: Any) -> Any:

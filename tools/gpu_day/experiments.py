@@ -107,7 +107,7 @@ def measured_before(folder: Path | None, about: dict[str, str]) -> set[str]:
     """The keys of points that files of `folder` have, measured on this machine with these versions."""
     keys = set()
     for path in sorted(folder.glob("*.parquet")) if folder is not None else ():
-        table = parquet.read_table(path)
+        table = parquet.read_table(path, use_threads=False, pre_buffer=False)
         if {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()} != about:
             print(f"{path} comes from another machine or other versions; its points are measured again.")
             continue
@@ -148,6 +148,7 @@ def main() -> int:
     in_a_row = measured = 0
     try:
         bench = Bench(chosen.device)
+        gc.freeze()  # collecting after every point need not walk over all that is imported
         for point in left:
             if time.monotonic() >= deadline or in_a_row == MAX_FAILURES:
                 break

@@ -109,7 +109,7 @@ def _join(files: list[Path], target: Path) -> None:
 
     tables = []
     for number, path in enumerate(files):
-        table = parquet.read_table(path)
+        table = parquet.read_table(path, use_threads=False, pre_buffer=False)
         tables.append(table.append_column("call", arrow.array([number] * len(table), arrow.int64())))
     parquet.write_table(arrow.concat_tables(tables), target, compression="zstd")
 

@@ -213,8 +213,10 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         else:
             raise InvalidOptionError(
                 f"seed must be None, an integer, or a list of one for each of the {self.num_envs} environments; "
-                f"got {seed!r}."
+                f"got {short_repr(seed)}."
             )
+        # Gymnasium takes no integers of NumPy.
+        seeds = [int(each) if isinstance(each, np.integer) else each for each in seeds]
         for env in envs.tolist():
             if seeds[env] is not None or self._rngs[env] is None:
                 self._rngs[env] = seeding.np_random(seeds[env])[0]
@@ -238,6 +240,12 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
             raise InvalidActionError(
                 f"Actions are {self.num_envs} device numbers, one for each environment, not {short_repr(actions)}."
             ) from error
+        listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
+        if np.ma.is_masked(actions) or (listed and any(isinstance(each, (bool, np.bool_)) for each in actions)):
+            raise InvalidActionError(
+                f"Actions are {self.num_envs} device numbers, none of them masked and no Booleans; got "
+                f"{short_repr(actions)}."
+            )
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
             raise InvalidActionError(
                 f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "

@@ -31,7 +31,7 @@ def learner(suite: TaskSuite, name: str, **options: Any) -> Any:
 def test_equal_tables_are_learnt_to_be_spread(name: str, planted_suite: Callable[..., Any], tmp_path: Path) -> None:
     """Trained on three devices; on tasks never seen, also of five, most of what random placement loses is won back."""
     rng = np.random.default_rng(0)
-    options = {"maskable-ppo": {"iterations": 15, "num_envs": 64}, "dqn": {"iterations": 25, "num_envs": 16}}[name]
+    options = {"maskable-ppo": {"iterations": 12, "num_envs": 48}, "dqn": {"iterations": 16, "num_envs": 16}}[name]
     learner = make_learner(name, planted_suite(rng, 12, 3, 3)[0], seed=0, width=32, **options)
     TrainingRun(learner, tmp_path, options).run()
     agent = load_agent(tmp_path)
@@ -47,10 +47,10 @@ def test_an_agent_that_sees_features_learns_and_places_without_the_true_cost(
 ) -> None:
     """Also after its file is read. Training evaluates one placement for each step, and no table alone."""
     rng = np.random.default_rng(0)
-    options = {"iterations": 15, "num_envs": 64, "observation": "features", "width": 32}
+    options = {"iterations": 12, "num_envs": 48, "observation": "features", "width": 32}
     learner = make_learner("maskable-ppo", planted_suite(rng, 12, 3, 3)[0], seed=0, **options)
     TrainingRun(learner, tmp_path, options).run()
-    assert learner.true_cost_queries == 15 * 64 * 9
+    assert learner.true_cost_queries == 12 * 48 * 9
     tasks, best = planted_suite(rng, 8, 3, 3)
     for agent in (learner.agent(), load_agent(tmp_path)):
         learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)

@@ -14,10 +14,10 @@ def test_training_learns_and_repeats_for_equal_seeds() -> None:
     """On one small task: better than the mean of random placements, and the same twice."""
     heard: list[int] = []
     agents = [
-        train_maskable_ppo("dlrm-20x4", total_timesteps=12_000, num_envs=64, seed=3, on_step=heard.append)
+        train_maskable_ppo("dlrm-20x4", total_timesteps=6_000, num_envs=64, seed=3, on_step=heard.append)
         for _ in range(2)
     ]
-    assert agents[0].steps_trained >= 12_000
+    assert agents[0].steps_trained >= 6_000
     assert heard[-1] == agents[0].steps_trained
     task = load_suite("dlrm-20x4", "train")[0]
     assert np.array_equal(agents[0].place(task), agents[1].place(task))

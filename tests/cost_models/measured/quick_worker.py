@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shard_gym.cost_models.measured import worker
 from shard_gym.cost_models.measured.job import Job, Timing
 
@@ -21,11 +23,13 @@ MUCH = 2**40
 
 
 class QuickWorker(worker.Worker):
-    """Its collectives are one byte between the two workers, and fail if the other worker is gone, as gloo's do."""
+    """Its times are random. Its collectives are one byte between two workers, and fail, as gloo's do, if the other is
+    gone."""
 
     _peer: socket.socket
 
     def start(self, rank: int, size: int, **_: Any) -> None:  # type: ignore[override]
+        self._random = np.random.default_rng()
         if size == 1:
             return
         path = Path("rendezvous").resolve()
@@ -53,7 +57,7 @@ class QuickWorker(worker.Worker):
                 self._peer.sendall(b".")
             if not self._peer.recv(1):
                 raise RuntimeError("Connection closed by peer")
-        return Timing([[0.0] * 4] * job.repeats.iterations)
+        return Timing(self._random.random((job.repeats.iterations, 4)).tolist())
 
 
 if __name__ == "__main__":

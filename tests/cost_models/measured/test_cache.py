@@ -8,12 +8,13 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shard_gym.cost_models.measured import cache as module
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
-from shard_gym.errors import DamagedFileError, UnwritablePathError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 
 MANY = 2_000
 
@@ -156,6 +157,17 @@ def test_threads_share_a_cache(path: Path, on_disk: bool) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(use, range(40))) == [[1.0]] * 40
     assert cache.get("thread 39") == [39.0]
+
+
+@pytest.mark.parametrize("key", [None, 5, "\ud800", "two\nlines"])
+def test_a_key_that_cannot_be_written_is_refused(key: Any) -> None:
+    cache = MeasurementCache()
+    cache.put("kept", [1.0])
+    with pytest.raises(InvalidOptionError, match="key must be a text of printable characters, not"):
+        cache.put(key, [1.0])
+    with pytest.raises(InvalidOptionError, match="key must be a text of printable characters, not"):
+        cache.get(key)
+    assert cache.get("kept") == [1.0]
 
 
 def test_a_path_that_cannot_be_one_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gzip
 import os
 import pickle
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -67,6 +66,12 @@ def measured() -> Iterator[MeasuredCostModel]:
         yield model
 
 
+@pytest.fixture(scope="module")
+def sequential() -> Iterator[MeasuredCostModel]:
+    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 4096, "layout": "sequential"}) as model:
+        yield model
+
+
 def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
     assert found.phases_ms.shape == (2, 4)
@@ -89,15 +94,14 @@ def test_one_device_exchanges_nothing(measured: MeasuredCostModel, tables: Table
     assert (found.phases_ms[0, COMPUTE] > 0).all()
 
 
-def test_more_work_takes_longer(tables: Tables) -> None:
-    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 4096}) as model:
-        one = hardware_profile("cpu").topology(1)
-        few = model.estimate(np.zeros(2, np.int64), tables.select([0, 1]), one)
-        many = model.estimate(np.zeros(20, np.int64), tables, one)
+def test_more_work_takes_longer(sequential: MeasuredCostModel, tables: Tables) -> None:
+    one = hardware_profile("cpu").topology(1)
+    few = sequential.estimate(np.zeros(2, np.int64), tables.select([0, 1]), one)
+    many = sequential.estimate(np.zeros(20, np.int64), tables, one)
     assert many.phases_ms[0, BACKWARD] > 2 * few.phases_ms[0, BACKWARD]
 
 
-def test_times_are_cached_by_the_tables_on_a_device(tables: Tables, tmp_path: Path) -> None:
+def test_times_are_cached_by_the_tables_on_a_device(quick_workers: None, tables: Tables, tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     placement = np.arange(20) % 2
     with MeasuredCostModel("cpu", **QUICK, cache=path) as model:
@@ -113,7 +117,9 @@ def test_times_are_cached_by_the_tables_on_a_device(tables: Tables, tmp_path: Pa
         assert other.estimate(placement, tables, TOPOLOGY).seconds > 0
 
 
-def test_damaged_times_are_measured_again_and_another_thread_may_measure(tables: Tables, tmp_path: Path) -> None:
+def test_damaged_times_are_measured_again_and_another_thread_may_measure(
+    quick_workers: None, tables: Tables, tmp_path: Path
+) -> None:
     path = tmp_path / "cache.sqlite"
     placement = np.arange(20) % 2
     with MeasuredCostModel("cpu", **QUICK, cache=path) as model, ThreadPoolExecutor(1) as thread:
@@ -174,17 +180,18 @@ def test_without_a_layout_there_is_a_process_for_each_device_if_there_are_as_man
     assert (model.layout_of(1), model.layout_of(usable_cpus() + 1)) == ("parallel", "sequential")
 
 
-def test_sequential_devices_share_one_worker_and_model_the_exchange(tables: Tables) -> None:
+def test_sequential_devices_share_one_worker_and_model_the_exchange(
+    sequential: MeasuredCostModel, tables: Tables
+) -> None:
     placement = np.arange(20) % 2
-    with MeasuredCostModel("cpu", **{**QUICK, "layout": "sequential"}) as model:
-        found = model.estimate(placement, tables, TOPOLOGY)
-        assert model._session is not None
-        assert len(model._session.pids) == 1
-        moved = placement.copy()
-        moved[0], moved[1] = 1, 0
-        model.estimate(moved, tables, TOPOLOGY)
+    found = sequential.estimate(placement, tables, TOPOLOGY)
+    assert sequential._session is not None
+    assert len(sequential._session.pids) == 1
+    moved = placement.copy()
+    moved[0], moved[1] = 1, 0
+    sequential.estimate(moved, tables, TOPOLOGY)
     widths = np.array([tables.select(np.flatnonzero(placement == d)).embedding_dim.sum() for d in (0, 1)])
-    expected = all_to_all_ms(widths * 4.0 * 64, TOPOLOGY.cluster())
+    expected = all_to_all_ms(widths * 4.0 * 4096, TOPOLOGY.cluster())
     assert found.phases_ms[:, 1].tolist() == found.phases_ms[:, 2].tolist() == expected.tolist()
     assert (found.phases_ms[:, COMPUTE] > 0).all()
 
@@ -282,7 +289,7 @@ def test_modelled_all_to_alls_put_the_analytical_version_into_the_fingerprint(mo
 
 
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    quick_workers: None, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with MeasuredCostModel("cpu", **QUICK) as model:
         model.estimate(np.arange(20) % 2, tables, TOPOLOGY)
@@ -312,10 +319,11 @@ def test_recorded_lookups_take_the_place_of_drawn_ones(tmp_path: Path) -> None:
         (indices, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)]), lengths), recorded
     )
     two = replace(small_tables(2), names=("table_0", "mine/table_1"))
-    with MeasuredCostModel("cpu", **QUICK, recorded=recorded) as model:
+    settings = {**QUICK, "layout": "sequential"}
+    with MeasuredCostModel("cpu", **settings, recorded=recorded) as model:
         found = model.estimate(np.arange(2), two, TOPOLOGY)
         assert (found.phases_ms > 0).all()
-        assert model.fingerprint != MeasuredCostModel("cpu", **QUICK).fingerprint
+        assert model.fingerprint != MeasuredCostModel("cpu", **settings).fingerprint
         with pytest.raises(MeasurementError, match="is none of the 2 tables"):
             model.estimate(np.zeros(20, np.int64), small_tables(), TOPOLOGY)
 
@@ -328,37 +336,39 @@ def test_a_packed_file_of_lookups_is_refused_at_once(tmp_path: Path) -> None:
         MeasuredCostModel("cpu", recorded=tmp_path / "nothing.pt")
 
 
-def test_a_copy_by_pickle_measures_by_itself(measured: MeasuredCostModel, tables: Tables) -> None:
-    measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
-    with pickle.loads(pickle.dumps(measured)) as twin:
-        assert twin.estimate(np.arange(20) % 2, tables, TOPOLOGY).seconds > 0
-    assert measured._session is not None
-    assert len(measured._session.pids) == 2
+def test_a_copy_by_pickle_measures_by_itself(quick_workers: None, tables: Tables) -> None:
+    with MeasuredCostModel("cpu", **QUICK) as model:
+        model.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+        with pickle.loads(pickle.dumps(model)) as twin:
+            assert twin.estimate(np.arange(20) % 2, tables, TOPOLOGY).seconds > 0
+        assert model._session is not None
+        assert len(model._session.pids) == 2
 
 
-def test_many_measurements_leave_nothing_behind(
-    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_many_measurements_leave_nothing_behind(measured: MeasuredCostModel, tables: Tables) -> None:
     rng = np.random.default_rng(0)
 
+    def measure(times: int) -> None:
+        for _ in range(times):
+            assert measured.estimate(rng.integers(2, size=20), tables, TOPOLOGY).seconds > 0
+
     def resident_mib() -> float:
-        assert model._session is not None
-        lines = [Path(f"/proc/{pid}/statm").read_text().split() for pid in [os.getpid(), *model._session.pids]]
+        lines = [Path(f"/proc/{pid}/statm").read_text().split() for pid in [os.getpid(), *session.pids]]
         return sum(int(words[1]) for words in lines) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    with MeasuredCostModel("cpu", **QUICK) as model:
-        for number in range(120):
-            assert model.estimate(rng.integers(2, size=20), tables, TOPOLOGY).seconds > 0
-            if number == 40:
-                before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
-        print("MIB", before, resident_mib())
-        assert resident_mib() < before + 32
-        assert len(os.listdir("/proc/self/fd")) == files
-        pids = model._session.pids if model._session else []
+    measure(25)
+    session = measured._session
+    assert session is not None
+    before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
+    measure(40)
+    assert resident_mib() < before + 16
+    assert len(os.listdir("/proc/self/fd")) == files
+    pids, folder = session.pids, Path(session._folder)
+    assert folder.exists()
+    measured.close()  # the next measurement starts other workers
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert not list(tmp_path.iterdir())
+    assert not folder.exists()
 
 
 def test_the_lowest_clock_and_late_iterations_of_a_gpu_are_told(

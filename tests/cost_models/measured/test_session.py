@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cost_models.measured import session as sessions
 from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Repeats, output_width, to_line
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Worker, reply_to
@@ -56,13 +55,7 @@ def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)  # workers get the path of this process
-    monkeypatch.setattr(sessions, "WORKER", "quick_worker")
-
-
-@pytest.fixture
-def session(own_tempdir: None, quick: None, tmp_path: Path) -> Iterator[Session]:
+def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[Session]:
     session = Session("cpu", 2, threads=1, timeout_s=TIMEOUT_S)
     yield session
     session.close()
@@ -212,7 +205,7 @@ def test_close_ends_the_workers_and_the_next_ask_starts_others(session: Session,
     assert not set(session.pids) & set(before)
 
 
-def test_a_session_without_references_is_closed(own_tempdir: None, quick: None, tmp_path: Path) -> None:
+def test_a_session_without_references_is_closed(own_tempdir: None, quick_workers: None, tmp_path: Path) -> None:
     session = Session("cpu", 1, threads=1, timeout_s=TIMEOUT_S)
     session.ask(commands(SHORT, exchange=False)[:1], SUBJECTS)
     (pid,) = session.pids
@@ -239,7 +232,8 @@ PARENT = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
-from test_session import LONG, SUBJECTS, Session, commands, sessions, works
+from shard_gym.cost_models.measured import session as sessions
+from test_session import LONG, SUBJECTS, Session, commands, works
 sessions.WORKER = "quick_worker"
 session = Session("cpu", 2, threads=1, timeout_s=60.0)
 assert works(session)

@@ -88,7 +88,7 @@ def test_training_gives_the_same_weights_from_the_same_seed(
     def trained(seed: int) -> tuple[float, dict[str, Any]]:
         weights = trainable(model.weights)
         optimizer = new_optimizer(weights)
-        loss = train_network(weights, optimizer, samples, np.random.default_rng(seed), steps=25, learning_rate=5e-3)
+        loss = train_network(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
         return loss, as_arrays(weights)
 
     before = relative_loss(trainable(model.weights), samples, np.random.default_rng(0), 400).item()

@@ -174,6 +174,12 @@ def test_wrong_seeds_are_refused(seed: Any, error: type[Exception], message: str
         make().reset(seed=seed)
 
 
+def test_seeds_may_be_integers_of_numpy(same: Any) -> None:
+    plain = make().reset(seed=[1, 2, 3])
+    assert same(make().reset(seed=np.array([1, 2, 3])), plain)  # type: ignore[arg-type]
+    assert same(make().reset(seed=[np.int64(1), np.int32(2), 3]), plain)  # type: ignore[list-item]
+
+
 # Arguments
 
 

@@ -121,10 +121,12 @@ def test_the_bars_show_work_and_waiting_on_one_time_axis_and_the_slowest_devices
     assert lines[4].split()[2:6] == ["1.000", "1.000*", "0.500", "0.000"]
 
 
-def test_a_name_cannot_move_the_cursor_or_widen_the_text() -> None:
-    text = render_ansi(replace(make_view(4), task=make_task(14, 4, name="a\x1b[2J\nb" + "c" * 500)))
+def test_texts_cannot_move_the_cursor_or_widen_the_text() -> None:
+    view = replace(make_view(4), task=make_task(14, 4, name="ab" + "c" * 198), failure="a\x1b[2J\nb" + "c" * 500)
+    text = render_ansi(view)
     assert "\x1b" not in text
-    assert text.startswith("a?[2J?bccc")
+    assert "FAILED: a?[2J?bccc" in " ".join(text.split())
+    assert text.startswith("abccc")
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -206,7 +208,7 @@ def test_what_is_written_in_a_picture() -> None:
     view = with_phases([[1.0] * 4, [2.0] * 4])
     says = [words for words, _ in text_boxes(draw(view))]
     assert any("The cost is the width of the chart" in words for words in says)
-    odd = replace(view, task=replace(view.task, name="broken $x^{ mathematics " + "m" * 300), cost_ms=9.5)
+    odd = replace(view, task=replace(view.task, name="broken $x^{ mathematics " + "m" * 176), cost_ms=9.5)
     figure = draw(odd)
     assert_legible(figure)
     says = [words for words, _ in text_boxes(figure)]

@@ -116,6 +116,10 @@ def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
         (np.zeros(4, np.bool_), r"got bool"),
         (np.array([0, 1, None, 0]), r"got object"),
         (1, r"of shape \(\)"),
+        *(
+            (actions, "none of them masked and no Booleans; got")
+            for actions in (np.ma.array([0, 1, 0, 0], mask=[0, 1, 0, 0]), [True, 0, 0, 0], [0, np.True_, 0, 0])
+        ),
         ([[0], [0, 1], [0], [0]], r"Actions are 4 device numbers, one for each environment, not \[\[0\], \[0, 1\]"),
         (None, r"got object of shape \(\)"),
         ("0000", r"of shape \(\)"),

@@ -176,5 +176,7 @@ def test_a_race_that_no_program_ran_is_refused(raced: Path, suite: TaskSuite, fo
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 1000])
 def test_rounds_that_are_no_parquet_file_are_refused(raced: Path, suite: TaskSuite, content: bytes) -> None:
     (raced / ROUNDS).write_bytes(content)
+    record = json.loads((raced / RACE).read_text())
+    (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(content)}))
     with pytest.raises(DamagedFileError, match="damaged, or no Parquet file"):
         load_race(raced, suite)

@@ -1,0 +1,130 @@
+"""The pages of docs/tutorials say what their programs and commands print, and these run as they are."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym import Task, load_pool, load_suite
+from shard_gym.agents import PolicyAgent
+from shard_gym.cli import main
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.hardware import PROFILES
+from shard_gym.leaderboard.leagues import league_of
+from shard_gym.text import format_ms
+
+REPO = Path(__file__).resolve().parents[1]
+OWN_TABLES = (REPO / "docs" / "tutorials" / "own-tables.md").read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
+def program(page: str, says: str) -> str:
+    """The only program of a page that contains `says`."""
+    (found,) = [block for block in blocks(page, "python") if says in block]
+    return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """Runs a `shard-gym` command in an empty folder that has the tables of the example, and returns what it printed."""
+    pytest.importorskip("ortools")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    runpy.run_path(str(REPO / "examples" / "make_tables.py"), run_name="__main__")
+
+    def run(line: str) -> str:
+        capsys.readouterr()
+        assert main(line.split()[1:]) == 0
+        return "".join(f"{each.rstrip()}\n" for each in capsys.readouterr().out.splitlines())
+
+    return run
+
+
+def command(says: str) -> str:
+    """The only command of the page on own tables that contains `says`."""
+    lines = "".join(blocks(OWN_TABLES, "bash")).replace("\\\n", " ").splitlines()
+    (found,) = [line for line in lines if line.startswith("shard-gym") and says in line]
+    return found
+
+
+def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -> None:
+    place = command("my_tables.json")
+    printed, _ = blocks(OWN_TABLES, "text")
+    assert shell(place) == printed
+    searched = shell(place.replace("--agent exact", "--agent local-search"))
+    assert "cost         1.779 ms" in searched
+    assert "lower bound  1.703 ms  this placement +4.5%" in searched
+    assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
+
+
+def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str], str]) -> None:
+    pytest.importorskip("torch")
+    exec(program(OWN_TABLES, "lookups.pt"), {})
+    assert "3 tables written to my_lookups.json" in shell(command("import-pool"))
+    tables = load_pool("my_lookups.json").tables
+    assert tables.workload.batch_size == 4096
+    assert tables.pooling_factor == pytest.approx([20, 5, 80], rel=0.05)
+    assert tables.with_dims([64, 32, 128]).embedding_dim.tolist() == [64, 32, 128]
+    assert '"cost_ms"' in shell(command("my_lookups.json --embedding-dim"))
+
+
+def test_a_profile_of_ones_own_gives_the_plan_that_is_shown(
+    shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(program(OWN_TABLES, "HardwareProfile("), {})
+    _, printed = blocks(OWN_TABLES, "text")
+    assert capsys.readouterr().out.endswith(printed)
+    named = re.search(r"`--hardware` names a profile: (.*?)\. ", " ".join(OWN_TABLES.split()))
+    assert named
+    assert re.findall(r"`([\w-]+)`", named.group(1)) == list(PROFILES)
+
+
+def test_tasks_can_be_drawn_from_ones_own_tables(shell: Callable[[str], str]) -> None:
+    names: dict[str, Any] = {}
+    exec(program(OWN_TABLES, "TaskSampler("), names)
+    assert isinstance(names["env"].unwrapped.task, Task)
+    assert 2 <= names["env"].unwrapped.task.num_tables <= 5
+
+
+def test_a_plan_becomes_one_of_torchrec(shell: Callable[[str], str]) -> None:
+    pytest.importorskip("torchrec")
+    shell(command("my_tables.json"))
+    names: dict[str, Any] = {}
+    exec(program(OWN_TABLES, "torchrec"), names)
+    assert {name: part.ranks for name, part in names["plan"].items()} == {
+        name: [device] for name, device in names["devices"].items()
+    }
+
+
+def mean_of_entry(suite: str, name: str) -> float:
+    """Ms, the mean cost that the entry declares."""
+    entry = (REPO / "leaderboards" / "simulated" / suite / name / "entry.toml").read_text(encoding="utf-8")
+    (mean,) = re.findall(r"^mean_cost_ms = (.*)$", entry, re.MULTILINE)
+    return float(mean)
+
+
+def test_the_leagues_of_policies_are_those_that_their_page_names() -> None:
+    """And the costs of agents that are not trained there are those of their entries."""
+    page = (REPO / "docs" / "tutorials" / "train-ppo.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| `[\w-]+` \| +\| (\d\.\d+) \|$", page, re.MULTILINE))
+    assert rows == {name: format_ms(mean_of_entry("mixdim-4", name)) for name in rows}
+    assert {"lane-greedy", "dreamshard", "cost-greedy", "local-search"} == rows.keys()
+    lane, dreamshard = (format_ms(mean_of_entry("mixdim-8", name)) for name in ("lane-greedy", "dreamshard"))
+    assert f"`lane-greedy` costs {lane} and `dreamshard` {dreamshard}." in " ".join(page.split())
+    tasks = list(load_suite("mixdim-4"))[:2]
+    for observation, league in (("compact", "guided"), ("features", "zero-query")):
+        agent = PolicyAgent(
+            "first", lambda _, mask: int(mask.argmax()), max_tables=60, max_devices=4, observation=observation
+        )
+        for task in tasks:
+            agent.place(task)
+        asked = agent.true_cost_queries(AnalyticalCostModel().fingerprint) / len(tasks)
+        assert league_of(asked, 0, tasks) == league
