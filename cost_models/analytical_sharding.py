@@ -133,7 +133,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""
-        outputs, partial, host_partial, gradient, codec = np.moveaxis(shared, -1, 0)
+        outputs, partial, host_partial, gradient, codec = (shared[..., column] for column in range(5))
         took = all_to_all_ms(outputs, cluster)
         # An exchange that no topology of a batch has would add zeros, which take time but change no bit.
         if partial.any():

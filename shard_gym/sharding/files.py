@@ -77,17 +77,17 @@ def _is_shard(numbers: Any) -> bool:
     return isinstance(numbers, list) and len(numbers) == 5 and all(is_integer(n) and 0 <= n < 2**62 for n in numbers)
 
 
-def write_plan(path: Path, plan: ShardingPlan, tables: Tables) -> None:
+def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables) -> None:
     """Write the plan of `tables` to `path`, atomically and with a SHA-256 of its content.
 
     Raises:
         UnwritablePathError: `path` cannot be written.
     """
     content = plan_to_json(plan, tables)
-    write_json(path, {"schema": SCHEMA, "sha256": _checksum(content), "plan": content}, indent=None)
+    write_json(Path(path), {"schema": SCHEMA, "sha256": _checksum(content), "plan": content}, indent=None)
 
 
-def read_plan(path: Path, tables: Tables, topology: Topology) -> ShardingPlan:
+def read_plan(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
     """The checked plan in the file at `path`.
 
     Raises:
@@ -95,7 +95,7 @@ def read_plan(path: Path, tables: Tables, topology: Topology) -> ShardingPlan:
         InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
         MemoryExceededError: see `check_plan`.
     """
-    record = require_fields(require_schema(read_json(path), SCHEMA, str(path)), _FILE_KEYS, str(path))
+    record = require_fields(require_schema(read_json(Path(path)), SCHEMA, str(path)), _FILE_KEYS, str(path))
     if record["sha256"] != _checksum(record["plan"]):
         raise DamagedFileError(f"{path} was changed or damaged: its plan does not have the SHA-256 that it names.")
     return plan_from_json(record["plan"], tables, topology)

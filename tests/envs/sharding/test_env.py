@@ -232,3 +232,9 @@ def test_snapshots_and_clones_go_on_within_a_halved_table(random_task: Any) -> N
     assert [env.step(action)[1] for action in rest] == first
     assert env.plan == plan
     assert [shard.num_columns for shard in plan.tables[int(env.problem.order[0, 0])].shards] == [16, 8, 8]
+    for other in (EmbeddingPlacementEnv(env.tasks), EmbeddingShardingEnv(env.tasks, max_shards=4)):
+        other.reset(seed=0)
+        with pytest.raises(InvalidOptionError, match="snapshot's"):
+            other.set_state(snapshot)
+        with pytest.raises(InvalidOptionError, match="snapshot's"):
+            env.set_state(other.get_state())
