@@ -48,8 +48,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     ## Observation Space
 
     A `Dict` of 1-D arrays, as in `EmbeddingPlacementEnv`, padded to `max_tables` (T) and `max_devices` (D). U is
-    `max_shards`, H = log2(U), V the number of variants of a table (whole, halved 1, 2, .. H times, then the other
-    sharding types), and A that of actions.
+    `max_shards` (1 without "column_wise"), H = log2(U), V the number of variants of a table (whole, halved 1, 2, .. H
+    times, then the other sharding types), and A that of actions. Tables are in the order in which they come.
 
     `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and
     `observation="features"`, which holds no cost, none marked * or -. Tables then come in descending order of
@@ -76,7 +76,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     ## Starting State
 
-    As in `EmbeddingPlacementEnv`.
+    As in `EmbeddingPlacementEnv`. Tables may be larger than a device, if the task says so (`Task.splittable`) and the
+    `sharding_types` and `max_shards` leave a way to split them; otherwise `reset` raises `TableTooLargeError`.
 
     ## Rewards
 
