@@ -20,12 +20,12 @@ NONE = -1
 
 
 class Spread(NamedTuple):
-    """An action that means several devices: a part of one variant to each of them."""
+    """The actions of a sharding type that gives a part to each of several devices: all, or those of a host."""
 
-    action: int
-    variant: int
     sharding_type: str
-    host: int  # -1 for all devices
+    variant: int
+    first: int  # action
+    actions: int  # one for each host, or one for all devices
 
 
 @dataclass(frozen=True)
@@ -70,24 +70,23 @@ class SplitRules:
     def spreads(self) -> tuple[Spread, ...]:
         """The actions that mean several devices, in their order."""
         found: list[Spread] = []
-        variant = 1 + self.max_halvings
+        first = self.max_devices + bool(self.max_halvings)
         for name in (ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL):
             if name in self.sharding_types:
-                first = self.max_devices + bool(self.max_halvings) + len(found)
-                hosts = range(self.max_hosts) if name == TABLE_ROW_WISE else [NONE]
-                found += [Spread(first + number, variant, name, host) for number, host in enumerate(hosts)]
-                variant += 1
+                count = self.max_hosts if name == TABLE_ROW_WISE else 1
+                found.append(Spread(name, 1 + self.max_halvings + len(found), first, count))
+                first += count
         return tuple(found)
 
     @cached_property
     def num_variants(self) -> int:
         """V."""
-        return 1 + self.max_halvings + len({spread.variant for spread in self.spreads})
+        return 1 + self.max_halvings + len(self.spreads)
 
     @cached_property
     def num_actions(self) -> int:
         """A, the number of actions."""
-        return self.max_devices + bool(self.max_halvings) + len(self.spreads)
+        return self.max_devices + bool(self.max_halvings) + sum(spread.actions for spread in self.spreads)
 
     @cached_property
     def halve(self) -> int:
@@ -110,7 +109,7 @@ class SplitRules:
         return self._first(DATA_PARALLEL)
 
     def _first(self, sharding_type: str) -> int:
-        return next((spread.action for spread in self.spreads if spread.sharding_type == sharding_type), NONE)
+        return next((spread.first for spread in self.spreads if spread.sharding_type == sharding_type), NONE)
 
     @cached_property
     def max_shards(self) -> int:
@@ -126,8 +125,10 @@ class SplitRules:
     def variants_and_hosts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(A,) int64 each, the variant and the host of every action that means several devices; -1 for the others."""
         variants, hosts = np.full((2, self.num_actions), NONE)
-        for spread in self.spreads:
-            variants[spread.action], hosts[spread.action] = spread.variant, spread.host
+        for name, variant, first, count in self.spreads:
+            variants[first : first + count] = variant
+            if name == TABLE_ROW_WISE:
+                hosts[first : first + count] = np.arange(count)
         return variants, hosts
 
     def require_hosts(self, topology: Topology, name: str) -> None:

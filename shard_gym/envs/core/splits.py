@@ -108,15 +108,24 @@ def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None 
     if rules.halve != NONE:
         left = rules.max_shards - columns_begun(state, rules, some)
         allowed[:, rules.halve] = _can_be_halved(rules, memory, legal, left, level, whole, free)
-    hosts = _hosts(problem, some)
-    for action, variant, _, host in rules.spreads:
+    least = np.where(real, free, _NO_LIMIT)
+    for _, variant, first, count in rules.spreads:
         row = whole + variant
-        members = real if host == NONE else real & (hosts == host)
-        fits = memory.take(row) <= np.where(members, free, _NO_LIMIT).min(axis=1)
-        allowed[:, action] = (level == 0) & legal.take(row) & fits
-        if host > 0:
-            allowed[:, action] &= members.any(axis=1)
+        room = least.min(axis=1)[:, None] if count == 1 else _least_by_host(problem, some, least)
+        possible = (level == 0) & legal.take(row)
+        allowed[:, first : first + count] = possible[:, None] & (memory.take(row)[:, None] <= room)
     return allowed
+
+
+def _least_by_host(problem: Problem, envs: IntArray | slice, free: IntArray) -> IntArray:
+    """(E, hosts) bytes free on the fullest device of each host, from (E, D); -1 where there is no such host."""
+    count = _rules(problem).max_hosts
+    least = np.full((len(free), count), _NO_LIMIT)
+    host = np.minimum(_hosts(problem, envs), count - 1)  # beyond it is padding
+    np.minimum.at(least, (np.arange(len(free))[:, None], host), free)
+    first = np.arange(count) * (problem.cluster.num_peers[envs, :1] + 1.0)
+    least[first >= np.asarray(problem.cluster.num_devices)[envs][:, None]] = NONE
+    return least
 
 
 def _can_be_halved(

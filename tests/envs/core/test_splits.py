@@ -213,6 +213,16 @@ def test_more_hosts_than_the_padding_are_refused(random_task: Any) -> None:
         prepare(task, AnalyticalShardingModel(), 2, 4, rules=SplitRules.of(SHARDING_TYPES, 4, 2))
 
 
+@pytest.mark.parametrize("cap", [2**62, 2**63 - 1])
+def test_a_cap_that_means_no_cap_allows_everything(random_task: Any, cap: int) -> None:
+    task = random_task(np.random.default_rng(0), 2, 4, dims=(32,), devices_per_host=2)
+    task = replace(task, topology=replace(task.topology, memory_cap_bytes=np.full(4, cap)))
+    rules = SplitRules.of(SHARDING_TYPES, 5, 3, 8)
+    problem = prepare(task, MODEL, 2, 5, rules=rules)
+    legal = action_mask(problem, initial_state(problem, MODEL))[0]
+    assert np.flatnonzero(~legal).tolist() == [4, rules.host_row_wise + 2]  # a device and a host of padding
+
+
 def test_a_table_that_fits_nowhere_whole_is_halved(random_tables: Any, random_task: Any) -> None:
     """Three equal tables on two devices with room for one and a half each: only the halves of the third fit."""
     tables = random_tables(np.random.default_rng(0), 1, dims=(64,)).select([0, 0, 0])
