@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,13 @@ def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
 @pytest.fixture(scope="session")
 def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
     return _valid_placements
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are made by the workers of workers/quick_worker.py, which start at once; times are random."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "workers")  # workers get the path of this process
+    monkeypatch.setattr("shard_gym.cost_models.measured.session.WORKER", "quick_worker")
 
 
 def _same(one: Any, other: Any) -> bool:
