@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,22 @@ def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
 @pytest.fixture(scope="session")
 def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
     return _valid_placements
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What is written is in the files at once, but nobody waits until it would survive a loss of power."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(sqlite3, "connect", connected)
+        yield
 
 
 @pytest.fixture
