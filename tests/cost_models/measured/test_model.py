@@ -363,12 +363,10 @@ def test_many_measurements_leave_nothing_behind(measured: MeasuredCostModel, tab
     measure(40)
     assert resident_mib() < before + 16
     assert len(os.listdir("/proc/self/fd")) == files
-    pids, folder = session.pids, Path(session._folder)
-    assert folder.exists()
+    left = [Path(session._folder), *(Path(f"/proc/{pid}") for pid in session.pids)]
+    assert [path.exists() for path in left] == [True] * 3
     measured.close()  # the next measurement starts other workers
-    assert len(pids) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert not folder.exists()
+    assert not any(path.exists() for path in left)
 
 
 def test_the_lowest_clock_and_late_iterations_of_a_gpu_are_told(
