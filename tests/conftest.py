@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,6 +186,29 @@ def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
 @pytest.fixture(scope="session")
 def random_plan() -> Callable[..., ShardingPlan]:
     return _random_plan
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What is written is in the files at once, but nobody waits until it would survive a loss of power."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(sqlite3, "connect", connected)
+        yield
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are made by the workers of workers/quick_worker.py, which start at once; times are random."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "workers")  # workers get the path of this process
+    monkeypatch.setattr("shard_gym.cost_models.measured.session.WORKER", "quick_worker")
 
 
 def _same(one: Any, other: Any) -> bool:

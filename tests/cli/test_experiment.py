@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ from shard_gym.experiments.study import METHODS, REFERENCES, Method, Study
 TINY = ("--seeds", 1, "--sections", "suites", "--suites", "dlrm-20x4", "--methods", "rnn", "--iterations", 1)
 
 
+class InThisProcess(ThreadPoolExecutor):
+    """Saves the start of a process for each run; tests/experiments/test_runs.py has processes."""
+
+    def __init__(self, workers: int, *_: object) -> None:
+        super().__init__(workers)
+
+
 def test_runs_are_made_once_and_reported(run, tmp_path: Path, monkeypatch) -> None:
-    # A small search saves time; it is an option, because the worker processes would not see a patch.
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", InThisProcess)
     small = Method("local-search", "local-search", learns=False, options={"max_queries": 100})
     monkeypatch.setitem(REFERENCES, "local-search", small)
     monkeypatch.setitem(METHODS, "local-search", small)

@@ -306,22 +306,22 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: Path, m
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
 def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
     args = ["train", "--agent", "rnn", "--suite", "dlrm-20x4", "--no-evaluate", "--seed", "3"]
-    for option in ("iterations=30", "episodes=3", "hidden=8"):
+    for option in ("iterations=16", "episodes=3", "hidden=8"):
         args += ["--option", option]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "shard_gym", *args, "--out", str(killed)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("iteration 5/30"):
+            if line.startswith("iteration 3/16"):
                 process.kill()
     assert process.returncode == -signal.SIGKILL
     _, about = load_arrays(killed / "training.safetensors", "training")
-    assert 5 <= about["iteration"] < 30
+    assert 3 <= about["iteration"] < 16
     assert main([*args, "--out", str(killed), "--resume"]) == 0
     assert main([*args, "--out", str(whole)]) == 0
     assert contents(killed) == contents(whole)
-    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 31))
+    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 17))
     assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")
 
 

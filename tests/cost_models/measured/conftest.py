@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured import session
 from shard_gym.cost_models.measured.job import Job, Repeats, output_width
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
@@ -67,7 +65,7 @@ def _random_weights(tables: Tables, seed: int) -> list[np.ndarray]:
 
 
 def _check_iteration(
-    workers: Session, parts: list[Tables | None], batch_size: int, rtol: float, *, exchange: bool
+    session: Session, parts: list[Tables | None], batch_size: int, rtol: float, *, exchange: bool
 ) -> None:
     """Run one iteration with one of `parts` on each device; compare outputs and updated weights with plain torch."""
     import torch
@@ -79,7 +77,7 @@ def _check_iteration(
         job = Job(part, batch_size, tuple(widths) if exchange else (output_width(part),), REPEATS, exchange)
         commands.append(("run_iteration", {"job": job, "weights": given}))
     subjects = [f"device {device}" for device in range(len(parts))]
-    answers = workers.ask(commands, subjects, join=len(parts) if exchange else 0)
+    answers = session.ask(commands, subjects, join=len(parts) if exchange else 0)
     references = [
         (torch.empty(batch_size, 0), []) if part is None else _reference(part, batch_size, given)
         for part, given in zip(parts, weights, strict=True)
@@ -94,13 +92,6 @@ def _check_iteration(
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
         for found, wanted in zip(updated, after, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol)
-
-
-@pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are those of `quick_worker`, which start at once; their times are random."""
-    monkeypatch.syspath_prepend(Path(__file__).parent)  # workers get the path of this process
-    monkeypatch.setattr(session, "WORKER", "quick_worker")
 
 
 @pytest.fixture(scope="session")

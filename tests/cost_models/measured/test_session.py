@@ -231,7 +231,7 @@ def test_a_forked_child_has_workers_of_its_own(session: Session) -> None:
 PARENT = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from shard_gym.cost_models.measured import session as sessions
 from test_session import LONG, SUBJECTS, Session, commands, works
 sessions.WORKER = "quick_worker"
@@ -248,7 +248,14 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(sent: signal.Signals, tmp_path: Path) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path), str(Path(__file__).parent)],
+        [
+            sys.executable,
+            "-c",
+            PARENT,
+            str(tmp_path),
+            str(Path(__file__).parent),
+            str(Path(__file__).parents[2] / "workers"),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -177,7 +177,7 @@ def test_many_at_once_earn_and_tell_what_one_does_beyond_the_penalty(suite: Task
     assert infos["cost_ms"].tolist() == [info["cost_ms"]] * 2
 
 
-def test_many_at_once_share_their_workers(suite: TaskSuite) -> None:
+def test_many_at_once_share_their_workers(quick_workers: None, suite: TaskSuite) -> None:
     settings = {"suite": suite, "layout": "parallel", **QUICK}
     vector = gymnasium.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", **settings)
     _, info = vector.reset(seed=0)
