@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -47,5 +48,11 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
             distinct_rows=tables.distinct_rows / blocks,
         )
     if sharding_type == DATA_PARALLEL:
-        return tables.at_batch_size(-(-tables.workload.batch_size // topology.num_devices))
+        return _replicas(tables, -(-tables.workload.batch_size // topology.num_devices))
     return tables
+
+
+@lru_cache(maxsize=128)
+def _replicas(tables: Tables, batch_size: int) -> Tables:
+    """`Tables.at_batch_size`, kept: it takes most of preparing a task, and many environments prepare the same ones."""
+    return tables.at_batch_size(batch_size)
