@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Compiled files of the tests and of the package are kept, wherever the environment says not to: a third of a start.
+# Compiled files are kept even where the environment says not to; without them, every process compiles all tests anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ demo: $(INSTALLED) ## Place the tables of a small suite with several agents and 
 	$(BIN)/shard-gym demo $(ARGS)
 
 test: $(INSTALLED) ## Run the tests
-	$(PYTEST) -n $(JOBS) $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(INSTALLED) ## Check style, format and types; changes nothing
 	$(BIN)/ruff check .

@@ -39,8 +39,8 @@ def format_percent(share: float) -> str:
 
 
 def format_range(low: int, high: int) -> str:
-    """A range of integers: 10-200, or 20 if both ends are equal."""
-    return f"{low}" if low == high else f"{low}-{high}"
+    """A range of integers: 10-1,200, or 20 if both ends are equal."""
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
 def format_bytes(count: float) -> str:

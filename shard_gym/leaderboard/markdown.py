@@ -127,12 +127,12 @@ def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
         for each in [each for each in ranked if each.league == league][:TOP_ROWS]:
             budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
             gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
-            rows.append((league, escaped(each.name), *gaps, f"{100 * (each.iqm - 1):.1f}%", budget))
+            rows.append((league, escaped(each.name), budget, f"{100 * (each.iqm - 1):.1f}%", *gaps))
     on = {each.suite: each for each in leaderboards if each.track != MEASURED}
-    best = ["" if (found := on[suite].best) is None else f"{_ms(found.costs_ms.mean())} ms" for suite in suites]
+    best = ["" if (found := on[suite].best) is None else _ms(found.costs_ms.mean()) for suite in suites]
     bounds = ["" if (gap := on[suite].proven_gap) is None else f"{100 * gap.mean:.1f}%" for suite in suites]
-    rows += [("", "best known", *best, "", ""), ("", "best known above bounds", *bounds, "", "")]
-    return f"{about}\n\n{table(('league', 'entry', *suites, 'IQM', 'budget'), rows, left=2)}"
+    rows += [("", "best known, ms", "", "", *best), ("", "best known above bounds", "", "", *bounds)]
+    return f"{about}\n\n{table(('league', 'entry', 'budget', 'IQM', *suites), rows, left=2)}"
 
 
 def _room_table(leaderboards: Sequence[Leaderboard]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class QuickWorker(worker.Worker):
                 self._peer = end.accept()[0]
             else:
                 while not path.exists():
-                    pass
+                    time.sleep(0.01)
                 self._peer = end.dup()
                 self._peer.connect(str(path))
 

@@ -356,12 +356,12 @@ def test_many_measurements_leave_nothing_behind(measured: MeasuredCostModel, tab
         lines = [Path(f"/proc/{pid}/statm").read_text().split() for pid in [os.getpid(), *session.pids]]
         return sum(int(words[1]) for words in lines) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    measure(25)
+    measure(20)
     session = measured._session
     assert session is not None
     before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
-    measure(40)
-    assert resident_mib() < before + 16
+    measure(30)
+    assert resident_mib() < before + 12
     assert len(os.listdir("/proc/self/fd")) == files
     left = [Path(session._folder), *(Path(f"/proc/{pid}") for pid in session.pids)]
     assert [path.exists() for path in left] == [True] * 3
