@@ -31,7 +31,7 @@ demo: $(INSTALLED) ## Place the tables of a small suite with several agents and 
 	$(BIN)/shard-gym demo $(ARGS)
 
 test: $(INSTALLED) ## Run the tests
-	$(PYTEST) -n $(JOBS) $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(INSTALLED) ## Check style, format and types; changes nothing
 	$(BIN)/ruff check .

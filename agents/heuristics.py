@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.neighbourhood import costs_with
+from shard_gym.agents.neighbourhood import IntArray, costs_with
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
 from shard_gym.cost_models.base import FloatArray, placement_order
@@ -113,32 +114,68 @@ def paper_heuristics() -> list[GreedyAgent]:
     return [GreedyAgent(name, score) for name, score in PAPER_SCORES.items()]
 
 
-class LaneGreedyAgent(Agent):
-    """Places tables by descending lane time, each on the device with the least lane time afterwards where it fits.
+MOST_COUNTS = 8
+"""The most numbers of devices that `lane_placements` tries for the tables of a class of width."""
 
-    The lane time of a device is the pooled rows of all its tables, in vectors of 128 columns, times the share of a warp
-    that its widest table needs: FBGEMM gives every table of a fused operator the thread groups of the widest one
-    (`shard_gym.cost_models.analytical.lane_share`). So tables of one class of width tend to come together. If all
-    tables are of one class, it balances lookups.
-    """
+
+class LaneGreedyAgent(Agent):
+    """The one of `lane_placements` whose slowest device has the least lane time."""
 
     name = "lane-greedy"
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        tables = task.tables
-        vectors = tables.pooling_factor * tables.num_features * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
-        share = lane_share(tables.embedding_dim)
-        held, widest = np.zeros(task.num_devices), np.zeros(task.num_devices)
+        return min(lane_placements(task), key=lambda each: each[0])[1]
 
-        def choose(table: int, fitting: np.ndarray) -> int:
-            after = (held[fitting] + vectors[table]) * np.maximum(widest[fitting], share[table])
-            device: int = fitting[after.argmin()]
-            held[device] += vectors[table]
-            widest[device] = max(widest[device], share[table])
-            return device
 
-        return _placed(task, np.argsort(-vectors * share, kind="stable"), choose)
+def lane_placements(task: Task) -> list[tuple[float, Placement]]:
+    """Placements that keep wide tables together, each with the lane time of its slowest device.
+
+    The lane time of a device is the pooled rows of all its tables, in vectors of 128 columns, times the share of a warp
+    that its widest table needs: FBGEMM gives every table of a fused operator the thread groups of the widest one
+    (`shard_gym.cost_models.analytical.lane_share`).
+
+    There is a placement for each choice of how many devices may hold tables of the widest class, of the two widest, and
+    so on; choices without room are left out. If all tables are of one class, there is one, which balances lookups.
+
+    Raises:
+        NoPlacementFoundError: no choice has a placement.
+    """
+    _, of_table = np.unique(-lane_share(task.tables.embedding_dim), return_inverse=True)  # 0 is the widest class
+    counts = np.unique(np.linspace(1, task.num_devices, min(task.num_devices, MOST_COUNTS)).astype(int))
+    found = []
+    for limits in combinations_with_replacement(counts.tolist(), int(of_table.max())):
+        try:
+            found.append(_placed_by_lanes(task, of_table, (*limits, task.num_devices)))
+        except NoPlacementFoundError as error:
+            failure = error
+    if not found:
+        raise failure
+    return found
+
+
+def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> tuple[float, Placement]:
+    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone.
+
+    Class by class, in each by descending lane time, a table goes where the lane time is least afterwards.
+    """
+    tables = task.tables
+    vectors = tables.pooling_factor * tables.num_features * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    share = lane_share(tables.embedding_dim)
+    held, widest = np.zeros(task.num_devices), np.zeros(task.num_devices)
+
+    def choose(table: int, fitting: np.ndarray) -> int:
+        allowed = fitting[fitting < limits[of_table[table]]]
+        if not len(allowed):
+            raise NoPlacementFoundError("The devices that may hold the table have no room for it.")
+        after = (held[allowed] + vectors[table]) * np.maximum(widest[allowed], share[table])
+        device: int = allowed[after.argmin()]
+        held[device] += vectors[table]
+        widest[device] = max(widest[device], share[table])
+        return device
+
+    placement = _placed(task, np.lexsort((-vectors, of_table)), choose)
+    return float((held * widest).max()), placement
 
 
 class CostGreedyAgent(CostGuidedAgent):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 
@@ -49,6 +50,25 @@ def is_not_negative(value: Any) -> bool:
 def is_name(value: Any) -> bool:
     """Whether `value` can name a thing: printable text on one line, not blank, of at most `MAX_NAME` characters."""
     return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
+
+
+def as_array(name: str, values: Any, error: type[ShardGymError]) -> NDArray[Any]:
+    """`values` as an array of any shape; raises `error` for lists of different lengths. Messages call them `name`."""
+    try:
+        return np.asarray(values)
+    except ValueError as wrong:
+        raise error(f"{name} must be numbers in rows of one length, not {short_repr(values)}.") from wrong
+
+
+def as_floats(name: str, values: Any, error: type[ShardGymError]) -> NDArray[np.float64]:
+    """`values` as a new float64 array of any shape; raises `error` if they are no real numbers. See `as_array`."""
+    given = as_array(name, values, error)
+    try:
+        if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
+            raise TypeError
+        return given.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as wrong:
+        raise error(f"{name} must be numbers, not {short_repr(given.tolist())}.") from wrong
 
 
 def require_name(what: str, value: Any, error: type[ShardGymError]) -> None:

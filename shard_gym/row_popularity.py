@@ -21,6 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import as_floats
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics
 
@@ -70,13 +71,7 @@ class RowPopularity:
 
 def _checked(name: str, values: ArrayLike) -> Floats:
     """`values` as a read-only (T,) array; messages call it `name`."""
-    given = np.asarray(values)
-    try:
-        if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
-            raise TypeError
-        array = given.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidTablesError(f"{name} must be numbers, not {short_repr(given.tolist())}.") from error
+    array = as_floats(name, values, InvalidTablesError)
     valid = (array >= 0) & (array <= 2**40)  # False for NaN too
     if array.ndim != 1 or not valid.all():
         raise InvalidTablesError(

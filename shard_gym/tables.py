@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import require_name
+from shard_gym.checks import as_array, as_floats, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
@@ -109,12 +109,7 @@ class Tables:
         dtype, low, high = _LIMITS[name]
         shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
         given = _as_array(name, getattr(self, name))
-        try:
-            if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
-                raise TypeError
-            raw = given.astype(np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidTablesError(f"{name} must be numbers, not {short_repr(given.tolist())}.") from error
+        raw = as_floats(name, given, InvalidTablesError)
         if raw.shape != shape:
             raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
         valid = (raw >= low) & (raw <= high)  # False for NaN too
@@ -381,10 +376,7 @@ class Tables:
 
 def _as_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArray[Any]:
     """`value` as an array of any shape, one number as one of `shape`; lists of different lengths are refused."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidTablesError(f"{name} must be numbers in rows of one length, not {short_repr(value)}.") from error
+    array = as_array(name, value, InvalidTablesError)
     return array if array.ndim else np.full(shape, array)
 
 

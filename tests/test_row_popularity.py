@@ -6,7 +6,7 @@ import pytest
 
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.row_popularity import EXACT_ROWS, reuse_statistics
+from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -146,3 +146,8 @@ def test_messages_name_the_argument_of_from_zipf(changes: dict[str, Any], says: 
         Tables.from_zipf(**{**arguments, **changes}, workload=Workload(64))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"from_zipf\(\) got an unexpected keyword argument 'speed'"):
         Tables.from_zipf(**arguments, workload=Workload(64), speed=1)  # type: ignore[arg-type, call-arg]
+
+
+def test_lists_of_different_lengths_are_refused() -> None:
+    with pytest.raises(InvalidTablesError, match="The row popularity's q must be numbers in rows of one length"):
+        RowPopularity([[1.0], [1.0, 2.0]], [1.0])  # type: ignore[arg-type]

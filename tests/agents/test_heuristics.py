@@ -16,6 +16,7 @@ from shard_gym.agents.heuristics import (
     GreedyAgent,
     RandomAgent,
     dim_score,
+    lane_placements,
     lookup_score,
     size_lookup_score,
     size_score,
@@ -173,24 +174,26 @@ def lane_time(tables: Tables) -> float:
 
 
 @given(seed=SEEDS, slack=st.sampled_from([None, 2.0]))
-def test_lane_greedy_takes_the_device_with_the_least_lane_time(
+def test_lane_greedy_tries_every_number_of_devices_for_each_class(
     random_task: Any, seed: int, slack: float | None
 ) -> None:
     rng = np.random.default_rng(seed)
     task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 4)), slack=slack)
+    classes = np.searchsorted([33, 65], task.tables.embedding_dim)
     try:
-        placement = make_agent("lane-greedy").place(task)
+        found = lane_placements(task)
     except NoPlacementFoundError:
         return
-    alone = [lane_time(task.tables.select([table])) for table in range(task.num_tables)]
-    order = sorted(range(task.num_tables), key=lambda table: (-alone[table], table))
-    for step, table in enumerate(order):
-        with_it = {}
-        for device in range(task.num_devices):
-            held = [t for t in order[:step] if placement[t] == device] + [table]
-            if task.tables.memory_bytes[held].sum() <= task.topology.memory_cap_bytes[device]:
-                with_it[device] = lane_time(task.tables.select(held))
-        assert with_it[placement[table]] <= min(with_it.values()) * (1 + 1e-9)
+    spread = []
+    for slowest, placement in found:
+        check_placement(placement, task.tables, task.topology)
+        on = [task.tables.select(np.flatnonzero(placement == device)) for device in set(placement.tolist())]
+        assert slowest == pytest.approx(max(map(lane_time, on)))
+        spread.append([len(set(placement[classes >= each].tolist())) for each in sorted(set(classes.tolist()))[1:]])
+    assert np.array_equal(make_agent("lane-greedy").place(task), min(found, key=lambda each: each[0])[1])
+    if slack is None and len(set(classes.tolist())) == 2:
+        wide = int((classes == classes.max()).sum())
+        assert [each for (each,) in spread] == [min(limit, wide) for limit in range(1, task.num_devices + 1)]
 
 
 def test_lane_greedy_keeps_narrow_tables_from_a_wide_one() -> None:

@@ -12,15 +12,11 @@ from pathlib import Path
 import pytest
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS, make_agent
-from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import evaluate
 from shard_gym.io.markdown import has_block
 from shard_gym.leaderboard.markdown import PAGES
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known_costs
-from shard_gym.suites.bounds import lower_bounds
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
 NO_SEARCH = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
@@ -62,10 +58,3 @@ def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str
         # A surrogate's rounding errors depend on the CPU, and so may the last moves of a search under it.
         accuracy = 1e-3 if name == "dreamshard" else 1e-9
         assert evaluation.costs_ms == pytest.approx(verified.costs_ms[0], rel=accuracy), name
-
-
-def test_every_task_has_a_best_known_placement() -> None:
-    """Reading computes each cost again and compares it with the bound."""
-    model = make_cost_model("analytical")
-    for suite in map(load_suite, suite_names("simulated")):
-        assert set(best_known_costs(suite, model)) == set(lower_bounds(suite, model)) == {task.name for task in suite}

@@ -14,7 +14,9 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.io.files import read_json
 from shard_gym.io.markdown import with_block
+from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.suites import load_suite, suite_names
+from shard_gym.suites.gaps import PROVEN
 from shard_gym.tasks import TaskSuite
 
 
@@ -28,6 +30,8 @@ def test_the_table_is_made_from_the_stored_numbers(headroom: Any, markdown_rows:
     assert record.keys() == {*headroom.about(0), "suites"}
     assert list(record["suites"]) == suite_names("simulated")
     text = headroom.PAGE.read_text()
+    assert f"entry is within {100 * SOLVED:g}%" in " ".join(text.split())
+    assert f"proven to be within {100 * PROVEN:g}% of the best" in " ".join(text.split())
     assert text == with_block(headroom.PAGE, headroom.BLOCK, headroom.headroom_table(record))
     rows = markdown_rows(text, "## How much of the headroom rests on terms that nobody measured")
     assert len(rows) == len(record["suites"])

