@@ -44,7 +44,7 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
     across: FloatArray | None = None
     if crosses.any():
-        near = _received_from_peers(output_bytes, cluster.host_peers)
+        near = _received_from_peers(output_bytes, cluster)
         others = devices - 1.0 - cluster.num_peers
         far = np.maximum(output_bytes * others, total - output_bytes - near)
         bandwidth, knee = _column(cluster.inter_bytes_per_ms) * devices, _column(cluster.inter_knee_bytes) * devices
@@ -78,7 +78,7 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
             ((sent := max(own * peers, total - own)) + min(sent, knee) * extra) / bandwidth + latency if there else 0.0
             for own, peers, there in zip(output_bytes, num_peers, real, strict=True)
         ]
-    from_peers = _received_from_peers(np.array(output_bytes), cluster.host_peers[0]).tolist()
+    from_peers = _received_from_peers(np.array([output_bytes]), cluster)[0].tolist()
     card, card_knee = cluster.inter_bytes_per_ms.item() * devices, cluster.inter_knee_bytes.item() * devices
     card_extra = cluster.inter_knee_extra.item()
     others = [devices - 1.0 - peers for peers in num_peers]
@@ -117,11 +117,15 @@ def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
     return float(busy + cluster.latency_ms)
 
 
-def _received_from_peers(output_bytes: FloatArray, host_peers: FloatArray) -> FloatArray:
-    """(..., D) bytes of the other devices on each device's host; `host_peers` is symmetric."""
-    if host_peers.ndim == 2:
-        return output_bytes @ host_peers  # one topology for all, so one product
-    return np.asarray((host_peers @ output_bytes[..., None])[..., 0])
+def _received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) bytes of the other devices on each device's host."""
+    up_to = np.zeros((output_bytes.shape[-1] + 1, *output_bytes.shape[:-1]))  # the sum of the devices before each
+    np.cumsum(np.moveaxis(output_bytes, -1, 0), axis=0, out=up_to[1:])
+    if cluster.host_begin.ndim == 1:  # one topology for all
+        return np.moveaxis(up_to[cluster.host_end] - up_to[cluster.host_begin], 0, -1) - output_bytes
+    sums = np.moveaxis(up_to, 0, -1)
+    begin, end = (np.broadcast_to(each, output_bytes.shape) for each in (cluster.host_begin, cluster.host_end))
+    return np.asarray(np.take_along_axis(sums, end, -1) - np.take_along_axis(sums, begin, -1) - output_bytes)
 
 
 def _column(numbers: FloatArray | np.float64) -> FloatArray:

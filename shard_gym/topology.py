@@ -14,8 +14,7 @@ from shard_gym.io.html import card
 from shard_gym.text import format_bytes
 
 MAX_DEVICES = 4096
-"""The most devices of a topology. A cluster has arrays of D x D numbers, 128 MiB each for so many; the upper bound on
-the costs of all placements has ten times as many, and takes a minute."""
+"""The most devices of a topology."""
 
 LEAST, MOST = 1e-9, 2.0**63
 """Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
@@ -201,14 +200,15 @@ class Topology:
             raise InvalidTopologyError(f"{self.num_devices} devices do not fit into max_devices={size}.")
         real = np.arange(size) < self.num_devices
         host = np.arange(size) // self.devices_per_host
-        same_host = (host[:, None] == host[None, :]) & real[:, None] & real[None, :]
-        np.fill_diagonal(same_host, False)
+        begin = np.where(real, host * self.devices_per_host, 0)
+        end = np.where(real, np.minimum(begin + self.devices_per_host, self.num_devices), 0)
         crosses = self.num_devices > self.devices_per_host
         latency_us = self.links.inter_host_latency_us if crosses else self.links.intra_host_latency_us
         return Cluster(
             device_mask=real,
-            host_peers=same_host.astype(np.float64),
-            num_peers=same_host.sum(axis=1).astype(np.float64),
+            host_begin=begin,
+            host_end=end,
+            num_peers=np.where(real, end - begin - 1.0, 0.0),
             num_devices=np.float64(self.num_devices),
             intra_bytes_per_ms=np.float64(self.links.intra_host_gb_per_s * 1e6),
             inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6),
@@ -227,7 +227,8 @@ class Cluster:
 
     Attributes:
         device_mask: (..., D) bool, False for padding.
-        host_peers: (..., D, D) float64, 1 where two different devices share a host.
+        host_begin: (..., D) int64, the first device of each device's host; 0 for padding.
+        host_end: (..., D) int64, the device after the last one of its host; 0 for padding.
         num_peers: (..., D) float64, number of other devices on each device's host.
         num_devices: (...) float64, number of devices without padding.
         intra_bytes_per_ms: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
@@ -241,7 +242,8 @@ class Cluster:
     """
 
     device_mask: NDArray[np.bool_]
-    host_peers: NDArray[np.float64]
+    host_begin: NDArray[np.int64]
+    host_end: NDArray[np.int64]
     num_peers: NDArray[np.float64]
     num_devices: NDArray[np.float64] | np.float64
     intra_bytes_per_ms: NDArray[np.float64] | np.float64

@@ -43,6 +43,15 @@ def exp2(values: Array) -> Array:
     return np.exp2(values) if isinstance(values, np.ndarray) else values.exp2()
 
 
+def sums_between(values: Array, begin: Array, end: Array) -> Array:
+    """(..., D) sums of the (..., D) `values` from `begin` to before `end`, both (..., D) integers."""
+    up_to = joined([values[..., :1] * 0.0, values.cumsum(-1)])  # the sum of those before each
+    if isinstance(values, np.ndarray):
+        begin, end = np.broadcast_to(begin, values.shape), np.broadcast_to(end, values.shape)
+        return np.take_along_axis(up_to, end, -1) - np.take_along_axis(up_to, begin, -1)
+    return up_to.gather(-1, end.expand_as(values)) - up_to.gather(-1, begin.expand_as(values))
+
+
 def joined(arrays: Sequence[Array]) -> Array:
     """Arrays of equal leading shape side by side on the last axis."""
     if isinstance(arrays[0], np.ndarray):

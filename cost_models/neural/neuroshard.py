@@ -151,7 +151,7 @@ def routes(mib: Array, cluster: Cluster) -> Array:
     count: Array = cluster.num_devices
     count = count[..., None]
     total = mib.sum(-1)[..., None] + mib * 0.0
-    of_peers = (cluster.host_peers @ mib[..., None])[..., 0]
+    of_peers = net.sums_between(mib, cluster.host_begin, cluster.host_end) - mib
     others = count - 1.0 - cluster.num_peers
     columns = [
         mib * cluster.num_peers / count,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ class Samples:
         self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
         self._topology = torch.tensor(data.topology)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
-        self._clusters = {f.name: torch.tensor(getattr(clusters, f.name), dtype=torch.float32) for f in fields(Cluster)}
+        self._clusters = {f.name: _as_tensor(getattr(clusters, f.name)) for f in fields(Cluster)}
 
     def __len__(self) -> int:
         return len(self.cost_ms)
@@ -257,3 +258,8 @@ def train_network(
         optimizer.step()
         losses.append(batch_loss.detach())
     return float(torch.stack(losses[-REPORTED_LOSSES:]).mean())
+
+
+def _as_tensor(array: NDArray[Any]) -> Tensor:
+    """Indices as int64, all else as float32."""
+    return torch.tensor(array, dtype=torch.int64 if array.dtype == np.int64 else torch.float32)

@@ -183,7 +183,8 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
         memory_cap=by_device(num_envs, max_devices, dtype=np.int64),
         cluster=Cluster(
             device_mask=by_device(num_envs, max_devices, dtype=np.bool_),
-            host_peers=by_device(num_envs, max_devices, max_devices),
+            host_begin=by_device(num_envs, max_devices, dtype=np.int64),
+            host_end=by_device(num_envs, max_devices, dtype=np.int64),
             num_peers=by_device(num_envs, max_devices),
             num_devices=np.ones(num_envs),
             intra_bytes_per_ms=np.ones(num_envs),
