@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.neighbourhood import IntArray, costs_with
+from shard_gym.agents.neighbourhood import IntArray
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
 from shard_gym.cost_models.base import FloatArray, placement_order
@@ -197,12 +197,11 @@ class CostGreedyAgent(CostGuidedAgent):
 
         def choose(table: int, fitting: np.ndarray) -> int:
             joined = model.add(device_loads[fitting], loads[table])
-            phases, cost = costs_with(model, cluster, device_loads, own_phases, fitting[None], joined[None])
-            own = phases[np.arange(len(fitting)), fitting].sum(axis=-1)
-            best = np.lexsort((own, cost))[0]
+            phases, cost = model.costs_with_one(cluster, device_loads, own_phases, fitting, joined)
+            best = np.lexsort((phases.sum(axis=-1), cost))[0]
             device: int = fitting[best]
             device_loads[device] = joined[best]
-            own_phases[device] = phases[best, device]  # the phases of others are written anew in every step
+            own_phases[device] = phases[best]
             return device
 
         return _placed(task, placement_order(loads, task.topology, model), choose)

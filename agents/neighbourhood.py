@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.placement import Placement, memory_used
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster
 
 IntArray = NDArray[np.int64]
 
@@ -22,41 +21,6 @@ TIE = 1e-9
 
 SMOOTHING_SQUARES = 4
 """Squarings of the smoothing norm: an exponent of 16. Of 4, 8, 16 and 64 it gave the best results on the suites."""
-
-
-def costs_with(
-    model: AdditiveCostModel,
-    cluster: Cluster,
-    device_loads: FloatArray,
-    own_phases: FloatArray,
-    devices: IntArray,
-    new_loads: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """The (M, D, 4) phases and (M,) iteration costs, ms, of M variants of a placement, with C changed devices each.
-
-    Args:
-        model: the cost model.
-        cluster: the topology.
-        device_loads: (D, K) of the placement.
-        own_phases: (D, 4) ms, `model.device_phases(device_loads)`; the phases that `fill_communication` writes do not
-            matter.
-        devices: (C, M) int64, the devices that change; those of a variant differ.
-        new_loads: (C, M, K), their loads then.
-    """
-    variants = devices.shape[1]
-    changed = (devices * variants + np.arange(variants)).ravel()
-    loads = new_loads.reshape(-1, new_loads.shape[-1])
-    phases = _replaced(own_phases, variants, changed, model.device_phases(loads))
-    shared = _replaced(device_loads[:, model.shared_loads], variants, changed, loads[:, model.shared_loads])
-    model.fill_communication(phases, shared, cluster)
-    return phases, model.iteration_cost(phases, shared, cluster)
-
-
-def _replaced(current: FloatArray, variants: int, changed: IntArray, values: FloatArray) -> FloatArray:
-    """(M, D, X) copies of the (D, X) `current` with new rows; in memory the device is the slowest axis."""
-    copies = np.repeat(current, variants, axis=0)
-    copies[changed] = values
-    return copies.reshape(len(current), variants, current.shape[1]).swapaxes(0, 1)
 
 
 @dataclass(frozen=True)
@@ -194,7 +158,7 @@ class Neighbourhood:
         devices = np.stack([self.placement[moves.table], moves.device])
         leaves, joins = np.stack([moves.table, moves.partner]), np.stack([moves.partner, moves.table])
         loads = self._exchanged(devices, leaves, joins)
-        return Costs.of(*costs_with(self._model, self._cluster, self._device_loads, self._own_phases, devices, loads))
+        return Costs.of(*self._model.costs_with(self._cluster, self._device_loads, self._own_phases, devices, loads))
 
     def _exchanged(self, device: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
         """(..., K) loads of `device` after the table `leaves` went and `joins` came; either may be NO_TABLE."""

@@ -11,9 +11,9 @@ so the first `knee` bytes pass at w / (1 + extra), the others at w. The numbers 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import FloatArray, largest_of_others
 from shard_gym.topology import Cluster
 
 
@@ -57,6 +57,51 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     if across is not None:
         busy = np.maximum(busy, across)
     return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
+
+
+def all_to_all_ms_with_one(
+    output_bytes: FloatArray, devices: NDArray[np.int64], new_bytes: FloatArray, cluster: Cluster
+) -> tuple[FloatArray, FloatArray]:
+    """M all-to-alls in which one device has other outputs: (M,) ms of it, and (M,) ms of the slowest device.
+
+    They have the bits of `all_to_all_ms`, in O(M + D): the slowest device sends most or receives most, and what it
+    receives depends on its own outputs, those of its host and the total.
+
+    Args:
+        output_bytes: (D,) float64, see `all_to_all_ms`.
+        devices: (M,) int64, the device that changes.
+        new_bytes: (M,) float64, its outputs then.
+        cluster: the topology, without a leading shape and without padding.
+    """
+    count, of_host = cluster.num_devices, int(cluster.num_peers[0]) + 1
+    host, slot = np.divmod(devices, of_host)
+    grid = np.full((-(-len(output_bytes) // of_host), of_host), np.nan)
+    grid.ravel()[: len(output_bytes)] = output_bytes
+    there = ~np.isnan(grid)
+    by_host = np.where(there, grid, 0.0).sum(axis=1)
+    peers = there.sum(axis=1, keepdims=True) - 1.0
+    total = output_bytes.sum() - output_bytes[devices] + new_bytes
+    own_host = by_host[host] - output_bytes[devices] + new_bytes
+
+    most = np.maximum(largest_of_others(np.where(there, grid, -np.inf))[host, slot], 0.0)
+    least = -largest_of_others(np.where(there, -grid, -np.inf))[host, slot]
+    elsewhere = np.where(there, np.maximum(grid * peers, by_host[:, None] - grid), -np.inf).max(axis=1)
+    own = np.maximum(new_bytes * peers[host, 0], own_host - new_bytes)
+    others = np.maximum(most * peers[host, 0], own_host - least)
+    slowest = np.maximum.reduce([own, others, largest_of_others(elsewhere)[host]])
+    inside = cluster.intra_bytes_per_ms * count, cluster.intra_knee_bytes * count, cluster.intra_knee_extra
+    own_ms, slowest_ms = link_ms(own, *inside), link_ms(slowest, *inside)
+    if cluster.crosses_hosts:
+        sends = count - 1.0 - peers
+        own = np.maximum(new_bytes * sends[host, 0], total - own_host)
+        sent = largest_of_others(output_bytes * np.broadcast_to(sends, grid.shape)[there])[devices]
+        slowest = np.maximum.reduce([own, sent, total + largest_of_others(-by_host)[host]])
+        across = cluster.inter_bytes_per_ms * count, cluster.inter_knee_bytes * count, cluster.inter_knee_extra
+        own_ms = np.maximum(own_ms, link_ms(own, *across))
+        slowest_ms = np.maximum(slowest_ms, link_ms(slowest, *across))
+    exchanged = total > 0
+    own_ms, slowest_ms = (np.where(exchanged, ms + cluster.latency_ms, 0.0) for ms in (own_ms, slowest_ms))
+    return own_ms, slowest_ms
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:

@@ -35,10 +35,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms, plain_all_to_all_ms
+from shard_gym.cost_models.all_to_all import (
+    all_to_all_ms,
+    all_to_all_ms_with_one,
+    least_all_to_all_ms,
+    plain_all_to_all_ms,
+)
 from shard_gym.cost_models.base import (
     BACKWARD,
     BACKWARD_COMM,
+    COMMUNICATION,
     COMPUTE,
     FORWARD,
     FORWARD_COMM,
@@ -46,6 +52,7 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     FloatArray,
     PlainCosts,
+    largest_of_others,
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, linear_costs, links_of
@@ -280,6 +287,22 @@ class AnalyticalCostModel(AdditiveCostModel):
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
 
+    def costs_with_one(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `AdditiveCostModel`, in O(M + D) (tests/cost_models/test_base.py)."""
+        phases = self.device_phases(new_loads)
+        outputs, own = device_loads[:, OUTPUT_BYTES_SENT], new_loads[:, OUTPUT_BYTES_SENT]
+        took, slowest = all_to_all_ms_with_one(outputs, devices, own, cluster)
+        phases[:, COMMUNICATION] = took[:, None]
+        forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
+        return phases, forward + slowest + slowest + backward
+
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
         """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated, equal but for rounding.
 
@@ -307,10 +330,12 @@ class AnalyticalCostModel(AdditiveCostModel):
         return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
 
     def _upper_bound(self, loads: FloatArray, topology: Topology) -> float:
-        size = topology.num_devices
-        all_on_one = np.zeros((size, size, self.num_loads))
-        all_on_one[np.arange(size), np.arange(size)] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
-        return float(self.device_costs(all_on_one, topology.cluster()).max(axis=(0, 1)).sum())
+        cluster = topology.cluster()
+        # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
+        which = np.unique([0, topology.num_devices - 1])
+        all_on_one = np.zeros((len(which), topology.num_devices, self.num_loads))
+        all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
+        return float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum())
 
     def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
         size, split = topology.num_devices, self.num_sum_loads

@@ -28,6 +28,9 @@ COMMUNICATION = slice(FORWARD_COMM, BACKWARD_COMM + 1)
 PENALTY_MARGIN = 1.1
 """The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
+MOST_NUMBERS = 2**22
+"""Numbers in an array of loads of many placements at once."""
+
 FloatArray = NDArray[np.float64]
 
 
@@ -120,16 +123,15 @@ class AdditiveCostModel(CostModel):
     shared_loads: slice = slice(None)
 
     def __init_subclass__(cls) -> None:
-        """Drop an inherited `plain_costs` or `linear_costs` if the subclass overrides a method that these restate."""
+        """Drop inherited methods that restate others of which the subclass overrides one."""
 
         def depth(name: str) -> int:
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
         restated = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
-        if depth("plain_costs") > restated:
-            cls.plain_costs = AdditiveCostModel.plain_costs  # type: ignore[method-assign]
-        if depth("linear_costs") > restated:
-            cls.linear_costs = AdditiveCostModel.linear_costs  # type: ignore[method-assign]
+        for name in ("plain_costs", "linear_costs", "costs_with_one"):
+            if depth(name) > restated:
+                setattr(cls, name, vars(AdditiveCostModel)[name])
 
     @property
     def plain_costs(self) -> PlainCosts | None:
@@ -194,6 +196,52 @@ class AdditiveCostModel(CostModel):
         phases = self.device_costs(loads, cluster)
         return phases, self.iteration_cost(phases, loads[..., self.shared_loads], cluster)
 
+    def costs_with(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """The (M, D, 4) phases and (M,) iteration costs, ms, of M variants of a placement, with C changed devices each.
+
+        Args:
+            cluster: the topology.
+            device_loads: (D, K) of the placement.
+            own_phases: (D, 4) ms, `device_phases(device_loads)`; the phases that `fill_communication` writes do not
+                matter.
+            devices: (C, M) int64, the devices that change; those of a variant differ.
+            new_loads: (C, M, K), their loads then.
+        """
+        variants = devices.shape[1]
+        changed = (devices * variants + np.arange(variants)).ravel()
+        loads = new_loads.reshape(-1, new_loads.shape[-1])
+        phases = _replaced(own_phases, variants, changed, self.device_phases(loads))
+        shared = _replaced(device_loads[:, self.shared_loads], variants, changed, loads[:, self.shared_loads])
+        self.fill_communication(phases, shared, cluster)
+        return phases, self.iteration_cost(phases, shared, cluster)
+
+    def costs_with_one(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """`costs_with` for one changed device: (M, 4) phases of that device and (M,) iteration costs, ms.
+
+        Takes O(M D); a model may have a way in O(M + D), with the same bits.
+
+        Args:
+            cluster, device_loads, own_phases: see `costs_with`.
+            devices: (M,) int64, the device that changes.
+            new_loads: (M, K), its loads then.
+        """
+        phases, costs = self.costs_with(cluster, device_loads, own_phases, devices[None], new_loads[None])
+        return phases[np.arange(len(devices)), devices], costs
+
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
         """(D, K) device loads of a complete placement, from (T, K) table loads and a (T,) placement."""
         split = self.num_sum_loads
@@ -222,10 +270,30 @@ class AdditiveCostModel(CostModel):
         return self._alone(loads, topology)[1]
 
     def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        at_once = max(1, MOST_NUMBERS // (topology.num_devices * self.num_loads))
+        parts = [self._first_alone(loads[first : first + at_once], topology) for first in range(0, len(loads), at_once)]
+        return np.concatenate([phases for phases, _ in parts]), np.concatenate([costs for _, costs in parts])
+
+    def _first_alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
         alone = np.zeros((len(loads), topology.num_devices, self.num_loads))
         alone[:, 0] = loads
         phases, costs = self.costs(alone, topology.cluster())
         return phases[:, 0], costs
+
+
+def _replaced(current: FloatArray, variants: int, changed: NDArray[np.int64], values: FloatArray) -> FloatArray:
+    """(M, D, X) copies of the (D, X) `current` with new rows; in memory the device is the slowest axis."""
+    copies = np.repeat(current, variants, axis=0)
+    copies[changed] = values
+    return copies.reshape(len(current), variants, current.shape[1]).swapaxes(0, 1)
+
+
+def largest_of_others(values: FloatArray) -> FloatArray:
+    """(..., n) the largest of the others in each row of `values`; -inf in a row of one."""
+    if values.shape[-1] == 1:
+        return np.full(values.shape, -np.inf)
+    second, first = np.moveaxis(np.partition(values, -2, axis=-1)[..., -2:], -1, 0)[..., None]
+    return np.where(values == first, second, first)
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.placement import Placement
@@ -52,6 +55,18 @@ class CountedCostModel(AdditiveCostModel):
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """See the wrapped model."""
         return self.model.iteration_cost(phases, shared, cluster)
+
+    def costs_with_one(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """See the wrapped model; counts one evaluation for each changed device."""
+        self.queries += len(devices)
+        return self.model.costs_with_one(cluster, device_loads, own_phases, devices, new_loads)
 
     @property
     def plain_costs(self) -> PlainCosts | None:

@@ -5,8 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, CountedCostModel, make_cost_model
-from shard_gym.cost_models.base import placement_order
+from shard_gym.cost_models import (
+    COST_MODELS,
+    AdditiveCostModel,
+    AnalyticalCostModel,
+    CountedCostModel,
+    make_cost_model,
+)
+from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.base import COMMUNICATION, placement_order
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.suites import load_suite
@@ -117,3 +124,31 @@ def test_an_estimate_of_no_placement_is_refused(placement: Any) -> None:
         AnalyticalCostModel().estimate(placement, task.tables, task.topology)
     with pytest.raises(MemoryExceededError):
         AnalyticalCostModel().estimate([0] * 20, task.tables, task.topology)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 8, 16])
+def test_one_changed_device_costs_what_all_devices_together_say(num_devices: int, devices_per_host: int) -> None:
+    """The analytical model's way in O(D), bit for bit; some devices are empty, or hold equal outputs."""
+    cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    for _ in range(20):
+        device_loads, new_loads = rng.random((num_devices, 10)), rng.random((12, 10))
+        for loads in (device_loads, new_loads):
+            loads[:, OUTPUT_BYTES_SENT] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
+        state = cluster, device_loads, MODEL.device_phases(device_loads), rng.integers(0, num_devices, 12), new_loads
+        counted = CountedCostModel(MODEL)
+        for fast, plain in zip(
+            counted.costs_with_one(*state), AdditiveCostModel.costs_with_one(MODEL, *state), strict=True
+        ):
+            assert fast.tolist() == plain.tolist()
+        assert counted.queries == 12
+
+
+def test_a_model_with_its_own_communication_does_not_inherit_the_fast_way() -> None:
+    class Slower(AnalyticalCostModel):
+        def fill_communication(self, phases: Any, shared: Any, cluster: Any) -> None:
+            super().fill_communication(phases, shared, cluster)
+            phases[..., COMMUNICATION] *= 2
+
+    assert Slower.costs_with_one is AdditiveCostModel.costs_with_one is not AnalyticalCostModel.costs_with_one
