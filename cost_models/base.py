@@ -293,7 +293,7 @@ def largest_of_others(values: FloatArray) -> FloatArray:
     if values.shape[-1] == 1:
         return np.full(values.shape, -np.inf)
     second, first = np.moveaxis(np.partition(values, -2, axis=-1)[..., -2:], -1, 0)[..., None]
-    return np.where(values == first, second, first)
+    return np.asarray(np.where(values == first, second, first))
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:
