@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.neighbourhood import IntArray
+from shard_gym.agents.items import IntArray, Items, NoRoomError, put_in_order, put_where_cheapest
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
 from shard_gym.cost_models.base import FloatArray, placement_order
@@ -25,19 +25,19 @@ def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray]
     Raises:
         NoPlacementFoundError: a table fits nowhere.
     """
-    placement = np.empty(task.num_tables, np.int64)
-    free = task.topology.memory_cap_bytes.copy()
-    for table in order:
-        needed = task.tables.memory_bytes[table]
-        fitting = np.flatnonzero(free >= needed)
-        if fitting.size == 0:
-            raise NoPlacementFoundError(
-                f"Table {task.tables.names[table]} of task {task.name!r} needs {format_bytes(needed)}, but the "
-                f"emptiest device has {format_bytes(free.max())} free after the tables placed before it."
-            )
-        device = placement[table] = choose(table, fitting)
-        free[device] -= needed
-    return placement
+    try:
+        return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose)
+    except NoRoomError as error:
+        raise no_placement(task, error) from None
+
+
+def no_placement(task: Task, error: NoRoomError) -> NoPlacementFoundError:
+    """The error of an agent that placed some tables of `task` and then found no room for the next one."""
+    return NoPlacementFoundError(
+        f"Table {task.tables.names[error.item]} of task {task.name!r} needs "
+        f"{format_bytes(task.tables.memory_bytes[error.item])}, but the emptiest device has "
+        f"{format_bytes(error.most_free)} free after the tables placed before it."
+    )
 
 
 class RandomAgent(Agent):
@@ -179,29 +179,14 @@ def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> t
 
 
 class CostGreedyAgent(CostGuidedAgent):
-    """Places tables by descending single-table cost, each on the device where the placement so far costs least.
-
-    Equal costs are common because a table rarely makes the slowest device slower. Then the device whose own phases are
-    shortest afterwards is taken.
-    """
+    """Places tables by descending single-table cost, each on the device where the placement so far costs least."""
 
     name = "cost-greedy"
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
-        model = self.additive_model(task)
-        cluster = task.topology.cluster()
-        loads = model.table_loads(task.tables, task.topology)
-        device_loads = np.zeros((task.num_devices, model.num_loads))
-        own_phases = model.device_phases(device_loads)
-
-        def choose(table: int, fitting: np.ndarray) -> int:
-            joined = model.add(device_loads[fitting], loads[table])
-            phases, cost = model.costs_with_one(cluster, device_loads, own_phases, fitting, joined)
-            best = np.lexsort((phases.sum(axis=-1), cost))[0]
-            device: int = fitting[best]
-            device_loads[device] = joined[best]
-            own_phases[device] = phases[best]
-            return device
-
-        return _placed(task, placement_order(loads, task.topology, model), choose)
+        items = Items.of_tables(task, self.additive_model(task))
+        try:
+            return put_where_cheapest(items, placement_order(items.loads, task.topology, items.model))
+        except NoRoomError as error:
+            raise no_placement(task, error) from None

@@ -1,4 +1,4 @@
-"""Moves and swaps of a placement's tables, costed in batches on additive loads."""
+"""Moves and swaps of placed tables or shards, costed in batches on additive loads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
-from shard_gym.placement import Placement, memory_used
-from shard_gym.tasks import Task
-
-IntArray = NDArray[np.int64]
+from shard_gym.agents.items import IntArray, Items
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.placement import Placement
 
 NO_TABLE = -1
 """The partner of a plain move."""
+
+NOTHING_THAT_MOVES = -2
+"""The item with the largest load of a device if something fixed has it."""
 
 TIE = 1e-9
 """Devices whose times differ by less than this share are equally slow; the rest is rounding."""
@@ -75,33 +76,29 @@ class Costs:
 
 
 class Neighbourhood:
-    """A placement, its loads and its costs; lists, costs and applies moves.
+    """A placement of items, its loads and its costs; lists, costs and applies moves.
 
-    Removing a table from a device needs the maximum over the tables that stay. The two largest values of every
-    max-reduced load are kept for each device, so a move costs O(K) for each of the two devices it touches.
+    Removing an item from a device needs the maximum over those that stay. The two largest values of every max-reduced
+    load are kept for each device, so a move costs O(K) for each of the two devices it touches.
 
     Attributes:
-        task: the task.
-        placement: (T,) int64, the current placement; valid.
+        items: the items; their tables, in what follows.
+        placement: (I,) int64, the current placement; valid.
     """
 
-    def __init__(self, task: Task, model: AdditiveCostModel, placement: Placement) -> None:
-        self.task = task
-        self._model = model
-        self._cluster = task.topology.cluster()
-        loads = model.table_loads(task.tables, task.topology)
-        self._loads = np.concatenate([loads, np.zeros((1, model.num_loads))])  # NO_TABLE reads the last row
-        self._maxima = loads[:, model.num_sum_loads :]
+    def __init__(self, items: Items, placement: Placement) -> None:
+        self.items = items
+        self._model, self._cluster = items.model, items.cluster
+        self._loads = np.concatenate([items.loads, np.zeros((1, self._model.num_loads))])  # NO_TABLE reads the last row
+        self._maxima = items.loads[:, self._model.num_sum_loads :]
         self._ascending = self._maxima.argsort(axis=0).T
-        self._memory = np.append(task.tables.memory_bytes, 0)  # NO_TABLE reads the last number
+        self._memory = np.append(items.memory, 0)  # NO_TABLE reads the last number
         self.set_placement(placement)
 
     def set_placement(self, placement: Placement) -> None:
         """Make a copy of `placement` (valid) the current one. What it costs is computed when it is asked for."""
         self.placement = placement.copy()
-        self._free = self.task.topology.memory_cap_bytes - memory_used(
-            placement, self.task.tables, self.task.num_devices
-        )
+        self._free = self.items.memory_left(placement)
         self._evaluated = False
 
     @property
@@ -119,8 +116,8 @@ class Neighbourhood:
     def _evaluate(self) -> None:
         if self._evaluated:
             return
-        placement, devices = self.placement, self.task.num_devices
-        self._device_loads = self._model.reduce(self._loads[:-1], placement, devices)
+        placement, devices = self.placement, self.items.num_devices
+        self._device_loads = self.items.device_loads(placement)
         self._own_phases = self._model.device_phases(self._device_loads)
         self._count = np.bincount(placement, minlength=devices)
         self._rank_maxima()
@@ -130,7 +127,7 @@ class Neighbourhood:
 
     def _rank_maxima(self) -> None:
         """For each device and max-reduced load, find the table with the largest value and the second largest value."""
-        shape = self.task.num_devices, len(self._ascending)
+        shape = self.items.num_devices, len(self._ascending)
         self._largest, self._second = np.full(shape, NO_TABLE), np.zeros(shape)
         for column, ascending in enumerate(self._ascending):
             # Of the numbers assigned to one device, the last one stays: that of the largest value.
@@ -138,12 +135,17 @@ class Neighbourhood:
             self._largest[devices, column] = ascending
             others = self._largest[devices, column] != ascending
             self._second[devices[others], column] = self._maxima[ascending[others], column]
+        if self.items.fixed is None:
+            return
+        fixed = self.items.fixed[:, self._model.num_sum_loads :]
+        np.maximum(self._second, fixed, out=self._second)
+        self._largest[self._device_loads[:, self._model.num_sum_loads :] <= fixed] = NOTHING_THAT_MOVES
 
     def moves(self, tables: IntArray) -> Moves:
         """Every move of one of `tables`, and every swap of one with a table elsewhere, that fits the memory."""
-        devices = self.task.num_devices
+        devices = self.items.num_devices
         targets = np.concatenate([np.arange(devices), self.placement])
-        partners = np.concatenate([np.full(devices, NO_TABLE), np.arange(self.task.num_tables)])
+        partners = np.concatenate([np.full(devices, NO_TABLE), np.arange(len(self.items))])
         source = self.placement[tables]
         growth = self._memory[tables][:, None] - self._memory[partners]
         fits = growth <= self._free[targets]
@@ -168,7 +170,8 @@ class Neighbourhood:
         sums -= self._loads.take(leaves, axis=0)[..., :split]
         if self._count.min() < 2:
             emptied = (self._count[device] == 1) & (leaves != NO_TABLE)
-            sums[emptied] = 0.0  # exactly 0, where the subtraction leaves a rounding error
+            # Exactly what is fixed there, or 0, where the subtraction leaves a rounding error.
+            sums[emptied] = 0.0 if self.items.fixed is None else self.items.fixed[device[emptied], :split]
         lost = self._largest.take(device, axis=0) == leaves[..., None]  # NO_TABLE where nothing was to lose: stays 0
         np.copyto(maxima, self._second.take(device, axis=0), where=lost)
         return self._model.add(loads, self._loads.take(joins, axis=0))

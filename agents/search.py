@@ -10,6 +10,7 @@ import numpy as np
 
 from shard_gym.agents.base import MAX_QUERIES, CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, lane_placements, paper_heuristics
+from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, additive_estimate
@@ -78,7 +79,8 @@ class LocalSearchAgent(CostGuidedAgent):
         spent = self._budget()  # the starts count
         rng = task_rng(self.seed, task)
         model = self.additive_model(task)
-        starts = [Neighbourhood(task, model, placement) for placement in self._starts(task)]
+        items = Items.of_tables(task, model)
+        starts = [Neighbourhood(items, placement) for placement in self._starts(task)]
         starts.sort(key=lambda start: float(start.costs.exact))
         batch = BATCH if model is self.cost_model else 1
         half = self.cost_model.queries + self.max_queries // 2
@@ -160,9 +162,9 @@ class _Search:
 
     def _batches(self) -> Iterator[Moves]:
         """All moves of the critical tables, listed a few tables at a time: a large task rarely needs all of them."""
-        task = self._current.task
+        items = self._current.items
         tables = self._rng.permutation(self._current.critical_tables())
-        at_once = max(1, LISTED // (task.num_tables + task.num_devices))
+        at_once = max(1, LISTED // (len(items) + items.num_devices))
         for first in range(0, len(tables), at_once):
             moves = self._current.moves(tables[first : first + at_once])
             shuffled = self._rng.permutation(len(moves))
@@ -178,7 +180,7 @@ class _Search:
 
     def _perturb(self) -> bool:
         """Apply two to four random moves to leave the local optimum; False if no move fits the memory."""
-        tables = self._rng.permutation(self._current.task.num_tables)
+        tables = self._rng.permutation(len(self._current.items))
         wanted = int(self._rng.integers(2, 5))
         made = 0
         for table in tables:

@@ -29,6 +29,7 @@ from bare_loop import BareLoop
 
 import shard_gym
 from shard_gym.agents import make_agent
+from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_additive_cost_model
@@ -179,7 +180,9 @@ def task_preparation(repeats: int) -> float:
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
     """Moves costed per second, and evaluations per second of a whole search."""
     task = sampler(tables, devices).sample(np.random.default_rng(0))
-    current = Neighbourhood(task, make_additive_cost_model("analytical"), pack_by_memory(task.tables, devices))
+    current = Neighbourhood(
+        Items.of_tables(task, make_additive_cost_model("analytical")), pack_by_memory(task.tables, devices)
+    )
     moves = current.moves(current.critical_tables())
     batch = moves.take(np.random.default_rng(0).permutation(len(moves))[:BATCH])
 

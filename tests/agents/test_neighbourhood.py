@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import NO_TABLE, Moves, Neighbourhood
 from shard_gym.cost_models import make_cost_model
 from shard_gym.placement import memory_used
@@ -39,7 +40,7 @@ def test_every_move_costs_what_a_fresh_estimate_says(random_task: Any, seed: int
     """
     rng = np.random.default_rng(seed)
     task = random_task(rng, int(rng.integers(1, 10)), int(rng.integers(1, 6)), devices_per_host=int(rng.integers(1, 6)))
-    current = Neighbourhood(task, MODEL, task.known_placement)
+    current = Neighbourhood(Items.of_tables(task, MODEL), task.known_placement)
     moves = current.moves(np.arange(task.num_tables))
     costs = current.costs_after(moves)
     for which in range(len(moves)):
@@ -55,7 +56,7 @@ def test_every_move_costs_what_a_fresh_estimate_says(random_task: Any, seed: int
 def test_the_moves_tested_empty_devices_and_lower_maxima(random_task: Any) -> None:
     """The property above is weak if no move does."""
     task = random_task(np.random.default_rng(1), 6, 4, dims=(4, 128))
-    current = Neighbourhood(task, MODEL, np.array([0, 0, 1, 1, 2, 3]))
+    current = Neighbourhood(Items.of_tables(task, MODEL), np.array([0, 0, 1, 1, 2, 3]))
     moves = current.moves(np.arange(6))
     emptied = sum(set(after(current.placement, moves, i).tolist()) != {0, 1, 2, 3} for i in range(len(moves)))
     assert emptied > 2
@@ -71,7 +72,7 @@ def test_the_moves_tested_empty_devices_and_lower_maxima(random_task: Any) -> No
 def test_equal_tables_hold_a_maximum_together(planted_task: Any) -> None:
     """When one of two equally wide tables leaves, the maximum stays."""
     task, planted = planted_task(np.random.default_rng(0), 3, 2)
-    current = Neighbourhood(task, MODEL, planted)
+    current = Neighbourhood(Items.of_tables(task, MODEL), planted)
     moves = current.moves(np.arange(6))
     fresh = [cost_of(task, after(planted, moves, i)) for i in range(len(moves))]
     assert current.costs_after(moves).exact == pytest.approx(np.array(fresh), rel=1e-9)
@@ -96,7 +97,7 @@ def test_moves_lists_exactly_the_feasible_moves_and_swaps(random_task: Any, seed
             used = memory_used(changed, task.tables, task.num_devices)
             if device != placement[table] and (used <= task.topology.memory_cap_bytes).all():
                 expected.add((table, device, partner))
-    moves = Neighbourhood(task, MODEL, placement).moves(asked)
+    moves = Neighbourhood(Items.of_tables(task, MODEL), placement).moves(asked)
     listed = list(zip(moves.table.tolist(), moves.device.tolist(), moves.partner.tolist(), strict=True))
     assert len(listed) == len(set(listed)) == len(moves)
     assert set(listed) == expected
@@ -107,7 +108,7 @@ def test_applying_a_move_is_starting_from_there(random_task: Any, seed: int) -> 
     rng = np.random.default_rng(seed)
     task = random_task(rng, 7, 3, slack=1.8)
     given = task.known_placement.copy()
-    current = Neighbourhood(task, MODEL, given)
+    current = Neighbourhood(Items.of_tables(task, MODEL), given)
     given[:] = 0  # copied
     assert np.array_equal(current.placement, task.known_placement)
     for _ in range(6):
@@ -123,7 +124,7 @@ def test_applying_a_move_is_starting_from_there(random_task: Any, seed: int) -> 
         assert np.array_equal(before, kept)  # a placement handed out is never written to
         assert current.costs.exact == pytest.approx(costs.exact[which], rel=1e-9)
         assert current.costs.smoothed == pytest.approx(costs.smoothed[which], rel=1e-9)
-        fresh = Neighbourhood(task, MODEL, expected)
+        fresh = Neighbourhood(Items.of_tables(task, MODEL), expected)
         assert (fresh.costs.exact, fresh.costs.smoothed) == (current.costs.exact, current.costs.smoothed)
         again, other = current.moves(np.arange(7)), fresh.moves(np.arange(7))
         assert np.array_equal(current.costs_after(again).exact, fresh.costs_after(other).exact)
@@ -131,16 +132,16 @@ def test_applying_a_move_is_starting_from_there(random_task: Any, seed: int) -> 
 
 def test_no_tables_no_moves(random_task: Any) -> None:
     task = random_task(np.random.default_rng(0), 5, 2)
-    current = Neighbourhood(task, MODEL, np.zeros(5, np.int64))
+    current = Neighbourhood(Items.of_tables(task, MODEL), np.zeros(5, np.int64))
     assert len(current.moves(np.empty(0, np.int64))) == 0
     alone = random_task(np.random.default_rng(0), 5, 1)
-    assert len(Neighbourhood(alone, MODEL, np.zeros(5, np.int64)).moves(np.arange(5))) == 0
+    assert len(Neighbourhood(Items.of_tables(alone, MODEL), np.zeros(5, np.int64)).moves(np.arange(5))) == 0
 
 
 def test_critical_tables_are_those_of_the_slowest_devices(random_task: Any) -> None:
     task = random_task(np.random.default_rng(4), 9, 4)
     placement = np.array([0, 1, 2, 3, 0, 1, 2, 3, 0])
-    current = Neighbourhood(task, MODEL, placement)
+    current = Neighbourhood(Items.of_tables(task, MODEL), placement)
     phases = MODEL.estimate(placement, task.tables, task.topology).phases_ms
     slowest = {int(phases[:, phase].argmax()) for phase in range(4)}
     assert current.critical_tables().tolist() == [t for t in range(9) if placement[t] in slowest]

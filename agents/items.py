@@ -1,0 +1,122 @@
+"""Items: what a search puts on devices, one device each: the tables of a task, or the shards of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.placement import Placement
+from shard_gym.tasks import Task
+from shard_gym.topology import Cluster
+
+IntArray = NDArray[np.int64]
+
+
+class NoRoomError(Exception):
+    """An item fits no device; its number is `item`, and `most_free` are the bytes left on the emptiest device."""
+
+    def __init__(self, item: int, most_free: int) -> None:
+        super().__init__(f"Item {item} fits no device.")
+        self.item, self.most_free = item, most_free
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """I items and the D devices for them.
+
+    Attributes:
+        model: the cost model of the loads.
+        cluster: the topology.
+        loads: (I, K) float64, what each adds to its device.
+        memory: (I,) int64, bytes.
+        free: (D,) int64, bytes that each device has for items.
+        fixed: (D, K) float64, loads of what is on the devices and stays there, such as replicas; None for nothing.
+    """
+
+    model: AdditiveCostModel
+    cluster: Cluster
+    loads: FloatArray
+    memory: IntArray
+    free: IntArray
+    fixed: FloatArray | None = None
+
+    @staticmethod
+    def of_tables(task: Task, model: AdditiveCostModel) -> Items:
+        """The whole tables of `task`."""
+        return Items(
+            model,
+            task.topology.cluster(),
+            model.table_loads(task.tables, task.topology),
+            task.tables.memory_bytes,
+            task.topology.memory_cap_bytes,
+        )
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return len(self.free)
+
+    def device_loads(self, placement: Placement) -> FloatArray:
+        """(D, K) loads of the devices with the items where the (I,) `placement` puts them."""
+        loads = self.model.reduce(self.loads, placement, self.num_devices)
+        return loads if self.fixed is None else self.model.add(self.fixed, loads)
+
+    def memory_left(self, placement: Placement) -> IntArray:
+        """(D,) int64, bytes that remain; negative where the items do not fit."""
+        left = self.free.copy()
+        np.subtract.at(left, placement, self.memory)
+        return left
+
+    def cost_ms(self, placement: Placement) -> float:
+        """The cost of a placement of the items."""
+        return float(self.model.costs(self.device_loads(placement), self.cluster)[1])
+
+
+def put_in_order(
+    memory: IntArray, free: IntArray, order: Iterable[int], choose: Callable[[int, IntArray], int]
+) -> Placement:
+    """(I,) int64, each item in `order` on the device that `choose(item, devices where it still fits)` names.
+
+    Raises:
+        NoRoomError: an item fits nowhere.
+    """
+    placement, left = np.empty(len(memory), np.int64), free.copy()
+    for item in order:
+        fitting = np.flatnonzero(left >= memory[item])
+        if fitting.size == 0:
+            raise NoRoomError(int(item), int(left.max()))
+        device = placement[item] = choose(item, fitting)
+        left[device] -= memory[item]
+    return placement
+
+
+def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
+    """(I,) int64, each item in `order` on the device where what is placed so far costs least.
+
+    Equal costs are common because an item rarely makes the slowest device slower. Then the device whose own phases are
+    shortest afterwards is taken.
+
+    Raises:
+        NoRoomError: an item fits nowhere.
+    """
+    model = items.model
+    held = np.zeros((items.num_devices, model.num_loads)) if items.fixed is None else items.fixed.copy()
+    own_phases = model.device_phases(held)
+
+    def choose(item: int, fitting: IntArray) -> int:
+        joined = model.add(held[fitting], items.loads[item])
+        phases, costs = model.costs_with_one(items.cluster, held, own_phases, fitting, joined)
+        best = np.lexsort((phases.sum(axis=-1), costs))[0]
+        device: int = fitting[best]
+        held[device] = joined[best]
+        own_phases[device] = phases[best]
+        return device
+
+    return put_in_order(items.memory, items.free, order, choose)
