@@ -10,6 +10,7 @@ import numpy as np
 from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_cost_model
 from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan, plan_of_placement
 from shard_gym.tasks import Task
 
 MAX_QUERIES = 10_000_000
@@ -35,6 +36,14 @@ class Agent(ABC):
         Raises:
             NoPlacementFoundError: no valid placement was found; an evaluation counts it as a failure.
         """
+
+    def plan(self, task: Task) -> ShardingPlan:
+        """A sharding for every table of `task`; of an agent that only places, that of whole tables.
+
+        Raises:
+            NoPlacementFoundError: no valid plan was found; an evaluation counts it as a failure.
+        """
+        return plan_of_placement(self.place(task), task.tables)
 
     @property
     def search_budget(self) -> int:

@@ -159,11 +159,22 @@ class Neighbourhood:
         self._evaluate()
         devices = np.stack([self.placement[moves.table], moves.device])
         leaves, joins = np.stack([moves.table, moves.partner]), np.stack([moves.partner, moves.table])
-        loads = self._exchanged(devices, leaves, joins)
+        return self.costs_if(devices, leaves, self._loads.take(joins, axis=0))
+
+    def costs_if(self, devices: IntArray, leaves: IntArray, joining: FloatArray) -> Costs:
+        """(M,) costs of M changes of the placement.
+
+        Args:
+            devices: (C, M) int64, the devices that change; those of a change differ.
+            leaves: (C, M) int64, the table that leaves each of them, or NO_TABLE.
+            joining: (C, M, K), loads of what comes to each of them.
+        """
+        self._evaluate()
+        loads = self._model.add(self._without(devices, leaves), joining)
         return Costs.of(*self._model.costs_with(self._cluster, self._device_loads, self._own_phases, devices, loads))
 
-    def _exchanged(self, device: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
-        """(..., K) loads of `device` after the table `leaves` went and `joins` came; either may be NO_TABLE."""
+    def _without(self, device: IntArray, leaves: IntArray) -> FloatArray:
+        """(..., K) loads of `device` after the table `leaves` went; it may be NO_TABLE."""
         split = self._model.num_sum_loads
         loads = self._device_loads.take(device, axis=0)
         sums, maxima = loads[..., :split], loads[..., split:]
@@ -174,7 +185,7 @@ class Neighbourhood:
             sums[emptied] = 0.0 if self.items.fixed is None else self.items.fixed[device[emptied], :split]
         lost = self._largest.take(device, axis=0) == leaves[..., None]  # NO_TABLE where nothing was to lose: stays 0
         np.copyto(maxima, self._second.take(device, axis=0), where=lost)
-        return self._model.add(loads, self._loads.take(joins, axis=0))
+        return loads
 
     def placement_after(self, moves: Moves, which: int) -> Placement:
         """(T,) int64, the placement after move `which`."""

@@ -84,10 +84,10 @@ class LocalSearchAgent(CostGuidedAgent):
         starts.sort(key=lambda start: float(start.costs.exact))
         batch = BATCH if model is self.cost_model else 1
         half = self.cost_model.queries + self.max_queries // 2
-        searches: list[_Search] = []
+        searches: list[Search] = []
         for start in starts[:STARTS]:
             if not searches or self.cost_model.queries < half:
-                searches.append(_Search(start, rng, spent, batch))
+                searches.append(Search(start, rng, spent, batch))
                 searches[-1].descend()
         search = min(searches, key=lambda each: each.best_cost)
         search.run()
@@ -121,7 +121,7 @@ class LocalSearchAgent(CostGuidedAgent):
         return list({placement.tobytes(): placement for placement in starts}.values())
 
 
-class _Search:
+class Search:
     """One search over the placements of one task; `best` is the cheapest placement found, `best_cost` its cost."""
 
     def __init__(self, current: Neighbourhood, rng: np.random.Generator, spent: Callable[[], bool], batch: int) -> None:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.linear import LinearCosts
+from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import Placement
+from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
@@ -91,6 +93,24 @@ class CountedCostModel(AdditiveCostModel):
         return self.model.cost_bounds(loads, topology)
 
 
+class CountedShardingModel(CountedCostModel, ShardingCostModel):
+    """A `CountedCostModel` around a model of sharded tables; it counts the evaluated plans."""
+
+    model: ShardingCostModel
+
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """See the wrapped model."""
+        return self.model.shard_loads(shards, sharding_type, topology)
+
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See the wrapped model."""
+        return self.model.variant_bounds(variants, loads, topology)
+
+    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
+        """See the wrapped model."""
+        return self.model.sent_bytes(loads, cluster)
+
+
 class CountedEstimates(CostModel):
     """A wrapper around a cost model that is not additive, such as a measured one; it counts the estimates.
 
@@ -132,4 +152,6 @@ class CountedEstimates(CostModel):
 
 def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
     """`model` in the wrapper that counts its evaluations."""
+    if isinstance(model, ShardingCostModel):
+        return CountedShardingModel(model)
     return CountedCostModel(model) if isinstance(model, AdditiveCostModel) else CountedEstimates(model)

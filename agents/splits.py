@@ -1,0 +1,191 @@
+"""Plans as a search changes them: the parts of each table, and the tables on many devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.items import IntArray, Items
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.placement import Placement
+from shard_gym.sharding import (
+    ShardingPlan,
+    TableSharding,
+    column_wise,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.sharding.variants import variants_of
+from shard_gym.tasks import Task
+
+NOT_SPREAD = -1
+"""In place of a spread, for a table whose parts have one device each."""
+
+
+class Spread(NamedTuple):
+    """A way to put a table on many devices: its variant, and the devices, (n,) int64; `host` for table_row_wise."""
+
+    sharding_type: str
+    variant: int
+    devices: IntArray
+    host: int = 0
+
+
+class SplitOptions:
+    """What the tables of a task can be split into, and what each part costs its device.
+
+    Attributes:
+        task: the task.
+        model: the cost model.
+        max_halvings: H, how often a part is halved at most.
+        loads: (T, V, K) float64, of one part of each variant (see `shard_gym.sharding.variants.Variants`).
+        memory: (T, V) int64, its bytes.
+        legal: (T, V) bool, whether the table has the variant.
+        part_ms: (T, H + 1) float64, the cost of one part alone on a device, by number of halvings.
+        spreads: the ways to put a table on many devices.
+    """
+
+    def __init__(self, task: Task, model: ShardingCostModel, sharding_types: Sequence[str], max_shards: int) -> None:
+        topology = task.topology
+        variants = variants_of(task.tables, topology, sharding_types, max_shards.bit_length() - 1)
+        self.task, self.model, self.cluster = task, model, topology.cluster()
+        self.max_halvings = variants.max_halvings
+        self.loads, self.memory, self.legal = model.variant_loads(variants, topology), variants.memory, variants.legal
+        parts = self.loads[:, : self.max_halvings + 1]
+        self.part_ms = model.single_table_costs(parts.reshape(-1, model.num_loads), topology).reshape(parts.shape[:2])
+        every = np.arange(task.num_devices)
+        self.spreads: list[Spread] = []
+        for variant, name in enumerate(variants.sharding_types):
+            if name in (ROW_WISE, DATA_PARALLEL):
+                self.spreads.append(Spread(name, variant, every))
+            elif name == TABLE_ROW_WISE and self.legal[:, variant].any():
+                hosts = every.reshape(-1, int(variants.parts[variant]))
+                self.spreads += [Spread(name, variant, devices, host) for host, devices in enumerate(hosts)]
+
+    def can_halve(self, tables: IntArray, levels: IntArray) -> NDArray[np.bool_]:
+        """Whether parts of `tables`, halved so often, can be halved once more; broadcasts."""
+        more = levels < self.max_halvings
+        return more & self.legal[tables, np.where(more, levels + 1, 0)]
+
+
+@dataclass(frozen=True, eq=False)
+class SplitTables:
+    """A plan: I parts of tables with a device each, and tables that are spread over many devices.
+
+    Attributes:
+        options: what is possible.
+        table: (I,) int64, the table of each part.
+        level: (I,) int64, how often it is halved.
+        device: (I,) int64, where it is.
+        spread: (T,) int64, which of `options.spreads` a table has, or NOT_SPREAD.
+    """
+
+    options: SplitOptions
+    table: IntArray
+    level: IntArray
+    device: IntArray
+    spread: IntArray
+
+    @staticmethod
+    def whole(options: SplitOptions, placement: Placement) -> SplitTables:
+        """No table is split; `placement` is (T,)."""
+        count = options.task.num_tables
+        nothing = np.full(count, NOT_SPREAD)
+        return SplitTables(options, np.arange(count), np.zeros(count, np.int64), placement, nothing)
+
+    def items(self) -> Items:
+        """The parts as items; the spread tables are fixed."""
+        options, task = self.options, self.options.task
+        fixed, free = None, task.topology.memory_cap_bytes
+        if (self.spread != NOT_SPREAD).any():
+            fixed, free = self._fixed()
+        return Items(
+            options.model,
+            options.cluster,
+            options.loads[self.table, self.level],
+            options.memory[self.table, self.level],
+            free,
+            fixed,
+        )
+
+    def _fixed(self) -> tuple[FloatArray, IntArray]:
+        """(D, K) loads of the spread tables, and (D,) bytes that they leave."""
+        options, model = self.options, self.options.model
+        fixed = np.zeros((options.task.num_devices, model.num_loads))
+        free = options.task.topology.memory_cap_bytes.copy()
+        for number, spread in enumerate(options.spreads):
+            tables = np.flatnonzero(self.spread == number)
+            if len(tables):
+                loads = model.reduce(options.loads[tables, spread.variant], np.zeros(len(tables), np.int64), 1)
+                fixed[spread.devices] = model.add(fixed[spread.devices], loads)
+                free[spread.devices] -= options.memory[tables, spread.variant].sum()
+        return fixed, free
+
+    def moved(self, device: IntArray) -> SplitTables:
+        """The same parts on other devices."""
+        return replace(self, device=device)
+
+    def halved(self, part: int, device: int) -> SplitTables:
+        """One half of `part` stays, the other one, a new last part, goes to `device`."""
+        level = self.level.copy()
+        level[part] += 1
+        return replace(
+            self,
+            table=np.append(self.table, self.table[part]),
+            level=np.append(level, level[part]),
+            device=np.append(self.device, device),
+        )
+
+    def merged(self, part: int, other: int, device: int) -> SplitTables:
+        """Two parts of a table that are halved equally often become one, on `device`."""
+        level, where = self.level.copy(), self.device.copy()
+        level[part] -= 1
+        where[part] = device
+        keep = np.arange(len(level)) != other
+        return replace(self, table=self.table[keep], level=level[keep], device=where[keep])
+
+    def spread_over(self, table: int, number: int) -> SplitTables:
+        """`table` is spread instead of what it is."""
+        keep, spread = self.table != table, self.spread.copy()
+        spread[table] = number
+        return SplitTables(self.options, self.table[keep], self.level[keep], self.device[keep], spread)
+
+    def gathered(self, table: int, device: int) -> SplitTables:
+        """A spread table is whole again, a new last part on `device`."""
+        spread = self.spread.copy()
+        spread[table] = NOT_SPREAD
+        return SplitTables(
+            self.options,
+            np.append(self.table, table),
+            np.append(self.level, 0),
+            np.append(self.device, device),
+            spread,
+        )
+
+    def plan(self) -> ShardingPlan:
+        """As a plan for anybody. Parts that lie on one device and fill a half together are one shard there."""
+        return ShardingPlan(tuple(self._sharding(table) for table in range(self.options.task.num_tables)))
+
+    def _sharding(self, table: int) -> TableSharding:
+        tables, topology = self.options.task.tables, self.options.task.topology
+        if self.spread[table] != NOT_SPREAD:
+            spread = self.options.spreads[self.spread[table]]
+            if spread.sharding_type == TABLE_ROW_WISE:
+                return table_row_wise(tables, table, topology, spread.host)
+            return {ROW_WISE: row_wise, DATA_PARALLEL: data_parallel}[spread.sharding_type](tables, table, topology)
+        parts = np.flatnonzero(self.table == table)
+        if len(parts) == 1:
+            return table_wise(tables, table, int(self.device[parts[0]]))
+        widths = (int(tables.embedding_dim[table]) >> self.level[parts]).tolist()
+        return column_wise(tables, table, self.device[parts].tolist(), widths)
+
+
+__all__ = ["NOT_SPREAD", "TABLE_WISE", "Spread", "SplitOptions", "SplitTables"]
