@@ -70,8 +70,8 @@ class ExactAgent(CostGuidedAgent):
     Args:
         cost_model: the model, or its name; it must know its `linear_costs`, as the analytical one does.
         max_work: limit for each task in CP-SAT's deterministic time, which is about seconds on a fast core.
-        max_seconds: wall-clock limit of CP-SAT for each task; None for no limit. With a limit, or with several workers,
-            results depend on the machine.
+        max_seconds: wall-clock limit for each task; None for no limit. Local search and the linear programs count, but
+            only CP-SAT is cut short. With a limit, or with several workers, results depend on the machine.
         workers: threads of CP-SAT.
         gap: a placement within this share of the lower bound counts as proven; solvers of integer programs commonly use
             1e-4. Much less than 1e-6 is below the rounding of the coefficients.
@@ -98,7 +98,7 @@ class ExactAgent(CostGuidedAgent):
         if not is_not_negative(gap) or gap >= 1:
             raise InvalidOptionError(f"gap must be a number from 0 to below 1, not {short_repr(gap)}.")
         self.max_work, self.max_seconds, self.gap = checked_positive("max_work", max_work), max_seconds, gap
-        self.workers = checked_count("workers", workers)
+        self.workers = checked_count("workers", workers, most=1024)
         self.seed = checked_seed(seed)
         self._start = LocalSearchAgent(self.cost_model, max_queries=max_queries, seed=seed)
         self._cp_model = _cp_model()
@@ -132,9 +132,13 @@ class ExactAgent(CostGuidedAgent):
             )
         self.last_bound_ms = None
         search = _Search(self, task, costs)
-        search.run(self.start(task) if start is None else start)
+        search.run(self.start(task) if start is None else check_placement(start, task.tables, task.topology))
         if search.best is None:
-            raise NoPlacementFoundError(f"No placement of task {task.name!r} was found within the limits.")
+            raise NoPlacementFoundError(
+                f"Task {task.name!r} has no valid placement, which CP-SAT proved: give the devices more memory."
+                if search.bound_ms == float("inf")
+                else f"No placement of task {task.name!r} was found within the limits. Raise max_work or max_seconds."
+            )
         self.last_bound_ms = search.bound_ms
         return Solution(search.best, search.best_ms, search.bound_ms, search.bound_ms >= search.limit_ms)
 
@@ -224,7 +228,7 @@ class _Search:
         program = _Program(cp_model, self._task, self._costs, region, self.best_ms, agent.gap)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = agent.workers
-        solver.parameters.random_seed = agent.seed
+        solver.parameters.random_seed = agent.seed % 2**31
         solver.parameters.max_deterministic_time = work
         solver.parameters.max_time_in_seconds = min(self._deadline - time.perf_counter(), 1e9)
         status = solver.solve(program.model)

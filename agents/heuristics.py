@@ -135,8 +135,9 @@ def lane_placements(task: Task) -> list[tuple[float, Placement]]:
     that its widest table needs: FBGEMM gives every table of a fused operator the thread groups of the widest one
     (`shard_gym.cost_models.analytical.lane_share`).
 
-    There is a placement for each choice of how many devices may hold tables of the widest class, of the two widest, and
-    so on; choices without room are left out. If all tables are of one class, there is one, which balances lookups.
+    There is a placement for each choice of how many devices may hold tables of the widest class, and how many those of
+    the two widest; choices without room are left out, and of more than eight numbers of devices eight are tried. If all
+    tables are of one class, there is one placement, which balances lookups.
 
     Raises:
         NoPlacementFoundError: no choice has a placement.
@@ -160,7 +161,7 @@ def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> t
     Class by class, in each by descending lane time, a table goes where the lane time is least afterwards.
     """
     tables = task.tables
-    vectors = tables.pooling_factor * tables.num_features * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    vectors = tables.pooling_factor * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
     share = lane_share(tables.embedding_dim)
     held, widest = np.zeros(task.num_devices), np.zeros(task.num_devices)
 

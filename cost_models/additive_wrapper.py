@@ -57,7 +57,9 @@ class AdditiveWrapper(AdditiveCostModel):
         return costs
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """The analytical lower bound, and the upper one that the wrapped model's penalty promises."""
+        """The analytical lower bound, which the wrapped model's costs may be below, and the upper one that its penalty
+        promises.
+        """
         lower = self._analytical.cost_bounds(self._analytical_loads, topology)[0]
         return lower, self._model.penalty_ms(self._tables, self._topology) / PENALTY_MARGIN
 

@@ -21,7 +21,8 @@ codegen/genscript/jinja_environment.py:167 to 207 makes groups of 8, 16 and 32 t
 narrow row costs a wide group as many cycles as a wide row is assumed.
 
 Every load is a sum or a maximum over the tables of a device. Every time is a sum of maxima of non-negative multiples of
-the loads (with OVERLAP_LOSS between 0 and 1), so it is convex in them and never decreases when a table is added.
+the loads (with OVERLAP_LOSS between 0 and 1), so it never decreases when a table is added. Compute times are convex in
+the sums for a given share of the lanes; a link below its knee is concave.
 
 The constants are fitted to the public measurements by tools/fit_analytical.py; docs/cost-model.md has the errors.
 """
@@ -35,6 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.checks import is_not_negative, is_positive
 from shard_gym.cost_models.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -56,6 +58,7 @@ from shard_gym.cost_models.base import (
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, linear_costs, links_of
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -206,11 +209,23 @@ def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) ->
     return loads
 
 
+def _checked(constants: Constants) -> Constants:
+    for name, value in constants._asdict().items():
+        efficiency = name.endswith("efficiency")
+        if not (is_positive if efficiency else is_not_negative)(value):
+            wanted = "a positive number" if efficiency else "a number of at least 0"
+            raise InvalidOptionError(f"The constant {name} must be {wanted}, not {short_repr(value)}.")
+    return constants
+
+
 class AnalyticalCostModel(AdditiveCostModel):
     """The model described at the top of this file; costs never decrease when a table is added to a device.
 
     Args:
         constants: others than `FITTED`; the fingerprint then ends with a hash of them.
+
+    Raises:
+        InvalidOptionError: a constant is no number or negative, or an efficiency is 0.
     """
 
     name = "analytical"
@@ -223,7 +238,7 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def __init__(self, constants: Constants | None = None) -> None:
         if constants is not None:
-            self.constants = constants
+            self.constants = _checked(constants)
 
     @property
     def fingerprint(self) -> str:

@@ -32,7 +32,7 @@ from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
 ROUNDING = 1e-12
-"""Share by which a bound is lowered: more than the rounding errors of the sums behind it, and of the cost's."""
+"""Share by which a bound is lowered, for the rounding errors of the costs that it is compared with."""
 
 MAX_PROGRAMS = 300
 """Linear programs solved for one task; then the bound of the best box is taken as it is."""
@@ -203,13 +203,18 @@ class _Relaxation:
         objective[-4:] = 1.0, 1.0, 0.0, 2.0
         whole = np.concatenate([np.tile(np.eye(tables), len(usable)), np.zeros((tables, 4))], axis=1)
         result = _linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
-        if result.status == 2:
+        if result.status == 2 and "infeasible" in result.message:
             return float("inf")
-        multipliers = np.zeros(len(rows)) if result.ineqlin is None else np.maximum(-result.ineqlin.marginals, 0.0)
-        reduced = objective + multipliers @ rows
-        shares = np.where(usable, reduced[:-4].reshape(usable.shape), np.inf).min(axis=0).sum()
-        rest = np.where(reduced[-4:] > 0, reduced[-4:] * least, reduced[-4:] * self._high).sum()
-        return float(shares + rest - multipliers @ limits + self._constant) * (1.0 - ROUNDING)
+        solved = result.ineqlin is not None and result.ineqlin.marginals is not None
+        multipliers = np.maximum(-result.ineqlin.marginals, 0.0) if solved else np.zeros(len(rows))
+        # A sum of n terms is off by at most n roundings of the sum of their sizes, which may dwarf the bound.
+        rounding = np.finfo(float).eps * (len(rows) + len(objective))
+        reduced = objective + multipliers @ rows - rounding * (objective + multipliers @ np.abs(rows))
+        shares = np.where(usable, reduced[:-4].reshape(usable.shape), np.inf).min(axis=0)
+        rest = np.where(reduced[-4:] > 0, reduced[-4:] * least, reduced[-4:] * self._high)
+        sizes = np.abs(shares).sum() + np.abs(rest).sum() + multipliers @ np.abs(limits) + self._constant
+        bound = shares.sum() + rest.sum() - multipliers @ limits + self._constant - rounding * sizes
+        return max(float(bound) * (1.0 - ROUNDING), 0.0)
 
     def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
         """The matrix and the right side of the inequalities."""

@@ -17,7 +17,7 @@ from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import score
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known, write_best_known
+from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 
 
 def search(suite_name: str, number: int, max_queries: int, seed: int) -> Placement:
@@ -54,7 +54,10 @@ def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int
             tasks = load_suite(name)
             waiting = [pool.submit(search, name, number, max_queries, seed) for number in range(len(tasks))]
             placements = {task.name: each.result() for task, each in zip(tasks, waiting, strict=True)}
-            path = write_best_known([tasks], placements, make_additive_cost_model("analytical"), how)
+            model = make_additive_cost_model("analytical")
+            earlier = best_known_effort(name).split("; ") if best_known(tasks, model) else []
+            kept = [clause for clause in earlier if clause.startswith("improved by")]
+            path = write_best_known([tasks], placements, model, "; ".join([how, *kept]))
             print(f"{name}: {len(placements)} tasks, {path.name}", flush=True)
 
 

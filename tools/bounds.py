@@ -25,7 +25,7 @@ from shard_gym.suites.best_known import best_known, best_known_effort, write_bes
 from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
 from shard_gym.tasks import Task
 
-IMPROVED = ", and of CP-SAT"
+IMPROVED = "improved by CP-SAT"
 
 
 class Bounded(NamedTuple):
@@ -98,14 +98,14 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
             found = {task.name: each.result() for task, each in zip(first, waiting, strict=True)}
             stored = lower_bounds(chosen, model)
             bounds = stored | {task: max(each.bound_ms, stored.get(task, 0.0)) for task, each in found.items()}
-            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how]
+            some = f" of the first {len(first)}" if len(first) < len(chosen) else ""
+            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how + some]
             write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
             better = {task: each.placement for task, each in found.items() if each.cost_ms < each.start_ms}
             known = {task: each.placement for task, each in best_known(chosen, model).items()}
             if known and better:
-                effort = best_known_effort(name)
-                improved = effort if effort.endswith(IMPROVED) else effort + IMPROVED
-                write_best_known([chosen], known | better, model, improved)
+                clauses = dict.fromkeys([*best_known_effort(name).split("; "), IMPROVED])
+                write_best_known([chosen], known | better, model, "; ".join(clauses))
             print(summary(name, list(found.values()), gap), flush=True)
 
 

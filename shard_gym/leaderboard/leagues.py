@@ -6,7 +6,8 @@ guided       at most a look at each table alone and at each table on each device
 search       anything; the number is printed
 
 An agent that reads the scoring model in another form than single evaluations (its loads, its linear costs, its code)
-knows the costs of all placements, so it belongs to `search`.
+knows the costs of all placements, so it belongs to `search`, and declares that. Any entry may declare a later league
+than its queries and its search budget make it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn"}
 """The agents of ShardGym that evaluate no scoring model when they place."""
 
 
+SEARCHERS = {"local-search", *SOLVERS}
+"""The agents of ShardGym that search under the scoring model."""
+
+
 def guided_limit(tasks: Iterable[Task]) -> float:
     """The most evaluations of the league `guided`, mean over the tasks: each table alone, and on each device."""
     return float(np.mean([task.num_tables * (task.num_devices + 1) for task in tasks]))
 
 
 def league_of(queries: float, search_budget: int, tasks: Iterable[Task]) -> str:
-    """The league of an agent; the only function that decides it.
+    """The league of an agent by what it asks; an entry may declare a later one (`entered_league`).
 
     Args:
         queries: evaluations of the scoring model for one task, mean over `tasks` and seeds.
@@ -44,11 +49,16 @@ def league_of(queries: float, search_budget: int, tasks: Iterable[Task]) -> str:
     return GUIDED if search_budget == 0 and queries <= guided_limit(tasks) else SEARCH
 
 
+def entered_league(planning: PlanningPart, tasks: Iterable[Task]) -> str:
+    """The league of an entry without findings: the declared one, or that of its queries and its search budget."""
+    return planning.league or league_of(planning.queries, planning.search_budget, tasks)
+
+
 def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]) -> list[str]:
     """A sentence for each declaration about planning that contradicts another one, or what is known of the agent."""
     wrong = []
     league = league_of(planning.queries, planning.search_budget, tasks)
-    if planning.league not in (None, league):
+    if planning.league is not None and LEAGUES.index(planning.league) < LEAGUES.index(league):
         wrong.append(
             f"planning.league is {planning.league!r}, but with {planning.queries:,.1f} evaluations of the cost model "
             f"for a task and a search budget of {planning.search_budget:,} the entry belongs to {league!r}."
@@ -62,8 +72,11 @@ def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]
     if asks is not None and asks != (planning.queries > 0):
         kind = "evaluates the cost model" if asks else "never evaluates the cost model"
         wrong.append(
-            f"planning.queries is {planning.queries}, but ShardGym's agent {agent.name!r} {kind} when it places."
+            f"planning.queries is {planning.queries}, but ShardGym's agent {agent.name!r} {kind} when it places. "
+            "Give an agent under another cost model another name."
         )
+    if agent.name in SEARCHERS and planning.search_budget == 0:
+        wrong.append(f"planning.search_budget is 0, but ShardGym's agent {agent.name!r} searches.")
     return wrong
 
 
@@ -71,4 +84,5 @@ def _asks(agent: AgentPart) -> bool | None:
     """Whether an agent of ShardGym evaluates the scoring model when it places; None of any other agent."""
     if agent.name not in {*AGENTS, *SOLVERS, *LEARNERS}:
         return None
-    return agent.name not in NEVER_ASK and agent.options.get("observation") != "features"
+    blind = agent.name in LEARNERS and agent.options.get("observation") == "features"
+    return agent.name not in NEVER_ASK and not blind

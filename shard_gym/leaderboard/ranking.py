@@ -295,10 +295,11 @@ def update_best_known(suite: str, better: Improvements) -> Path:
     placements = {name: best.placement for name, best in {**known, **better}.items()}
     splits = [split for split in splits if any(task.name in placements for task in split)]
     # The sentence about the search effort so far, and all entries that improved a placement.
-    search, _, earlier = (best_known_effort(suite) if known else "").partition(IMPROVED_BY)
-    names = sorted({*filter(None, earlier.split(", ")), *(each.entry for each in better.values())})
-    effort = f"{search.removesuffix('; ')}{'; ' if search else ''}{IMPROVED_BY}{', '.join(names)}"
-    return write_best_known(splits, placements, model, effort)
+    clauses = best_known_effort(suite).split("; ") if known else []
+    earlier = [each.removeprefix(IMPROVED_BY) for each in clauses if each.startswith(IMPROVED_BY)]
+    names = {*(name for each in earlier for name in each.split(", ")), *(each.entry for each in better.values())}
+    others = [each for each in clauses if each and not each.startswith(IMPROVED_BY)]
+    return write_best_known(splits, placements, model, "; ".join([*others, IMPROVED_BY + ", ".join(sorted(names))]))
 
 
 @dataclass(frozen=True, eq=False)

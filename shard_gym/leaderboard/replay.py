@@ -17,7 +17,7 @@ from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
-from shard_gym.leaderboard.schema import SCHEMA, ReplayRow, parse
+from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
@@ -105,7 +105,7 @@ def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequenc
         )
         findings.append(Finding(file, reason))
     league = league_of(float(np.mean(asked)), planning.search_budget, tasks)
-    if league != verified.league:
+    if verified.league is None or LEAGUES.index(league) > LEAGUES.index(verified.league):
         reason = f"Replayed, the agent belongs to the league {league!r}; the entry belongs to {verified.league!r}."
         findings.append(Finding(file, reason))
     return findings

@@ -143,7 +143,7 @@ class TrainingPart(_Strict):
 class PlanningPart(_Strict):
     """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median).
 
-    `league` follows from the first two, and is only written down; entries without it are as valid.
+    `league` follows from the first two; an entry that names a later one is in that.
     """
 
     league: Literal["zero-query", "guided", "search"] | None = None

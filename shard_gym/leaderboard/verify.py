@@ -14,7 +14,7 @@ from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
-from shard_gym.leaderboard.leagues import check_league, league_of
+from shard_gym.leaderboard.leagues import SEARCH, check_league, entered_league
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, PlacementRow, PlacementTable, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
@@ -30,6 +30,7 @@ from shard_gym.leaderboard.store import (
 )
 from shard_gym.leaderboard.training_data import check_training_data
 from shard_gym.placement import Placement, check_placement
+from shard_gym.suites.best_known import best_known, best_known_effort
 from shard_gym.tasks import TaskSuite
 
 TOLERANCE = 1e-9
@@ -77,8 +78,7 @@ class VerifiedEntry:
         """See `leagues`; None in the measured track."""
         if self.folder.track != SIMULATED:
             return None
-        planning = self.entry.planning
-        return league_of(planning.queries, planning.search_budget, load_scorer(self.folder.suite).suite)
+        return entered_league(self.entry.planning, load_scorer(self.folder.suite).suite)
 
 
 def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
@@ -106,6 +106,8 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
     costs = _simulated_costs(placements, scorer)
     if entry is not None and not findings:
         findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
+    if folder.track == SIMULATED:
+        findings += _check_bounds(costs, scorer, folder.file(PLACEMENTS))
     if findings or entry is None:
         return None, truncated(findings)
     return VerifiedEntry(folder, entry, placements, costs, sha256_of(files[PLACEMENTS])), []
@@ -252,6 +254,20 @@ def _check_scores(entry: Entry, placements: PlacementGrid, costs: FloatArray, fi
     return [Finding(file, reason) for reason in wrong]
 
 
+def _check_bounds(costs: FloatArray, scorer: Scorer, file: str) -> list[Finding]:
+    """A finding for each task with a placement that costs less than a proven bound, which is then wrong."""
+    return [
+        Finding(
+            file,
+            f"A placement costs {cheapest} ms, but {bound} ms is proven to be the least for this task. "
+            "Please report that the bound is wrong.",
+            task=scorer.suite[number].name,
+        )
+        for number, cheapest in enumerate(costs.min(axis=0).tolist())
+        if cheapest < (bound := scorer.lower_bound(number)) * (1 - TOLERANCE)
+    ]
+
+
 def verify_all(
     root: Path, track: Callable[[list[EntryFolder]], Iterable[EntryFolder]] = list
 ) -> tuple[list[VerifiedEntry], list[Finding]]:
@@ -279,7 +295,8 @@ def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
 
     Device numbers and seeds are left out, and a few tasks may differ. Two honest entries of the project agree on 14% at
     most (November 2026). The files do not tell which was first, so both are named. Two exact solvers would count as
-    copies, too; two deterministic agents of ShardGym do not.
+    copies, too; two deterministic agents of ShardGym do not. Nor may an entry outside the league `search` have the best
+    known placements, unless they came from it.
     """
     names = [((each.folder.track, each.folder.suite, skeleton(each.entry.name)), each) for each in entries]
     findings = [
@@ -291,7 +308,16 @@ def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
             suites.setdefault((each.folder.track, each.folder.suite), []).append(each)
     for others in suites.values():
         cells = [_cells(each) for each in others]
+        known = _best_known_cells(others[0].folder)
         for position, each in enumerate(others):
+            share = _share(cells[position], known) if each.league not in (None, SEARCH) else 0.0
+            if share >= COPY and each.folder.id not in best_known_effort(each.folder.suite):
+                reason = (
+                    f"{share:.0%} of the placements are best known ones, which searches with the cost model found. "
+                    "An entry needs placements of its own."
+                )
+                findings.append(Finding(each.folder.file(PLACEMENTS), reason))
+                continue
             for earlier, first in enumerate(others[:position]):
                 shares = _share(cells[position], cells[earlier]), _share(cells[earlier], cells[position])
                 if max(shares) >= COPY and not _may_agree(each, first):
@@ -319,6 +345,13 @@ def _cells(entry: VerifiedEntry) -> list[list[bytes]]:
         [_canonical([placement]) for row in entry.placements if (placement := row[number]) is not None]
         for number in range(len(entry.placements[0]))
     ]
+
+
+def _best_known_cells(folder: EntryFolder) -> list[list[bytes]]:
+    """For each task of the suite the best known placement, if there is one, without device numbers."""
+    scorer = load_scorer(folder.suite)
+    known = best_known(scorer.suite, scorer.model)
+    return [[_canonical([known[task.name].placement])] if task.name in known else [] for task in scorer.suite]
 
 
 def _share(own: list[list[bytes]], others: list[list[bytes]]) -> float:

@@ -181,3 +181,17 @@ def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated()
     assert make_cost_model(model) is model
     with pytest.raises(InvalidOptionError, match=r"'estimating' is not additive.*EmbeddingPlacementReal-v0"):
         make_additive_cost_model(model)
+
+
+def test_a_search_ends_when_the_cost_of_every_placement_is_known(random_task: Any) -> None:
+    """Two devices and three tables have eight placements, and a model that is not additive is asked for each once."""
+    task = random_task(np.random.default_rng(0), 3, 2)
+    agent = LocalSearchAgent(Estimating(), max_queries=100)
+    agent.place(task)
+    assert agent.cost_model.queries <= 3**3  # of some of the tables, too
+
+
+def test_a_budget_of_measurements_ends_with_the_starts(random_task: Any) -> None:
+    agent = LocalSearchAgent(Estimating(), max_queries=1)
+    agent.place(random_task(np.random.default_rng(0), 8, 4))
+    assert agent.cost_model.queries == 1

@@ -164,10 +164,8 @@ def test_greedy_balances_as_it_is_defined(random_task: Any, score: Any, seed: in
 def lane_time(tables: Tables) -> float:
     """Written out: rows of 128 columns at the lanes of the widest table."""
     vectors = [
-        pooling * features * -(-dim // 128)
-        for pooling, features, dim in zip(
-            tables.pooling_factor.tolist(), tables.num_features.tolist(), tables.embedding_dim.tolist(), strict=True
-        )
+        pooling * -(-dim // 128)
+        for pooling, dim in zip(tables.pooling_factor.tolist(), tables.embedding_dim.tolist(), strict=True)
     ]
     widest = max(tables.embedding_dim)
     return sum(vectors) * (0.25 if widest <= 32 else 0.5 if widest <= 64 else 1.0)

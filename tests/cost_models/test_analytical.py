@@ -19,6 +19,7 @@ from shard_gym.cost_models.analytical import (
     Constants,
 )
 from shard_gym.cost_models.base import BACKWARD, FORWARD
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
@@ -188,3 +189,11 @@ def test_one_table_by_hand() -> None:
     )
     nothing_but_launches = MODEL.device_phases(np.append(np.zeros(9), 0.005))
     assert nothing_but_launches == pytest.approx([5.67 * 0.005, 0.0, 0.0, 22.2 * 0.005])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("sort_efficiency", 0.0), ("cycles_per_row", -1.0), ("cycles_per_bag", float("nan"))]
+)
+def test_constants_that_cost_nothing_sensible_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InvalidOptionError, match=f"The constant {name} must be"):
+        AnalyticalCostModel(FITTED._replace(**{name: value}))

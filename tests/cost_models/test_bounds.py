@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,11 @@ from shard_gym.cost_models import bounds
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.bounds import lower_bound_ms, regions, whole_outputs, whole_tables
-from shard_gym.errors import MissingExtraError
-from shard_gym.hardware import PROFILES
+from shard_gym.errors import MemoryExceededError, MissingExtraError
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
@@ -146,3 +149,25 @@ def test_without_scipy_the_error_names_the_extra(random_task: Any, monkeypatch: 
     task = random_task(np.random.default_rng(0), 3, 2)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[exact\]"):
         lower_bound_ms(task.tables, task.topology, AnalyticalCostModel())
+
+
+def test_a_bound_holds_where_memory_just_fits() -> None:
+    """A tiny hot table makes the multiplier of the memory a billion, so sums round by more than the bound's digits."""
+    tables = Tables.from_zipf(
+        [3, 111, 5517547, 21700159], [4, 32, 32, 128], [189.07, 48.69, 3.06, 11.53], 0.0, Workload(65536)
+    )
+    topology = hardware_profile("a100-dgx").topology(2, memory_cap_bytes=5555240704)
+    costs = []
+    for placement in product(range(2), repeat=4):
+        with suppress(MemoryExceededError):
+            costs.append(MODELS[0].estimate(np.array(placement), tables, topology).total_ms)
+    assert lower_bound_ms(tables, topology, MODELS[0]) <= min(costs)
+
+
+@pytest.mark.parametrize("changes", [{"dram_gb_per_s": 1e-7}, {"l2_gb_per_s": 1e-9, "clock_ghz": 0.1}])
+def test_a_bound_of_costs_beyond_the_solver_is_a_number(changes: dict[str, float]) -> None:
+    profile = hardware_profile("a100-dgx")
+    topology = Topology(replace(profile.device, **changes), profile.links, 2)
+    tables = Tables.from_zipf([1000, 1000], [1024, 4], [1e4, 100.0], 0.0, Workload(2**22))
+    bound = lower_bound_ms(tables, topology, MODELS[0])
+    assert 0 < bound <= MODELS[0].estimate(np.array([0, 1]), tables, topology).total_ms * (1 + 1e-9)

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import PolicyAgent, make_agent
+from shard_gym.agents import Agent, PolicyAgent, make_agent
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import guided_limit, league_of
 from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, submit
-from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known
 from shard_gym.tasks import Task, TaskSuite
 
 SUITE = load_suite("dlrm-20x4")
@@ -94,7 +96,7 @@ def test_a_submission_writes_its_league_and_one_without_is_as_valid(root: Path, 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('league = "zero-query"', 'league = "guided"', "planning.league is 'guided', but with 0.0 evaluations"),
+        ("queries = 0.0", "queries = 7.0", "planning.league is 'zero-query', but with 7.0 evaluations"),
         ('league = "zero-query"', 'league = "Zero-query"', "planning.league is refused"),
         ("queries = 0.0", "queries = 7.0", "but with 7.0 evaluations of the cost model for a task"),
         ("queries = 0.0", "queries = 7.0", "agent 'random' never evaluates the cost model when it places"),
@@ -124,6 +126,45 @@ def test_trained_agents_are_zero_query_by_their_observation(root: Path, random_e
     assert random_entry.findings() == []
 
 
+@pytest.mark.parametrize("name", ["cost-greedy", "local-search"])
+def test_only_policies_have_an_observation_without_costs(random_entry, name: str) -> None:
+    random_entry.text(lambda text: text.replace('name = "random"', f'name = "{name}"'))
+    random_entry.toml("options = {}", 'options = {observation = "features"}')
+    assert any(f"agent '{name}' evaluates the cost model" in each for each in random_entry.findings())
+
+
+def test_local_search_cannot_declare_that_it_does_not_search(random_entry) -> None:
+    random_entry.text(lambda text: text.replace('name = "random"', 'name = "local-search"'))
+    random_entry.text(lambda text: text.replace("queries = 0.0", "queries = 5.0"))
+    assert any("'local-search' searches" in each for each in random_entry.findings())
+
+
+def test_an_entry_may_declare_a_later_league(root: Path, random_entry, verified) -> None:
+    """An agent that reads the code of the cost model asks nothing, and knows all."""
+    random_entry.toml('league = "zero-query"', 'league = "search"')
+    assert random_entry.findings() == []
+    assert verified(root, "random").league == "search"
+
+
+def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp_path: Path) -> None:
+    known = best_known(SUITE, make_cost_model("analytical"))
+
+    class Copies(Agent):
+        name = "copies"
+
+        def place(self, task: Task) -> Any:
+            return known[task.name].placement
+
+    folder = EntryFolder(tmp_path, "simulated", SUITE.name, "copies")
+    agent = EvaluatedAgent("copies", False, (evaluate(Copies(), SUITE),))
+    assert submit(folder, agent, EntryInfo("Copies", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)) == []
+    (finding,) = verify_all(tmp_path)[1]
+    assert "100% of the placements are best known ones" in finding.reason
+    entry = folder.path / "entry.toml"
+    entry.write_text(entry.read_text().replace('league = "zero-query"', 'league = "search"'))
+    assert verify_all(tmp_path)[1] == []
+
+
 def test_the_measured_track_has_no_leagues(measured_entry, verified, root: Path) -> None:
     assert verified(root, "measured-greedy").league is None
     measured_entry.toml("queries = 0.0", 'queries = 0.0\nleague = "zero-query"')
@@ -149,7 +190,7 @@ def test_a_replay_finds_queries_that_were_not_declared(root: Path, add_entry, ve
     assert replay(entry, 2)[1] == []
 
     def findings(queries: float, tasks: int = 2) -> list[str]:
-        planning = entry.entry.planning.model_copy(update={"queries": queries})
+        planning = entry.entry.planning.model_copy(update={"queries": queries, "league": None})
         changed = replace(entry, entry=entry.entry.model_copy(update={"planning": planning}))
         return [str(finding) for finding in replay(changed, tasks)[1]]
 
@@ -157,8 +198,7 @@ def test_a_replay_finds_queries_that_were_not_declared(root: Path, add_entry, ve
     assert "planning.queries is 1.0, 50 in all, but replayed, the agent evaluated the cost model 1" in more
     more, other_league = findings(0.0)
     assert "belongs to the league 'guided'; the entry belongs to 'zero-query'" in other_league
-    (other_league,) = findings(LIMIT + 1.0)
-    assert "belongs to the league 'guided'; the entry belongs to 'search'" in other_league
+    assert findings(LIMIT + 1.0) == []  # it asks less than it says
 
 
 def test_a_task_counts_with_its_own_size(random_task: Any) -> None:

@@ -67,7 +67,7 @@ def test_bounds_only_rise_and_better_placements_are_kept(
     bounds_tool.main(suite="mlperf-x8", work=1.0, jobs=1)
     first, cost = bounds.lower_bounds(suite, MODEL)[name], best_known.best_known_costs(suite, MODEL)[name]
     assert first <= cost < before
-    assert best_known.best_known_effort("mlperf-x8") == "Made up, and of CP-SAT"
+    assert best_known.best_known_effort("mlperf-x8") == "Made up; improved by CP-SAT"
     bounds.write_lower_bounds([suite], {name: cost}, MODEL, "Made up.")
     bounds_tool.main(suite="mlperf-x8", work=0.0, jobs=1)
     assert bounds.lower_bounds(suite, MODEL) == {name: cost}
