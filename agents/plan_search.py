@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Neighbourhood
 from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Search
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.checks import checked_count, checked_seed
-from shard_gym.cost_models import CostModel, counted, make_sharding_cost_model
-from shard_gym.cost_models.base import MOST_NUMBERS
+from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
@@ -25,8 +25,11 @@ from shard_gym.sharding.variants import checked_sharding_types
 from shard_gym.tasks import Task
 
 
-SHARE_SPLIT = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Halvings of the costliest parts in the starts of the search, for each table."""
+
+MOST_SHARES = (0.5, 1.0, 2.0)
+"""In the starts of the search, tables are spread that cost every device at most these shares of a D-th of one device."""
 
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
@@ -65,7 +68,7 @@ class PlanSearchAgent(Agent):
         max_queries: int = 100_000,
         seed: int = 0,
     ) -> None:
-        self.cost_model = counted(make_sharding_cost_model(cost_model))
+        self.cost_model = CountedShardingModel(make_sharding_cost_model(cost_model))
         self.sharding_types = checked_sharding_types(sharding_types)
         self.max_shards = checked_count("max_shards", max_shards)
         self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
@@ -114,34 +117,55 @@ def _starts(options: SplitOptions) -> Iterator[tuple[float, SplitTables]]:
             yield whole.items().cost_ms(placement), whole
     except NoPlacementFoundError:
         pass
+    found: list[tuple[float, IntArray]] = []
     for spread in _spread_sets(options):
-        for split in chain(_no_wider(options, spread), _halved_more_and_more(options, spread)):
-            items = split.items()
-            order = np.argsort(-options.part_ms[split.table, split.level], kind="stable")
-            try:
-                placement = put_where_cheapest(items, order)
-            except NoRoomError:
-                continue
-            yield items.cost_ms(placement), split.moved(placement)
+        placed = list(_placed(chain([_unsplit(options, spread)], _no_wider(options, spread))))
+        found += [(cost, spread) for cost, _ in placed]
+        yield from placed
+    if found:
+        spread = min(found, key=lambda each: each[0])[1]
+        yield from _placed(_halved_more_and_more(options, spread))
+
+
+def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
+    """Those of `splits` that fit, with each part where the plan so far costs least, the costliest first; and costs."""
+    for split in splits:
+        items = split.items()
+        order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
+        try:
+            placement = put_where_cheapest(items, order)
+        except NoRoomError:
+            continue
+        yield items.cost_ms(placement), split.moved(placement)
+
+
+def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
+    """The tables that are not spread, whole; none has a device yet (all are on 0)."""
+    table = np.flatnonzero(spread == NOT_SPREAD)
+    return SplitTables(options, table, np.zeros(len(table), np.int64), np.zeros(len(table), np.int64), spread)
 
 
 def _spread_sets(options: SplitOptions) -> Iterator[IntArray]:
-    """(T,) int64 each: no table is spread; then those that cost less on all devices than whole, evenly shared."""
+    """(T,) int64 each: no table is spread; then those of which a copy more would cost all devices little.
+
+    A copy is compared with a D-th of what it costs one device more, so what is paid once for all tables does not count.
+    """
     task, model = options.task, options.model
     nothing = np.full(task.num_tables, NOT_SPREAD)
     yield nothing
-    if not options.spreads:
+    numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
+    if not numbers or task.num_devices == 1:
         return
-    cost = np.full((task.num_tables, len(options.spreads)), np.inf)
-    for number, spread in enumerate(options.spreads):
-        if spread.host == 0 and len(spread.devices) == task.num_devices:
-            loads = np.repeat(options.loads[:, None, spread.variant], task.num_devices, axis=1)
-            cost[:, number] = model.costs(loads, options.cluster)[1]
-            cost[~options.legal[:, spread.variant], number] = np.inf
-    best = cost.argmin(axis=1)
-    gains = cost[np.arange(task.num_tables), best] < options.part_ms[:, 0] / task.num_devices
-    if gains.any():
-        yield np.where(gains, best, NOT_SPREAD)
+    variants = [options.spreads[number].variant for number in numbers]
+    once = np.repeat(options.loads[:, variants, None], task.num_devices, axis=2)  # (T, n, D, K)
+    more = np.diff([model.costs(loads, options.cluster)[1] for loads in (once, model.add(once, once))], axis=0)[0]
+    more[~options.legal[:, variants]] = np.inf
+    alone = options.loads[:, 0]
+    whole = model.single_table_costs(model.add(alone, alone), task.topology) - options.part_ms[:, 0]
+    best, share = more.argmin(axis=1), more.min(axis=1) / (whole / task.num_devices)
+    for most in MOST_SHARES:
+        if (share < most).any():
+            yield np.where(share < most, np.array(numbers)[best], NOT_SPREAD)
 
 
 def _no_wider(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
