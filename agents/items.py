@@ -120,3 +120,18 @@ def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
         return device
 
     return put_in_order(items.memory, items.free, order, choose)
+
+
+def put_where_emptiest(items: Items) -> Placement:
+    """(I,) int64, the largest item first, each on the device with the most free bytes: for where memory is short.
+
+    Raises:
+        NoRoomError: an item fits nowhere.
+    """
+    placement, left = np.empty(len(items), np.int64), items.free.copy()
+    for item in np.argsort(-items.memory, kind="stable"):
+        device = placement[item] = int(left.argmax())
+        left[device] -= items.memory[item]
+        if left[device] < 0:
+            raise NoRoomError(int(item), int(left[device] + items.memory[item]))
+    return placement

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
-from shard_gym.agents.heuristics import lane_placements
-from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest
+from shard_gym.agents.items import IntArray
 from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Neighbourhood
-from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Search
+from shard_gym.agents.plan_starts import starts
+from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Budget, Search
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.checks import checked_count, checked_seed
+from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
@@ -24,18 +25,8 @@ from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.variants import checked_sharding_types
 from shard_gym.tasks import Task
 
-
-SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Halvings of the costliest parts in the starts of the search, for each table."""
-
-MOST_SHARES = (0.5, 1.0, 2.0)
-"""In the starts of the search, tables are spread that cost every device at most these shares of a D-th of one device."""
-
-NARROW = (32, 64)
-"""Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
-
-STARTS = 4
-"""Plans from which the search descends before it goes on from the cheapest."""
+SHARE_OF_STARTS, SHARE_OF_DESCENTS = 0.3, 0.7
+"""Of the evaluations, those after which no start is made, and those after which there is no descent from a start."""
 
 PERTURBED = (2, 5)
 """Random changes of a perturbation: from the first to before the second number."""
@@ -51,7 +42,9 @@ class PlanSearchAgent(Agent):
         cost_model: the model to search under, or its name; a `ShardingCostModel`.
         sharding_types: those allowed.
         max_shards: column shards of a table at most, a power of two.
-        max_queries: cost-model evaluations for each task; exceeded by the starts at most.
+        max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
+            first start.
+        max_seconds: wall-clock limit for each task; None for no limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
 
     Raises:
@@ -65,13 +58,17 @@ class PlanSearchAgent(Agent):
         cost_model: str | CostModel = "analytical",
         sharding_types: Collection[str] = SHARDING_TYPES,
         max_shards: int = 8,
-        max_queries: int = 100_000,
+        max_queries: int = 200_000,
+        max_seconds: float | None = None,
         seed: int = 0,
     ) -> None:
         self.cost_model = CountedShardingModel(make_sharding_cost_model(cost_model))
         self.sharding_types = checked_sharding_types(sharding_types)
         self.max_shards = checked_count("max_shards", max_shards)
         self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
+        if max_seconds is not None:
+            checked_positive("max_seconds", max_seconds)
+        self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
 
     @property
@@ -92,114 +89,22 @@ class PlanSearchAgent(Agent):
         return self._search(task, self.sharding_types).best.plan()
 
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> _PlanSearch:
-        last_query = self.cost_model.queries + self.max_queries
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
-        starts = sorted(_starts(options), key=lambda start: start[0])
-        if not starts:
+        budget = Budget(self.cost_model, self.max_queries, self.max_seconds)
+        groups = starts(options, lambda: budget.share > SHARE_OF_STARTS)
+        groups = [sorted(group, key=lambda start: start[0]) for group in groups]
+        alternating = [start for nth in zip_longest(*groups) for start in nth if start is not None]
+        if not alternating:
             raise NoPlacementFoundError(f"No plan of task {task.name!r} was found: its tables leave no room.")
-        rng, half = task_rng(self.seed, task), self.cost_model.queries + self.max_queries // 2
+        rng = task_rng(self.seed, task)
         searches: list[_PlanSearch] = []
-        for _, start in starts[:STARTS]:
-            if not searches or self.cost_model.queries < half:
-                searches.append(_PlanSearch(start, rng, lambda: self.cost_model.queries >= last_query))
+        for _, start in alternating:
+            if not searches or budget.share < SHARE_OF_DESCENTS:
+                searches.append(_PlanSearch(start, rng, budget.spent))
                 searches[-1].descend()
         search = min(searches, key=lambda each: each.best_cost)
         search.run()
         return search
-
-
-def _starts(options: SplitOptions) -> Iterator[tuple[float, SplitTables]]:
-    """Plans and their costs: of whole tables by lanes, and with the costliest parts halved more and more often."""
-    task = options.task
-    try:
-        for _, placement in lane_placements(task):
-            whole = SplitTables.whole(options, placement)
-            yield whole.items().cost_ms(placement), whole
-    except NoPlacementFoundError:
-        pass
-    found: list[tuple[float, IntArray]] = []
-    for spread in _spread_sets(options):
-        placed = list(_placed(chain([_unsplit(options, spread)], _no_wider(options, spread))))
-        found += [(cost, spread) for cost, _ in placed]
-        yield from placed
-    if found:
-        spread = min(found, key=lambda each: each[0])[1]
-        yield from _placed(_halved_more_and_more(options, spread))
-
-
-def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
-    """Those of `splits` that fit, with each part where the plan so far costs least, the costliest first; and costs."""
-    for split in splits:
-        items = split.items()
-        order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
-        try:
-            placement = put_where_cheapest(items, order)
-        except NoRoomError:
-            continue
-        yield items.cost_ms(placement), split.moved(placement)
-
-
-def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
-    """The tables that are not spread, whole; none has a device yet (all are on 0)."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    return SplitTables(options, table, np.zeros(len(table), np.int64), np.zeros(len(table), np.int64), spread)
-
-
-def _spread_sets(options: SplitOptions) -> Iterator[IntArray]:
-    """(T,) int64 each: no table is spread; then those of which a copy more would cost all devices little.
-
-    A copy is compared with a D-th of what it costs one device more, so what is paid once for all tables does not count.
-    """
-    task, model = options.task, options.model
-    nothing = np.full(task.num_tables, NOT_SPREAD)
-    yield nothing
-    numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
-    if not numbers or task.num_devices == 1:
-        return
-    variants = [options.spreads[number].variant for number in numbers]
-    once = np.repeat(options.loads[:, variants, None], task.num_devices, axis=2)  # (T, n, D, K)
-    more = np.diff([model.costs(loads, options.cluster)[1] for loads in (once, model.add(once, once))], axis=0)[0]
-    more[~options.legal[:, variants]] = np.inf
-    alone = options.loads[:, 0]
-    whole = model.single_table_costs(model.add(alone, alone), task.topology) - options.part_ms[:, 0]
-    best, share = more.argmin(axis=1), more.min(axis=1) / (whole / task.num_devices)
-    for most in MOST_SHARES:
-        if (share < most).any():
-            yield np.where(share < most, np.array(numbers)[best], NOT_SPREAD)
-
-
-def _no_wider(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
-    """The tables that are not spread, halved until no part is wider than 32 columns, and the same with 64."""
-    whole = np.flatnonzero(spread == NOT_SPREAD)
-    for width in NARROW:
-        table, level = whole, np.zeros(len(whole), np.int64)
-        dims = options.task.tables.embedding_dim
-        while True:
-            halve = (dims[table] >> level > width) & options.can_halve(table, level)
-            if not halve.any():
-                break
-            level = np.concatenate([level + halve, level[halve] + 1])
-            table = np.concatenate([table, table[halve]])
-        if len(table) > len(whole):
-            yield SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
-
-
-def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
-    """The tables that are not spread, with the costliest parts halved; no part has a device yet (all are on 0)."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    level = np.zeros(len(table), np.int64)
-    halved = 0
-    for share in SHARE_SPLIT:
-        wanted = int(share * options.task.num_tables)
-        while halved < wanted:
-            cost = np.where(options.can_halve(table, level), options.part_ms[table, level], -np.inf)
-            if not len(cost) or cost.max() == -np.inf:
-                return
-            part = int(cost.argmax())
-            level[part] += 1
-            table, level = np.append(table, table[part]), np.append(level, level[part])
-            halved += 1
-        yield SplitTables(options, table.copy(), level.copy(), np.zeros(len(table), np.int64), spread)
 
 
 class _Change(NamedTuple):
@@ -312,8 +217,9 @@ class _PlanSearch:
         split, options = self._split, self._split.options
         if not options.spreads:
             return
-        model, placement = options.model, self._current.placement
-        changes, loads = [], []
+        model = options.model
+        changes: list[Callable[[], SplitTables]] = []
+        loads = []
         tables = np.unique(split.table[self._current.critical_tables()])
         for table in tables.tolist():
             rest = split.spread_over(table, NOT_SPREAD)  # without the table
@@ -325,7 +231,7 @@ class _PlanSearch:
                     after = held.copy()
                     after[spread.devices] = model.add(held[spread.devices], options.loads[table, spread.variant])
                     loads.append(after)
-                    changes.append((split.spread_over, table, number))
+                    changes.append(partial(split.spread_over, table, number))
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
             rest = split.spread_over(table, NOT_SPREAD)
             items = rest.items()
@@ -334,13 +240,12 @@ class _PlanSearch:
                 after = held.copy()
                 after[device] = model.add(held[device], options.loads[table, 0])
                 loads.append(after)
-                changes.append((split.gathered, table, device))
+                changes.append(partial(split.gathered, table, device))
         if not changes:
             return
         smoothed = Costs.of(*model.costs(np.stack(loads), options.cluster)).smoothed
         which = int(smoothed.argmin())
-        change, table, where = changes[which]
-        yield _Change(float(smoothed[which]), lambda: change(table, where))
+        yield _Change(float(smoothed[which]), changes[which])
 
     def _perturb(self) -> None:
         """A few random changes: parts are moved, halved or merged."""

@@ -22,7 +22,7 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tasks import Task
 
@@ -186,6 +186,3 @@ class SplitTables:
             return table_wise(tables, table, int(self.device[parts[0]]))
         widths = (int(tables.embedding_dim[table]) >> self.level[parts]).tolist()
         return column_wise(tables, table, self.device[parts].tolist(), widths)
-
-
-__all__ = ["NOT_SPREAD", "TABLE_WISE", "Spread", "SplitOptions", "SplitTables"]

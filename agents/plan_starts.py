@@ -1,0 +1,129 @@
+"""The plans from which `plan-search` descends: greedy ones, with tables spread and parts halved in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+
+from shard_gym.agents.heuristics import lane_placements
+from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.errors import NoPlacementFoundError
+
+SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Halvings of the costliest parts in the starts of the search, for each table."""
+
+MOST_SHARES = (0.5, 1.0, 2.0)
+"""Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
+
+NARROW = (32, 64)
+"""Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
+
+Start = tuple[float, SplitTables]
+"""A plan and its cost."""
+
+
+def starts(options: SplitOptions, spent: Callable[[], bool]) -> list[list[Start]]:
+    """Plans in groups, some of them at least: with tables on all devices; of whole tables; with costly parts halved."""
+    spread_out: list[Start] = []
+    for spread in _spread_sets(options):
+        for split in (
+            _no_wider(options, spread, NARROW[0]),
+            _unsplit(options, spread),
+            _no_wider(options, spread, NARROW[1]),
+        ):
+            if not spread_out or not spent():
+                spread_out += _placed([split])
+    whole: list[Start] = []
+    if not spent():
+        with suppress(NoPlacementFoundError):
+            plans = [SplitTables.whole(options, placement) for _, placement in lane_placements(options.task)]
+            whole = [(plan.items().cost_ms(plan.device), plan) for plan in plans]
+    halved: list[Start] = []
+    best = min(spread_out, key=lambda start: start[0], default=None)
+    for split in _halved_more_and_more(
+        options, best[1].spread if best else np.full(options.task.num_tables, NOT_SPREAD)
+    ):
+        if not spent() or not (spread_out or halved):
+            halved += _placed([split])
+    return [spread_out, whole, halved]
+
+
+def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
+    """Those of `splits` that fit, with each part where the plan so far costs least, the costliest first; and costs.
+
+    Where a part then finds no room, they are placed by memory alone.
+    """
+    for split in splits:
+        items = split.items()
+        if items.free.min() < 0:
+            continue
+        order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
+        for put in (partial(put_where_cheapest, items, order), partial(put_where_emptiest, items)):
+            with suppress(NoRoomError):
+                placement = put()
+                yield items.cost_ms(placement), split.moved(placement)
+                break
+
+
+def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
+    """The tables that are not spread, whole; none has a device yet (all are on 0)."""
+    table = np.flatnonzero(spread == NOT_SPREAD)
+    return SplitTables(options, table, np.zeros(len(table), np.int64), np.zeros(len(table), np.int64), spread)
+
+
+def _spread_sets(options: SplitOptions) -> list[IntArray]:
+    """(T,) int64 each: no table is spread; those of which a copy more would cost all devices little.
+
+    A copy is compared with a D-th of what it costs one device more, so what is paid once for all tables does not count.
+    Tables of which no part fits a device are in all sets.
+    """
+    task, model = options.task, options.model
+    numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
+    if not numbers or task.num_devices == 1:
+        return [np.full(task.num_tables, NOT_SPREAD)]
+    variants = [options.spreads[number].variant for number in numbers]
+    once = np.repeat(options.loads[:, variants, None], task.num_devices, axis=2)  # (T, n, D, K)
+    more = np.diff([model.costs(loads, options.cluster)[1] for loads in (once, model.add(once, once))], axis=0)[0]
+    more[~options.legal[:, variants]] = np.inf
+    alone = options.loads[:, 0]
+    whole = model.single_table_costs(model.add(alone, alone), task.topology) - options.part_ms[:, 0]
+    best, share = more.argmin(axis=1), more.min(axis=1) / (whole / task.num_devices)
+    smallest = np.where(options.legal, options.memory, np.iinfo(np.int64).max)[:, : options.max_halvings + 1].min(
+        axis=1
+    )
+    too_large = smallest > task.topology.memory_cap_bytes.max()
+    shares = (MOST_SHARES[0], 0.0, *MOST_SHARES[1:])
+    sets = [np.where((share < most) | too_large, np.array(numbers)[best], NOT_SPREAD) for most in shares]
+    return list({each.tobytes(): each for each in sets}.values())
+
+
+def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTables:
+    """The tables that are not spread, halved until no part is wider than `width`, where that is possible."""
+    table = np.flatnonzero(spread == NOT_SPREAD)
+    level, dims = np.zeros(len(table), np.int64), options.task.tables.embedding_dim
+    while (halve := (dims[table] >> level > width) & options.can_halve(table, level)).any():
+        level = np.concatenate([level + halve, level[halve] + 1])
+        table = np.concatenate([table, table[halve]])
+    return SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
+
+
+def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
+    """The tables that are not spread, with the costliest parts halved; no part has a device yet (all are on 0)."""
+    table = np.flatnonzero(spread == NOT_SPREAD)
+    level = np.zeros(len(table), np.int64)
+    halved = 0
+    for share in SHARE_SPLIT:
+        wanted = int(share * options.task.num_tables)
+        while halved < wanted:
+            cost = np.where(options.can_halve(table, level), options.part_ms[table, level], -np.inf)
+            if not len(cost) or cost.max() == -np.inf:
+                return
+            part = int(cost.argmax())
+            level[part] += 1
+            table, level = np.append(table, table[part]), np.append(level, level[part])
+            halved += 1
+        yield SplitTables(options, table.copy(), level.copy(), np.zeros(len(table), np.int64), spread)

@@ -1,0 +1,125 @@
+"""The search over plans: it finds the best of all plans of tiny tasks, is valid, repeats, and keeps to its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.errors import InvalidPlanError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.sharding import (
+    ShardingPlan,
+    TableSharding,
+    check_plan,
+    column_wise,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.suites import load_suite
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.tasks import Task
+
+MODEL = make_sharding_cost_model("analytical")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def shardings(task: Task, table: int) -> Iterator[TableSharding]:
+    """Every way to shard one table with at most two column shards."""
+    tables, topology, devices = task.tables, task.topology, range(task.num_devices)
+    yield from (table_wise(tables, table, device) for device in devices)
+    ways: list[Any] = [lambda pair=pair: column_wise(tables, table, pair) for pair in product(devices, repeat=2)]
+    ways += [lambda: row_wise(tables, table, topology), lambda: data_parallel(tables, table, topology)]
+    hosts = -(-task.num_devices // topology.devices_per_host)
+    ways += [lambda host=host: table_row_wise(tables, table, topology, host) for host in range(hosts)]
+    for way in ways:
+        try:
+            yield way()
+        except InvalidPlanError:
+            continue
+
+
+def cost_ms(plan: ShardingPlan, task: Task) -> float:
+    return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
+
+
+def best_of_all(task: Task) -> float:
+    best = np.inf
+    for choice in product(*(list(shardings(task, table)) for table in range(task.num_tables))):
+        try:
+            best = min(best, cost_ms(ShardingPlan(choice), task))
+        except MemoryExceededError:
+            continue
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_finds_the_best_of_all_plans(random_task: Any, seed: int) -> None:
+    """Two devices on one host or on two, and every other task with little memory."""
+    rng = np.random.default_rng(seed)
+    slack = 1.3 if seed % 2 else None
+    task = random_task(rng, 3, 2, slack=slack, dims=(8, 64, 128), devices_per_host=1 + seed % 3 // 2)
+    agent = PlanSearchAgent(max_shards=2, max_queries=5_000)
+    assert cost_ms(agent.plan(task), task) == pytest.approx(best_of_all(task), rel=1e-9)
+
+
+@given(seed=SEEDS)
+def test_plans_are_valid_and_what_the_search_says_they_cost(random_task: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = random_task(
+        rng, int(rng.integers(1, 8)), int(rng.integers(1, 5)), devices_per_host=2, slack=rng.choice([1.1, 2.0])
+    )
+    types = ("table_wise", *rng.permutation(["column_wise", "row_wise", "table_row_wise", "data_parallel"])[:2])
+    agent = PlanSearchAgent(sharding_types=types, max_shards=int(rng.choice([1, 2, 8])), max_queries=300)
+    plan = check_plan(agent.plan(task), task.tables, task.topology)
+    assert {sharding.sharding_type for sharding in plan.tables} <= set(types)
+
+
+def test_it_is_far_below_the_best_known_placements() -> None:
+    """The suites have no plans yet; these placements are best known for whole tables."""
+    suite = load_suite("mlperf-x8")
+    best = best_known_costs(suite, make_cost_model("analytical"))[suite[0].name]
+    assert cost_ms(PlanSearchAgent().plan(suite[0]), suite[0]) < 0.4 * best
+
+
+def test_equal_seeds_give_equal_plans_and_others_differ() -> None:
+    task = load_suite("mixdim-4")[1]
+    plans = [PlanSearchAgent(seed=seed, max_queries=20_000).plan(task) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_it_keeps_to_its_budget_and_counts() -> None:
+    task = load_suite("mixdim-4")[0]
+    agent = PlanSearchAgent(max_queries=20_000)
+    agent.plan(task)
+    assert 20_000 <= agent.true_cost_queries(MODEL.fingerprint) <= 21_000
+    assert agent.true_cost_queries("another-v1") == 0
+    assert agent.search_budget == 20_000
+
+
+def test_with_whole_tables_alone_it_places(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 6, 3)
+    placement = PlanSearchAgent(max_queries=2_000).place(task)
+    plan = PlanSearchAgent(sharding_types=["table_wise"], max_queries=2_000).plan(task)
+    assert plan.placement is not None
+    assert placement.tolist() == plan.placement.tolist()
+
+
+@pytest.mark.parametrize("dim", [4, 128])
+def test_a_table_larger_than_a_device_is_split(random_task: Any, dim: int) -> None:
+    task = random_task(np.random.default_rng(3), 1, 4, dims=(dim,))
+    cap = int(task.tables.memory_bytes[0] * 0.6)
+    large = Task("large", task.tables, replace(task.topology, memory_cap_bytes=np.full(4, cap)), splittable=True)
+    plan = check_plan(PlanSearchAgent(max_queries=1_000).plan(large), large.tables, large.topology)
+    assert plan.split_tables == [0]
+    with pytest.raises(NoPlacementFoundError, match="No plan of task 'large' was found"):
+        PlanSearchAgent(sharding_types=["table_wise"]).plan(large)
