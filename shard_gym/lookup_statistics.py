@@ -12,7 +12,7 @@ one, as in the streams that measurements draw. Compared with the exact statistic
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ BIN_LEAST: Floats = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)
 EXACT_READS = 64
 """Binomial probabilities of at most this many reads are summed; above, the normal distribution approximates them."""
 
+DENSE = 4
+"""Tables with at most this many rows per lookup are counted in an array of all rows."""
+
 HISTOGRAM_DECIMALS = 5
 DISTINCT_DIGITS = 7
 
@@ -46,6 +49,24 @@ class ReuseStatistics(NamedTuple):
     distinct_rows: Floats
     reuse_histogram: Floats
     access_histogram: Floats
+
+
+def counted_statistics(rows: NDArray[np.integer[Any]]) -> tuple[float, Floats, Floats]:
+    """Distinct rows, and the (17,) histograms of reuse and of accesses, of one table's lookups; zeros without any.
+
+    Args:
+        rows: (N,) integers from 0, the row of each lookup of a batch.
+    """
+    if not len(rows):
+        return 0.0, np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    if int(rows.max()) < DENSE * len(rows):
+        counts = np.bincount(rows)
+        counts = counts[counts > 0]
+    else:
+        counts = np.unique(rows, return_counts=True)[1]
+    bins = np.searchsorted(BIN_UPPER_EDGES, counts)
+    reuse = np.bincount(bins, minlength=NUM_BINS) / len(counts)
+    return float(len(counts)), reuse, np.bincount(bins, weights=counts, minlength=NUM_BINS) / len(rows)
 
 
 def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) -> ReuseStatistics:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.lookup_statistics import BIN_UPPER_EDGES, HISTOGRAM_DECIMALS, NUM_BINS, ReuseStatistics
+from shard_gym.lookup_statistics import HISTOGRAM_DECIMALS, NUM_BINS, ReuseStatistics, counted_statistics
 from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
 from shard_gym.tables import Tables
@@ -14,8 +14,6 @@ from shard_gym.workload import Workload
 
 MIN_ROWS = 100
 """Smallest number of rows of an imported table, as in DreamShard's data tools."""
-
-_DENSE = 4  # tables with at most this many rows per lookup are counted in an array of all rows
 
 
 def import_meta(
@@ -52,7 +50,8 @@ def import_meta(
         for table in range(num_tables):
             indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
             rows[table], reads[table] = max(_num_rows(indices), MIN_ROWS), len(indices)
-            _measure(indices, table, stats)
+            for column, value in zip(stats, counted_statistics(indices), strict=True):
+                column[table] = value
             report(table + 1, num_tables)
             del indices  # no array may refer to the mapped file when it is removed
         del lookups
@@ -71,21 +70,6 @@ def import_meta(
 def _num_rows(indices: Integers) -> int:
     """The largest index plus 1; 0 without indices."""
     return int(indices.max()) + 1 if len(indices) else 0
-
-
-def _measure(indices: Integers, table: int, stats: ReuseStatistics) -> None:
-    """Write the statistics of one table into `stats`; without lookups they stay zero."""
-    if len(indices) == 0:
-        return
-    if _num_rows(indices) <= _DENSE * len(indices):
-        counts = np.bincount(indices)
-        counts = counts[counts > 0]
-    else:
-        counts = np.unique(indices, return_counts=True)[1]
-    bins = np.searchsorted(BIN_UPPER_EDGES, counts)
-    stats.distinct_rows[table] = len(counts)
-    stats.reuse_histogram[table] = np.bincount(bins, minlength=NUM_BINS) / len(counts)
-    stats.access_histogram[table] = np.bincount(bins, weights=counts, minlength=NUM_BINS) / len(indices)
 
 
 def _card(path: Path, tables: Tables) -> PoolCard:

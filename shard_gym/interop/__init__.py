@@ -1,0 +1,1 @@
+"""Other libraries' descriptions of tables and plans, in and out."""

@@ -1,0 +1,250 @@
+"""TorchRec: its tables and inputs become tables, plans go there and back, and two processes train with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrec")
+
+import torch
+from torch import multiprocessing
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from shard_gym.errors import InvalidPlanError, InvalidTablesError, MemoryExceededError
+from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec import (
+    from_torchrec,
+    modules_of,
+    plan_from_torchrec_json,
+    tables_of_lookups,
+    tables_of_pooling_factors,
+    to_torchrec,
+    torchrec_json,
+)
+from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+ROWS = {"user": 50, "item": 40, "tag": 17, "city": 30, "page": 64, "clicks": 24}
+DIMS = {"user": 16, "item": 64, "tag": 8, "city": 32, "page": 16, "clicks": 32}
+BATCH = 8
+
+
+def collection(device: str = "cpu", **changes: Any) -> EmbeddingBagCollection:
+    torch.manual_seed(0)
+    configs = [
+        EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=DIMS[name], feature_names=[f"f_{name}"])
+        for name, rows in ROWS.items()
+    ]
+    for name, value in changes.items():
+        setattr(configs[0], name, value)
+    return EmbeddingBagCollection(device=torch.device(device), tables=configs)
+
+
+class Model(torch.nn.Module):
+    """A model with a collection somewhere inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = torch.nn.ModuleDict({"bags": collection()})
+
+    def forward(self, lookups: KeyedJaggedTensor) -> Any:
+        return self.sparse["bags"](lookups)
+
+
+def lookups(seed: int = 0, batch: int = BATCH) -> KeyedJaggedTensor:
+    rng = np.random.default_rng(seed)
+    lengths = [rng.integers(0, 5, batch) for _ in ROWS]
+    values = [rng.integers(0, rows, each.sum()) for rows, each in zip(ROWS.values(), lengths, strict=True)]
+    return KeyedJaggedTensor(
+        keys=[f"f_{name}" for name in ROWS],
+        values=torch.from_numpy(np.concatenate(values)),
+        lengths=torch.from_numpy(np.concatenate(lengths)),
+    )
+
+
+def devices(count: int = 2, **options: Any) -> Topology:
+    return hardware_profile("a100-dgx").topology(count, **options)
+
+
+def mixed_plan(tables: Tables, topology: Topology) -> ShardingPlan:
+    """Every sharding type, columns in equal and unequal parts, and two parts on one device."""
+    return ShardingPlan(
+        (
+            table_wise(tables, 0, 1),
+            column_wise(tables, 1, [1, 0], [48, 16]),
+            data_parallel(tables, 2, topology),
+            column_wise(tables, 3, [1, 1]),
+            row_wise(tables, 4, topology),
+            table_row_wise(tables, 5, topology, 0),
+        )
+    )
+
+
+# Tables
+
+
+def test_tables_have_the_statistics_of_recorded_lookups() -> None:
+    tables = tables_of_lookups(Model(), lookups())
+    assert tables.names == tuple(ROWS)
+    assert tables.num_embeddings.tolist() == list(ROWS.values())
+    assert tables.embedding_dim.tolist() == list(DIMS.values())
+    recorded = lookups().to_dict()
+    for table, name in enumerate(ROWS):
+        rows = recorded[f"f_{name}"].values().tolist()
+        assert tables.pooling_factor[table] == len(rows) / BATCH
+        assert tables.distinct_rows[table] == len(set(rows))
+        once = sum(rows.count(row) == 1 for row in set(rows))
+        assert tables.reuse_histogram[table, 0] == pytest.approx(once / len(set(rows)))
+        assert tables.access_histogram[table, 0] == pytest.approx(once / len(rows))
+    assert (tables.workload.batch_size, tables.workload.weight_dtype) == (BATCH, "fp32")
+
+
+def test_tables_follow_zipf_where_nothing_is_recorded() -> None:
+    model = collection(feature_names=["a", "b"], data_type=DataType.FP32)
+    pooling = {f"f_{name}": 2.0 for name in ROWS} | {"a": 1.0, "b": 3.0}
+    tables = tables_of_pooling_factors(model, pooling, batch_size=1024)
+    assert tables.pooling_factor.tolist() == [4.0] + 5 * [2.0]
+    assert tables.num_features.tolist() == [2, 1, 1, 1, 1, 1]
+    expected = Tables.from_zipf(list(ROWS.values()), list(DIMS.values()), tables.pooling_factor, 1.05, tables.workload)
+    np.testing.assert_allclose(tables.distinct_rows, expected.distinct_rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"feature_names": ["other"]}, "The lookups have no feature 'other', which table 'user' reads"),
+        ({"num_embeddings": 5}, "Table 'user' has 5 rows, but row 4. is read"),
+        ({"data_type": DataType.FP16}, "weights of one dtype, FP32 or FP16; these have FP16, FP32"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTablesError, match=message):
+        tables_of_lookups(collection("meta", **changes), lookups())
+
+
+def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection in the Linear"):
+        modules_of(torch.nn.Linear(1, 1))
+    with pytest.raises(InvalidTablesError, match="Two tables are named 'user', in '0' and '1'"):
+        modules_of(torch.nn.Sequential(collection(), collection()))
+    with pytest.raises(InvalidTablesError, match="pooling_factors has no feature 'f_user'"):
+        tables_of_pooling_factors(collection(), {}, 16)
+
+
+# Plans
+
+
+def test_a_plan_comes_back_as_it_went() -> None:
+    model, topology = Model(), devices()
+    tables = tables_of_lookups(model, lookups())
+    plan = mixed_plan(tables, topology)
+    there = to_torchrec(plan, tables, topology, model)
+    assert list(there.plan) == ["sparse.bags"]
+    assert from_torchrec(there, tables, topology) == plan
+    written = json.loads(json.dumps(torchrec_json(plan, tables, topology, "sparse.bags")))
+    assert written == there._serialize()  # as TorchRec writes it
+    assert from_torchrec(plan_from_torchrec_json(written), tables, topology) == plan
+
+
+def test_ranks_are_on_the_devices_of_their_hosts() -> None:
+    tables, topology = tables_of_lookups(Model(), lookups()), devices(6, devices_per_host=3)
+    plan = ShardingPlan((table_row_wise(tables, 0, topology, 1), *(table_wise(tables, t, t) for t in range(1, 6))))
+    module = torchrec_json(plan, tables, topology, "ebc")["plan"]["ebc"]
+    assert [shard["placement"] for shard in module["user"]["shards"]] == [
+        "rank:3/cuda:0",
+        "rank:4/cuda:1",
+        "rank:5/cuda:2",
+    ]
+    assert module["user"]["ranks"] == [3, 4, 5]
+
+
+def test_plans_that_do_not_fit_are_refused() -> None:
+    model, topology = Model(), devices()
+    tables = tables_of_lookups(model, lookups())
+    plan = mixed_plan(tables, topology)
+    there = to_torchrec(plan, tables, topology, model)
+    with pytest.raises(MemoryExceededError):
+        from_torchrec(there, tables, devices(memory_cap_bytes=2000))
+    with pytest.raises(InvalidPlanError, match="Table 'user' is not in the model"):
+        torchrec_json(plan, tables, topology, {"other": "path"})
+    there.plan["sparse.bags"]["user"].sharding_type = "grid_shard"
+    with pytest.raises(InvalidPlanError, match="'grid_shard', which ShardGym does not know"):
+        from_torchrec(there, tables, topology)
+    del there.plan["sparse.bags"]["user"]
+    with pytest.raises(InvalidPlanError, match="The plan has no table 'user'"):
+        from_torchrec(there, tables, topology)
+    for broken in ([], {"plan": {"a": 1}}, {"plan": {"a": {"t": {"ranks": []}}}}):
+        with pytest.raises(InvalidPlanError):
+            plan_from_torchrec_json(broken)
+
+
+# Training
+
+
+def copy_weights(model: torch.nn.Module, sharded: torch.nn.Module) -> None:
+    """Give every shard its part of the weights of `model`; TorchRec draws new ones."""
+    whole = model.state_dict()
+    for name, weight in sharded.state_dict().items():
+        shards = weight.local_shards() if hasattr(weight, "local_shards") else None
+        for shard in shards or ():
+            (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+            shard.tensor.copy_(whole[name][row : row + rows, column : column + columns])
+        if shards is None:
+            weight.copy_(whole[name])
+
+
+def trained(rank: int, folder: str) -> None:
+    """One process: outputs and gradients' step of the sharded model, written to a file."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
+    from torch import distributed
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    model, topology = Model(), devices()
+    apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.5})
+    tables = tables_of_lookups(model, lookups(batch=2 * BATCH))
+    plan = to_torchrec(mixed_plan(tables, topology), tables, topology, model, "cpu")
+    sharded = DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=plan, sharders=[EmbeddingBagCollectionSharder()]
+    )
+    copy_weights(Model(), sharded)
+    outputs = []
+    for step in range(2):
+        found = sharded(lookups(10 * step + rank)).to_dict()
+        outputs.append({key: value.detach().clone() for key, value in found.items()})
+        sum(value.sum() for value in found.values()).backward()
+        for name, parameter in sharded.named_parameters():  # replicas have an optimizer of their own
+            if parameter.grad is not None and "tag" in name:
+                with torch.no_grad():
+                    parameter -= 0.5 * parameter.grad
+    torch.save(outputs, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_two_processes_train_as_one_with_every_sharding_type(tmp_path: Path) -> None:
+    multiprocessing.spawn(trained, (str(tmp_path),), nprocs=2)
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    model = Model()
+    for step in range(2):
+        outputs = [model(lookups(10 * step + rank)).to_dict() for rank in range(2)]
+        for rank in range(2):
+            for key, value in outputs[rank].items():
+                torch.testing.assert_close(found[rank][step][key], value.detach(), msg=f"{key}, step {step}")
+        loss = sum(value.sum() for each in outputs for value in each.values()) / 2  # gradients are means over ranks
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+                parameter.grad = None
