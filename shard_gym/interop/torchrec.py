@@ -126,7 +126,7 @@ def from_torchrec(plan: TorchRecPlan, tables: Tables, topology: Topology) -> Sha
         InvalidPlanError, MemoryExceededError: a table is missing, its sharding type is none of `SHARDING_TYPES`, or the
             plan is not valid (`check_plan`).
     """
-    of_table = {name: sharding for module in plan.plan.values() for name, sharding in module.items()}  # type: ignore[attr-defined]
+    of_table = {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
     return check_plan(
         ShardingPlan(tuple(_sharding(of_table, tables, table, topology) for table in range(len(tables)))),
         tables,
@@ -215,7 +215,7 @@ def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
         raise InvalidPlanError(
             f"A plan of TorchRec in JSON has 'plan', and in it an object for each module, not {short_repr(value)}."
         )
-    return types.ShardingPlan(  # type: ignore[no-any-return]
+    return types.ShardingPlan(
         {
             path: types.EmbeddingModuleShardingPlan(
                 {name: _parameter_sharding(types, name, entry) for name, entry in module.items()}
@@ -227,7 +227,8 @@ def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
 
 def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
     """The sharding of one table from its JSON."""
-    from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+    from torch.distributed._shard.metadata import ShardMetadata
+    from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
     if not isinstance(entry, dict) or not set(entry) >= _KEYS:
         raise InvalidPlanError(f"Table {name!r} of a plan in JSON must have {sorted(_KEYS)}, not {short_repr(entry)}.")

@@ -50,8 +50,9 @@ def import_meta(
         for table in range(num_tables):
             indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
             rows[table], reads[table] = max(_num_rows(indices), MIN_ROWS), len(indices)
-            for column, value in zip(stats, counted_statistics(indices), strict=True):
-                column[table] = value
+            stats.distinct_rows[table], stats.reuse_histogram[table], stats.access_histogram[table] = (
+                counted_statistics(indices)
+            )
             report(table + 1, num_tables)
             del indices  # no array may refer to the mapped file when it is removed
         del lookups
