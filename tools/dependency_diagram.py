@@ -29,7 +29,7 @@ LAYERS = (
     ("cost_models",),
     ("tasks", "suites", "envs", "evaluation", "explain", "explain_plan"),
     ("agents",),
-    ("experiments", "leaderboard", "offline", "plots", "__init__"),
+    ("experiments", "interop", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),
 )
 """Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""
