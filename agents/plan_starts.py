@@ -19,6 +19,9 @@ SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 MOST_SHARES = (0.5, 1.0, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
+MEMORY_HALVINGS = 6
+"""Where memory is short, parts are halved until they need this power of two less than a device has."""
+
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
 
@@ -49,6 +52,8 @@ def starts(options: SplitOptions, spent: Callable[[], bool]) -> list[list[Start]
     ):
         if not spent() or not (spread_out or halved):
             halved += _placed([split])
+    if not (spread_out or whole or halved):
+        spread_out += _placed(_smaller_and_smaller(options))
     return [spread_out, whole, halved]
 
 
@@ -109,6 +114,31 @@ def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTable
         level = np.concatenate([level + halve, level[halve] + 1])
         table = np.concatenate([table, table[halve]])
     return SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
+
+
+def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
+    """For where memory is short: parts halved to at most a half of a device, then a quarter, and so on.
+
+    Tables of which the parts remain larger are spread, where that needs less of a device.
+    """
+    task = options.task
+    levels = np.arange(options.max_halvings + 1)
+    memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)
+    spreads = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
+    for halvings in range(1, MEMORY_HALVINGS + 1):
+        most = task.topology.memory_cap_bytes.max() >> halvings
+        fits = memory[:, levels] <= most
+        level = np.where(fits.any(axis=1), fits.argmax(axis=1), memory[:, levels].argmin(axis=1))
+        spread = np.full(task.num_tables, NOT_SPREAD)
+        if spreads:
+            variants = [options.spreads[number].variant for number in spreads]
+            best = memory[:, variants].argmin(axis=1)
+            least = memory[np.arange(task.num_tables), np.array(variants)[best]]
+            own = memory[np.arange(task.num_tables), level]
+            spread = np.where((own > most) & (least < own), np.array(spreads)[best], NOT_SPREAD)
+        table = np.flatnonzero(spread == NOT_SPREAD)
+        table, level = np.repeat(table, 1 << level[table]), np.repeat(level[table], 1 << level[table])
+        yield SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
 
 
 def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:

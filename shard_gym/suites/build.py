@@ -6,23 +6,31 @@ Run it only to add a suite or to raise a version: published files are data, and 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.errors import TableTooLargeError
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
-from shard_gym.suites.load import DATA, MEASURED, SCHEMA, SIMULATED, SPLITS
+from shard_gym.suites.load import DATA, MEASURED, SCHEMA, SHARDING, SIMULATED, SPLITS
 from shard_gym.tables import MAX_ROWS, Tables
-from shard_gym.tasks import Task, TaskSampler, capped_task
+from shard_gym.tasks import MIB, Task, TaskSampler, capped_task
 
 TASKS_PER_SPLIT = 50
 NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
 MEMORY_SLACK = 1.5
 """Memory cap of a device, in multiples of the fullest device when tables are packed by memory; see `capped_task`."""
+
+TIGHT_SLACK = 1.1
+"""The same of suites whose tables may be split, so that memory is nearly full."""
+
+UNPLACEABLE = 10
+"""Of the tasks whose tables may be split, every tenth has a table that is larger than a device."""
 
 SampledTask = tuple[Task, NDArray[np.int64]]
 """A task, and the positions of its tables in the pool."""
@@ -81,17 +89,46 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
         recipe.num_devices,
         recipe.hardware,
         recipe.embedding_dims,
-        MEMORY_SLACK,
+        TIGHT_SLACK if recipe.track == SHARDING else MEMORY_SLACK,
     )
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
     count = recipe.test_tasks if split == "test" else TASKS_PER_SPLIT
-    tasks = [sampler.sample(rng) for _ in range(count)]
+    if recipe.track == SHARDING:
+        tasks = [tight_task(sampler, rng, number % UNPLACEABLE == UNPLACEABLE - 1) for number in range(count)]
+    else:
+        tasks = [sampler.sample(rng) for _ in range(count)]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
+def tight_task(sampler: TaskSampler, rng: np.random.Generator, unplaceable: bool) -> Task:
+    """A task whose tables may be split; an `unplaceable` one has a table larger than a device, so no placement."""
+    while True:
+        task = sampler.sample(rng)
+        if not unplaceable:
+            return replace(task, splittable=True)
+        cap = evenly_capped(task.tables, task.num_devices, TIGHT_SLACK)
+        if task.tables.memory_bytes.max() > cap:
+            topology = replace(task.topology, memory_cap_bytes=np.full(task.num_devices, cap))
+            with suppress(TableTooLargeError):  # its columns are too few; try another one
+                return Task(task.name, task.tables, topology, splittable=True)
+
+
+def evenly_capped(tables: Tables, num_devices: int, slack: float) -> int:
+    """Bytes of a memory cap: `slack` times an even share of the tables, rounded up to whole MiB."""
+    return -(-int(slack * tables.memory_bytes.sum() / num_devices) // MIB) * MIB
+
+
 def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
-    """One task with all tables of the pool; tables that are larger than a device are split into column shards."""
+    """One task with all tables of the pool; tables that are larger than a device are split into column shards.
+
+    In a suite whose tables may be split they are as they are, and the devices are full to two thirds at least.
+    """
+    if recipe.track == SHARDING:
+        profile, devices = hardware_profile(recipe.hardware), recipe.num_devices[0]
+        cap = min(evenly_capped(pool, devices, MEMORY_SLACK), profile.device.memory_bytes)
+        topology = profile.topology(devices, memory_cap_bytes=cap)
+        return Task("whole", pool, topology, splittable=True), np.arange(len(pool))
     tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
     return capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions
 
@@ -131,14 +168,13 @@ def build(recipe: Recipe) -> dict[str, Any]:
 
 def _entry(name: str, task: Task, positions: NDArray[np.int64]) -> dict[str, Any]:
     dims = sorted(set(task.tables.embedding_dim.tolist()))
-    assert task.known_placement is not None  # capped_task gives every task one
     return {
         "name": name,
         "tables": positions.tolist(),
         "embedding_dim": dims[0] if len(dims) == 1 else task.tables.embedding_dim.tolist(),
         "num_devices": task.num_devices,
         "memory_cap_bytes": int(task.topology.memory_cap_bytes[0]),
-        "known_placement": task.known_placement.tolist(),
+        "known_placement": None if task.known_placement is None else task.known_placement.tolist(),
     }
 
 
@@ -238,6 +274,27 @@ MERLIN_DEVICES = {
 }
 """Numbers of A100s that NVIDIA published timings for; one A100 is left out, because it leaves no decision."""
 
+SHARDED_MERLIN = (("small", 16), ("medium", 32), ("medium", 128), ("large", 128))
+"""Models and numbers of A100s of the suites whose tables may be split; hosts of eight matter in all of them."""
+
+GENERALIZE = Recipe(
+    name="generalize",
+    description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",
+    pool="dlrm-2022",
+    hardware="a100-dgx",
+    weight_dtype="fp32",
+    optimizer="rowwise_adagrad",
+    num_tables=(10, 200),
+    num_devices=(2, 16),
+    embedding_dims=NEUROSHARD_DIMS,
+)
+
+
+def _sharded(recipe: Recipe, name: str, description: str) -> Recipe:
+    """The suite with tables that may be split."""
+    return replace(recipe, name=f"shard-{name}", description=description, track=SHARDING)
+
+
 RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
     *(_dlrm(tables, 8) for tables in (40, 80, 120, 160, 200)),
@@ -245,17 +302,7 @@ RECIPES: tuple[Recipe, ...] = (
     _mixdim((20, 120), 8),
     MIXED_ON_V100,
     DLRM_MIXED,
-    Recipe(
-        name="generalize",
-        description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",
-        pool="dlrm-2022",
-        hardware="a100-dgx",
-        weight_dtype="fp32",
-        optimizer="rowwise_adagrad",
-        num_tables=(10, 200),
-        num_devices=(2, 16),
-        embedding_dims=NEUROSHARD_DIMS,
-    ),
+    GENERALIZE,
     *(
         _whole(
             f"merlin-{model}-x{devices}",
@@ -271,6 +318,20 @@ RECIPES: tuple[Recipe, ...] = (
     _for_gpu(40, 4),
     _for_gpu(80, 8),
     _whole("mlperf-x8", "mlperf-dlrm-dcnv2", 8, "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100."),
+    _sharded(_mixdim((10, 59), 4), "4", "NeuroShard's setting, tables may be split: 10-59 of dlrm-2021 on 4 A100."),
+    _sharded(_mixdim((20, 119), 8), "8", "NeuroShard's setting, tables may be split: 20-119 of dlrm-2021 on 8 A100."),
+    _sharded(GENERALIZE, "generalize", "The setting of generalize, tables may be split: 10-200 on 2-16 A100."),
+    _sharded(
+        _whole("", "mlperf-dlrm-dcnv2", 8, ""), "mlperf-x8", "MLPerf's DLRM-DCNv2, tables may be split, on 8 A100."
+    ),
+    *(
+        _sharded(
+            _whole("", f"merlin-{model}", devices, ""),
+            f"merlin-{model}-x{devices}",
+            f"NVIDIA Merlin's synthetic model {model!r}, tables may be split, on {devices} A100.",
+        )
+        for model, devices in SHARDED_MERLIN
+    ),
 )
 
 

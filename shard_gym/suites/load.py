@@ -24,8 +24,9 @@ DATA = Path(__file__).parent / "data"
 SCHEMA = 1
 SPLITS = ("train", "test")
 
-SIMULATED, MEASURED = TRACKS = ("simulated", "measured")
-"""Tracks of the leaderboards: suites whose costs are estimated, and those made to be measured on a machine at hand."""
+SIMULATED, MEASURED, SHARDING = TRACKS = ("simulated", "measured", "sharding")
+"""Tracks of the leaderboards: suites of whole tables whose costs are estimated; those made to be measured on a machine
+at hand; and those whose tables may be split, with estimated costs."""
 
 _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
@@ -126,7 +127,8 @@ def _load(name: str, split: str) -> TaskSuite:
     tables = tables.at_batch_size(record.get("batch_size", tables.workload.batch_size))
     hardware = hardware_profile(record["hardware"])
     sizes, devices = _sizes(record)
-    tasks = tuple(_task(entry, tables, hardware, name) for entry in record["splits"][split])
+    splittable = record.get("track") == SHARDING
+    tasks = tuple(_task(entry, tables, hardware, name, splittable) for entry in record["splits"][split])
     return TaskSuite(
         name, tasks, split, record["version"], sha256, record["description"], padding=(max(sizes), max(devices))
     )
@@ -148,12 +150,14 @@ def _sizes(record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     return [len(entry["tables"]) for entry in entries], [entry["num_devices"] for entry in entries]
 
 
-def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str) -> Task:
+def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str, splittable: bool) -> Task:
     """One task from its JSON record."""
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
         topology = hardware.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
-        return Task(entry["name"], tables, topology, np.asarray(entry["known_placement"]))
+        known = entry["known_placement"]
+        placement = None if splittable and known is None else np.asarray(known)
+        return Task(entry["name"], tables, topology, placement, splittable)
     except (ShardGymError, TypeError, ValueError) as error:
         raise DamagedFileError(f"Task {entry['name']!r} of suite {suite!r} is not valid: {error}") from error
 
