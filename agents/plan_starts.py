@@ -16,6 +16,9 @@ from shard_gym.errors import NoPlacementFoundError
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Halvings of the costliest parts in the starts of the search, for each table."""
 
+SHARE_OF_ROOM = 0.7
+"""Of the bytes that an even split of the tables leaves free on a device, what spread tables may take in the starts."""
+
 MOST_SHARES = (0.5, 1.0, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
@@ -75,9 +78,9 @@ def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]
 
 
 def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
-    """The tables that are not spread, whole; none has a device yet (all are on 0)."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    return SplitTables(options, table, np.zeros(len(table), np.int64), np.zeros(len(table), np.int64), spread)
+    """The tables that are not spread, whole, or in as few equal parts as fit a device."""
+    least = _least_halvings(options, options.task.topology.memory_cap_bytes.max())
+    return _as_parts(options, spread, np.maximum(least, 0))
 
 
 def _spread_sets(options: SplitOptions) -> list[IntArray]:
@@ -97,23 +100,41 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     alone = options.loads[:, 0]
     whole = model.single_table_costs(model.add(alone, alone), task.topology) - options.part_ms[:, 0]
     best, share = more.argmin(axis=1), more.min(axis=1) / (whole / task.num_devices)
-    smallest = np.where(options.legal, options.memory, np.iinfo(np.int64).max)[:, : options.max_halvings + 1].min(
-        axis=1
-    )
-    too_large = smallest > task.topology.memory_cap_bytes.max()
+    too_large = _least_halvings(options, task.topology.memory_cap_bytes.max()) < 0
+    # What a spread table takes from every device beyond a D-th of its bytes must be free there.
+    own = options.memory[np.arange(task.num_tables), np.array(variants)[best]]
+    extra = own - options.memory[:, 0] / task.num_devices
+    room = task.topology.memory_cap_bytes.min() - options.memory[:, 0].sum() / task.num_devices
+    order = np.argsort(np.where(too_large, -1.0, share), kind="stable")
+    fits = np.zeros(task.num_tables, np.bool_)
+    fits[order] = np.cumsum(extra[order]) <= SHARE_OF_ROOM * room
     shares = (MOST_SHARES[0], 0.0, *MOST_SHARES[1:])
-    sets = [np.where((share < most) | too_large, np.array(numbers)[best], NOT_SPREAD) for most in shares]
+    sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in shares]
     return list({each.tobytes(): each for each in sets}.values())
+
+
+def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:
+    """(T,) int64, how often each table is halved at least so that a part has so many bytes at most; -1 if it cannot."""
+    levels = slice(options.max_halvings + 1)
+    fits = options.legal[:, levels] & (options.memory[:, levels] <= most_bytes)
+    return np.where(fits.any(axis=1), fits.argmax(axis=1), -1)
+
+
+def _as_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
+    """The tables that are not spread, in equal parts by their (T,) `level`; none has a device yet (all are on 0)."""
+    table = np.flatnonzero(spread == NOT_SPREAD)
+    table = np.repeat(table, 1 << level[table])
+    return SplitTables(options, table, level[table], np.zeros(len(table), np.int64), spread)
 
 
 def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTables:
     """The tables that are not spread, halved until no part is wider than `width`, where that is possible."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    level, dims = np.zeros(len(table), np.int64), options.task.tables.embedding_dim
-    while (halve := (dims[table] >> level > width) & options.can_halve(table, level)).any():
-        level = np.concatenate([level + halve, level[halve] + 1])
-        table = np.concatenate([table, table[halve]])
-    return SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
+    level = np.maximum(_least_halvings(options, options.task.topology.memory_cap_bytes.max()), 0)
+    dims = options.task.tables.embedding_dim
+    every = np.arange(options.task.num_tables)
+    while (halve := (dims >> level > width) & options.can_halve(every, level)).any():
+        level = level + halve
+    return _as_parts(options, spread, level)
 
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
@@ -122,29 +143,27 @@ def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
     Tables of which the parts remain larger are spread, where that needs less of a device.
     """
     task = options.task
-    levels = np.arange(options.max_halvings + 1)
+    levels = slice(options.max_halvings + 1)
     memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)
+    every = np.arange(task.num_tables)
     spreads = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
     for halvings in range(1, MEMORY_HALVINGS + 1):
-        most = task.topology.memory_cap_bytes.max() >> halvings
-        fits = memory[:, levels] <= most
-        level = np.where(fits.any(axis=1), fits.argmax(axis=1), memory[:, levels].argmin(axis=1))
+        most = int(task.topology.memory_cap_bytes.max()) >> halvings
+        least = _least_halvings(options, most)
+        level = np.where(least < 0, memory[:, levels].argmin(axis=1), least)
         spread = np.full(task.num_tables, NOT_SPREAD)
         if spreads:
-            variants = [options.spreads[number].variant for number in spreads]
+            variants = np.array([options.spreads[number].variant for number in spreads])
             best = memory[:, variants].argmin(axis=1)
-            least = memory[np.arange(task.num_tables), np.array(variants)[best]]
-            own = memory[np.arange(task.num_tables), level]
-            spread = np.where((own > most) & (least < own), np.array(spreads)[best], NOT_SPREAD)
-        table = np.flatnonzero(spread == NOT_SPREAD)
-        table, level = np.repeat(table, 1 << level[table]), np.repeat(level[table], 1 << level[table])
-        yield SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
+            smaller = memory[every, variants[best]] < memory[every, level]
+            spread = np.where((least < 0) & smaller, np.array(spreads)[best], NOT_SPREAD)
+        yield _as_parts(options, spread, level)
 
 
 def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
     """The tables that are not spread, with the costliest parts halved; no part has a device yet (all are on 0)."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    level = np.zeros(len(table), np.int64)
+    parts = _unsplit(options, spread)
+    table, level = parts.table, parts.level.copy()
     halved = 0
     for share in SHARE_SPLIT:
         wanted = int(share * options.task.num_tables)

@@ -122,12 +122,10 @@ def evenly_capped(tables: Tables, num_devices: int, slack: float) -> int:
 def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
     """One task with all tables of the pool; tables that are larger than a device are split into column shards.
 
-    In a suite whose tables may be split they are as they are, and the devices are full to two thirds at least.
+    In a suite whose tables may be split they are as they are, and may use the whole memory of the devices.
     """
     if recipe.track == SHARDING:
-        profile, devices = hardware_profile(recipe.hardware), recipe.num_devices[0]
-        cap = min(evenly_capped(pool, devices, MEMORY_SLACK), profile.device.memory_bytes)
-        topology = profile.topology(devices, memory_cap_bytes=cap)
+        topology = hardware_profile(recipe.hardware).topology(recipe.num_devices[0])
         return Task("whole", pool, topology, splittable=True), np.arange(len(pool))
     tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
     return capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions
