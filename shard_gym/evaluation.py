@@ -1,4 +1,4 @@
-"""Evaluation: an agent places every task of a suite once; every placement is checked and its cost recomputed."""
+"""Evaluation: an agent answers every task of a suite once; every answer is checked and its cost recomputed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
+from shard_gym.answers import answers_to
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
 from shard_gym.errors import (
     InvalidCostError,
@@ -26,7 +27,7 @@ from shard_gym.errors import (
     wrong_kind,
 )
 from shard_gym.io.html import card
-from shard_gym.placement import Placement, check_placement, placement_to_json
+from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_ms, format_seconds
@@ -55,12 +56,14 @@ class TaskResult:
 
     Attributes:
         task: its name.
-        cost_ms: cost of the placement; the task's penalty if it is not valid.
-        valid: whether there was a placement, it passed `check_placement`, and its cost could be measured.
-        seconds: wall-clock time of `place`.
+        cost_ms: cost of the placement or the plan; the task's penalty if it is not valid.
+        valid: whether there was one, it passed `check_placement` or `check_plan`, and its cost could be measured.
+        seconds: wall-clock time of `place` or `plan`.
         true_cost_queries: evaluations of the scoring cost model by the agent while it placed the task.
-        placement: T device numbers; None if there was no usable placement.
+        placement: T device numbers; None if there was no usable placement, or the task's tables may be split.
         failure: why it is not valid; empty if it is.
+        plan: of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`); None if
+            there was no usable plan.
     """
 
     task: str
@@ -70,6 +73,12 @@ class TaskResult:
     true_cost_queries: int
     placement: list[int] | None
     failure: str = ""
+    plan: list[Any] | None = None
+
+    @property
+    def answer(self) -> list[Any] | None:
+        """The placement or the plan."""
+        return self.placement if self.plan is None else self.plan
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,11 +171,13 @@ def evaluate(
 
     Memory and cost are recomputed from the task and the placement; nothing that the agent says of them is used. A task
     without a valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see
-    `penalty_ms` of the cost model. So is a task whose placement cannot be measured, twice.
+    `penalty_ms` of the cost model. So is a task whose placement cannot be measured, twice. If the tables of the tasks
+    may be split, all this holds for sharding plans.
 
     Args:
-        agent: an object with `place(task)`, or a function of a task; either returns a placement. Where it has them, its
-            `name` and its count of cost-model evaluations, `true_cost_queries(fingerprint)`, are used.
+        agent: an object with `place(task)`, or a function of a task; either returns a placement. Where tables may be
+            split, its `plan(task)` is called if it has one. Where it has them, its `name` and its count of cost-model
+            evaluations, `true_cost_queries(fingerprint)`, are used.
         suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are restated as that measures them
             (`as_measured`), for the agent and for the penalty.
         cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
@@ -184,7 +195,7 @@ def evaluate(
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
-    model = make_cost_model(cost_model)
+    model = answers_to(tasks[0]).model(cost_model)
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
 
@@ -266,15 +277,16 @@ def _queries_of(agent: AnyAgent, model: CostModel) -> int:
 
 def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: FailuresInARow) -> TaskResult:
     """The outcome of one task; see `evaluate`."""
-    place, queries_before = _place_of(agent), _queries_of(agent, model)
+    _place_of(agent)
+    answers, queries_before = answers_to(task), _queries_of(agent, model)
     seconds, listed, failure = None, None, ""
     started = time.perf_counter()
     try:
-        returned = place(task)
+        returned = answers.asker(agent)(task)
         seconds = time.perf_counter() - started
-        placement = check_placement(returned, task.tables, task.topology)
-        listed = placement_to_json(placement)
-        cost = tried_twice(partial(score, task, placement, model))
+        answer = answers.checked(returned, task)
+        listed = answers.to_json(answer)
+        cost = tried_twice(partial(answers.cost_ms, answer, task, model))
         failures.end()
     except (NoPlacementFoundError, InvalidPlacementError, MeasurementError) as error:
         if isinstance(error, MeasurementError):
@@ -282,7 +294,7 @@ def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: Fail
         elif isinstance(error, InvalidPlacementError) and not isinstance(error, MemoryExceededError):
             what = f"{_name_of(agent)} returns what is no placement; such tasks fail and cost their penalty. {error}"
             warnings.warn(what, stacklevel=3)
-        cost, failure = penalty_ms(task, model), str(error) or type(error).__name__
+        cost, failure = answers.penalty_ms(task, model), str(error) or type(error).__name__
     if not math.isfinite(cost):
         charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"
         raise InvalidCostError(
@@ -295,8 +307,8 @@ def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: Fail
         valid=not failure,
         seconds=time.perf_counter() - started if seconds is None else seconds,
         true_cost_queries=_queries_of(agent, model) - queries_before,
-        placement=listed,
         failure=failure,
+        **{"placement": None, answers.noun: listed},
     )
 
 

@@ -27,7 +27,7 @@ LAYERS = (
         "pools",
     ),
     ("cost_models",),
-    ("tasks", "suites", "envs", "evaluation", "explain", "explain_plan"),
+    ("tasks", "answers", "suites", "envs", "evaluation", "explain", "explain_plan"),
     ("agents",),
     ("experiments", "interop", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),

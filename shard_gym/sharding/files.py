@@ -35,6 +35,31 @@ def plan_to_json(plan: ShardingPlan, tables: Tables) -> list[dict[str, Any]]:
     ]
 
 
+def shardings_to_json(plan: ShardingPlan) -> list[Any]:
+    """The plan as a list of T pairs: the sharding type, and the shards, five integers each (see `plan_to_json`)."""
+    return [[each.sharding_type, [[int(n) for n in shard] for shard in each.shards]] for each in plan.tables]
+
+
+def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The checked plan in a JSON value of `shardings_to_json`.
+
+    Raises:
+        InvalidPlanError: `value` has another form; also the errors of `check_plan`.
+    """
+    if not isinstance(value, list) or len(value) != len(tables):
+        raise InvalidPlanError(
+            f"A plan of {len(tables)} tables is a list with a pair for each, not {short_repr(value)}."
+        )
+    shardings = []
+    for table, pair in enumerate(value):
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidPlanError(
+                f"Table {table} ({tables.names[table]}) of a plan is a sharding type and shards, not {short_repr(pair)}."
+            )
+        shardings.append(TableSharding(pair[0], _shards(pair[1], table, tables.names[table])))
+    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
+
+
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
     """The checked plan in a JSON value.
 
@@ -64,13 +89,16 @@ def _sharding(entry: Any, table: int, name: str) -> TableSharding:
             f"Table {table} of the plan is {short_repr(entry['table'])}, but it should be {name!r}. "
             "A plan lists the tables it was made for, in their order."
         )
-    shards = entry["shards"]
+    return TableSharding(entry["sharding_type"], _shards(entry["shards"], table, name))
+
+
+def _shards(shards: Any, table: int, name: str) -> tuple[Shard, ...]:
     if not isinstance(shards, list) or not all(map(_is_shard, shards)):
         raise InvalidPlanError(
             f"The shards of table {table} ({name}) must be lists of five integers from 0 (device, first row, rows, "
             f"first column, columns), not {short_repr(shards)}."
         )
-    return TableSharding(entry["sharding_type"], tuple(Shard(*numbers) for numbers in shards))
+    return tuple(Shard(*numbers) for numbers in shards)
 
 
 def _is_shard(numbers: Any) -> bool:
