@@ -60,6 +60,28 @@ def _exact(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
     return ExactAgent(cost_model, **options)
 
 
+def _plan_search(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
+    """Imported on first use, as the other planners are: who places whole tables needs none."""
+    from shard_gym.agents.plan_search import PlanSearchAgent
+
+    require_arguments(PlanSearchAgent, "Agent 'plan-search'", cost_model, **options, seed=seed)
+    return PlanSearchAgent(cost_model, **options, seed=seed)
+
+
+def _hugectr(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
+    from shard_gym.agents.hugectr import HugeCTRAgent
+
+    require_arguments(HugeCTRAgent, "Agent 'hugectr'", **options)
+    return HugeCTRAgent(**options)
+
+
+def _torchrec(cost_model: str | CostModel, seed: int, **options: Any) -> Agent:
+    from shard_gym.agents.torchrec_planner import TorchRecAgent
+
+    require_arguments(TorchRecAgent, "Agent 'torchrec'", **options)
+    return TorchRecAgent(**options)
+
+
 AGENTS: dict[str, AgentFactory] = {
     "random": lambda cost_model, seed: RandomAgent(seed),
     **{name: _greedy(name, score) for name, score in PAPER_SCORES.items()},
@@ -77,11 +99,20 @@ SOLVERS: dict[str, AgentFactory] = {"exact": _exact}
 out."""
 
 
+PLANNERS: dict[str, AgentFactory] = {"plan-search": _plan_search, "hugectr": _hugectr, "torchrec": _torchrec}
+"""Agents that split tables. `make_agent` knows them, too; they place whole tables, but others do that better or faster."""
+
+
+def agents_to_make() -> dict[str, AgentFactory]:
+    """All agents that need no training here: `AGENTS`, `SOLVERS` and `PLANNERS`."""
+    return {**AGENTS, **SOLVERS, **PLANNERS}
+
+
 def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
     """The agent named `name`, or a trained one from its file.
 
     Args:
-        name: one of `AGENTS` or `SOLVERS`; or the folder of a training run, or the `agent.safetensors` in it (see
+        name: one of `AGENTS`, `SOLVERS` or `PLANNERS`; or the folder of a training run, or the `agent.safetensors` in it (see
             `load_agent`).
         cost_model: the model that the agent may evaluate while it places; agents that evaluate none ignore it.
         seed: of agents that use chance; the others ignore it.
@@ -95,7 +126,7 @@ def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", 
     """
     if not isinstance(name, (str, Path)):
         raise wrong_kind("name", name, "the name of an agent or a path")
-    known = {**AGENTS, **SOLVERS}
+    known = agents_to_make()
     if name not in known and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in known:
@@ -120,6 +151,7 @@ def _is_path(name: str | Path) -> bool:
 __all__ = [
     "AGENTS",
     "PAPER_HEURISTICS",
+    "PLANNERS",
     "SOLVERS",
     "Agent",
     "CostGreedyAgent",
@@ -129,6 +161,7 @@ __all__ = [
     "LocalSearchAgent",
     "PolicyAgent",
     "RandomAgent",
+    "agents_to_make",
     "load_agent",
     "make_agent",
 ]

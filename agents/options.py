@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
-from shard_gym.agents import AGENTS, SOLVERS
+from shard_gym.agents import agents_to_make
 from shard_gym.agents.dreamshard.options import PRESETS, SearchOptions
 from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
 from shard_gym.agents.exact import ExactAgent
 from shard_gym.agents.heuristics import PAPER_SCORES
+from shard_gym.agents.hugectr import HugeCTRAgent
+from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.torchrec_planner import TorchRecAgent
 from shard_gym.agents.training.registry import learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name")
@@ -35,11 +38,14 @@ class AgentOption(NamedTuple):
 
 
 def placing_options(name: str) -> list[AgentOption]:
-    """The options that `make_agent(name, ...)` takes for an agent of `AGENTS` or `SOLVERS`."""
+    """The options that `make_agent(name, ...)` takes for an agent of `agents_to_make`."""
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
-    makers: dict[str, Any] = {"exact": ExactAgent, "local-search": LocalSearchAgent}
-    return _of_parameters(makers.get(name, {**AGENTS, **SOLVERS}[name]))
+    makers: dict[str, Any] = {"exact": ExactAgent, "local-search": LocalSearchAgent, **_PLANNERS}
+    return _of_parameters(makers.get(name, agents_to_make()[name]))
+
+
+_PLANNERS = {"plan-search": PlanSearchAgent, "hugectr": HugeCTRAgent, "torchrec": TorchRecAgent}
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:
@@ -64,10 +70,10 @@ def training_options(name: str) -> dict[str, list[AgentOption]]:
 
 
 def about_agent(name: str) -> str:
-    """What an agent of `AGENTS` or `SOLVERS` is: the first sentence about its class."""
+    """What an agent of `agents_to_make` is: the first sentence about its class."""
     # These are not made, because they need files or extras.
-    classes: dict[str, Any] = {"exact": ExactAgent, "dreamshard": PretrainedDreamShard}
-    kind = classes.get(name) or type({**AGENTS, **SOLVERS}[name]("analytical", 0))
+    classes: dict[str, Any] = {"exact": ExactAgent, "dreamshard": PretrainedDreamShard, **_PLANNERS}
+    kind = classes.get(name) or type(agents_to_make()[name]("analytical", 0))
     score = PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
     return _first_sentence(_doc(kind)) + ending

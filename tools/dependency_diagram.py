@@ -27,9 +27,9 @@ LAYERS = (
         "pools",
     ),
     ("cost_models",),
-    ("tasks", "answers", "suites", "envs", "evaluation", "explain", "explain_plan"),
+    ("tasks", "answers", "suites", "envs", "evaluation", "explain", "explain_plan", "interop"),
     ("agents",),
-    ("experiments", "interop", "leaderboard", "offline", "plots", "__init__"),
+    ("experiments", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),
 )
 """Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""

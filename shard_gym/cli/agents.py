@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import AGENTS, SOLVERS
+from shard_gym.agents import agents_to_make
 from shard_gym.agents.options import AgentOption, about_agent, about_learner, placing_options, training_options
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
@@ -25,13 +25,13 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
     Args:
         name: agents to list; all if none is given.
     """
-    known = {**AGENTS, **SOLVERS, **LEARNERS}
+    known = {**agents_to_make(), **LEARNERS}
     for each in name:
         if each not in known:
             raise unknown_name("agent", each, known)
     chosen = set(name or known)
     console = output()
-    placing = [each for each in (*AGENTS, *SOLVERS) if each in chosen]
+    placing = [each for each in agents_to_make() if each in chosen]
     if placing:
         heading(console, PLACING)
         for each in placing:

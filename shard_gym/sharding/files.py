@@ -53,8 +53,9 @@ def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> Shard
     shardings = []
     for table, pair in enumerate(value):
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            name = tables.names[table]
             raise InvalidPlanError(
-                f"Table {table} ({tables.names[table]}) of a plan is a sharding type and shards, not {short_repr(pair)}."
+                f"Table {table} ({name}) of a plan is a type and its shards, not {short_repr(pair)}."
             )
         shardings.append(TableSharding(pair[0], _shards(pair[1], table, tables.names[table])))
     return check_plan(ShardingPlan(tuple(shardings)), tables, topology)

@@ -5,14 +5,14 @@ from dataclasses import fields
 
 import pytest
 
-from shard_gym.agents import AGENTS, SOLVERS, LocalSearchAgent, make_agent, options
+from shard_gym.agents import LocalSearchAgent, agents_to_make, make_agent, options
 from shard_gym.agents.dreamshard.options import PRESETS
 from shard_gym.agents.options import about_agent, about_learner, placing_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
 from shard_gym.errors import InvalidOptionError, ShardGymError, UnknownNameError
 
 
-@pytest.mark.parametrize("name", [*AGENTS, *SOLVERS])
+@pytest.mark.parametrize("name", [*agents_to_make()])
 def test_make_agent_takes_the_options_that_are_listed_and_no_others(name: str) -> None:
     listed = placing_options(name)
     assert all(each.about and "\n" not in each.about for each in listed)
