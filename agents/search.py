@@ -79,8 +79,8 @@ class LocalSearchAgent(CostGuidedAgent):
 
     Args:
         cost_model: the model to search under, or its name.
-        max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first starts: T (D + 1) + 1 evaluations of an additive model, for T tables on D devices, and about 40 more.
+        max_queries: cost-model evaluations for each task, at most ten million. The last batch may exceed it, and so may
+            the starts: T (D + 1) evaluations of an additive model for T tables on D devices, and about 40 more.
         max_seconds: wall-clock limit for each task; None for no limit. With a limit, results depend on the machine.
         seed: of the order in which moves are tried, and of the perturbations. Equal seeds give equal placements
             (without `max_seconds`).
