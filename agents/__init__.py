@@ -100,7 +100,7 @@ out."""
 
 
 PLANNERS: dict[str, AgentFactory] = {"plan-search": _plan_search, "hugectr": _hugectr, "torchrec": _torchrec}
-"""Agents that split tables. `make_agent` knows them, too; they place whole tables, but others do that better or faster."""
+"""Agents that split tables; `make_agent` knows them, too. They can place whole tables, but others do that better."""
 
 
 def agents_to_make() -> dict[str, AgentFactory]:
