@@ -112,8 +112,8 @@ def make_agent(name: str | Path, *, cost_model: str | CostModel = "analytical", 
     """The agent named `name`, or a trained one from its file.
 
     Args:
-        name: one of `AGENTS`, `SOLVERS` or `PLANNERS`; or the folder of a training run, or the `agent.safetensors` in it (see
-            `load_agent`).
+        name: one of `AGENTS`, `SOLVERS` or `PLANNERS`; or the folder of a training run, or the `agent.safetensors` in
+            it (see `load_agent`).
         cost_model: the model that the agent may evaluate while it places; agents that evaluate none ignore it.
         seed: of agents that use chance; the others ignore it.
         options: the agent's own, for example `max_queries` of "local-search".
