@@ -46,3 +46,8 @@ def format_range(low: int, high: int) -> str:
 def format_bytes(count: float) -> str:
     """`count` bytes in GiB from 1 GiB on, otherwise in MiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
+
+
+def format_gib(count: int) -> str:
+    """Bytes as GiB in at most five characters, up to 1 TiB."""
+    return f"{count / 2**30:.2f}" if count < 100 * 2**30 else f"{count / 2**30:.1f}"

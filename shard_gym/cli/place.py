@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+
+from shard_gym.agents import PLANNERS, make_agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.options import (
@@ -19,16 +22,20 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
+from shard_gym.cli.plans import print_plan
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
-from shard_gym.cost_models import CostModel
+from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
+from shard_gym.explain_plan import explain_plan
 from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
+from shard_gym.sharding import plan_of_placement, plan_to_json
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_bytes
@@ -47,9 +54,13 @@ def place(
     optimizer: OptionalStr = None,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
+    format: Literal["shard-gym", "torchrec"] = "shard-gym",
+    module: str = "",
     out: OptionalPath = None,
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
+
+    Agents that split tables (plan-search, hugectr, torchrec) return a sharding plan.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
@@ -63,6 +74,8 @@ def place(
         optimizer: sgd or rowwise_adagrad; that of the file if not given.
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
+        format: torchrec writes the JSON of TorchRec's ShardingPlan.
+        module: with torchrec, path of the EmbeddingBagCollection in the model that is wrapped.
         out: write the plan to this JSON file, and print the cost of each device instead.
     """
     if out is not None:
@@ -76,19 +89,43 @@ def place(
         )
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
+    console = output()
+    if agent in PLANNERS:
+        task = Task(Path(tables).stem, loaded, topology, splittable=True)
+        planner = make_agent(agent, cost_model=model, seed=seed, **parse_options(option))
+        plan = planner.plan(task)
+        explained = explain_plan(plan, loaded, topology, make_sharding_cost_model(model))
+        content = {
+            "agent": agent,
+            "cost_model": explained.cost_model,
+            "cost_ms": explained.total_ms,
+            "plan": plan_to_json(plan, loaded),
+        }
+        _deliver(console, content if format == "shard-gym" else torchrec_json(plan, loaded, topology, module), out)
+        if out is not None:
+            print_plan(console, explained)
+            console.print(f"\nPlan written to {out}.", style="dim", markup=False)
+        return
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
     placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     placement = placer.place(task)
     explanation = explain(task, placement, model, lower_bound_ms=proven_bound(placer, model))
-    plan = plan_to_json(explanation, agent, model)
-    console = output()
+    whole = plan_of_placement(placement, loaded)
+    placed = placement_to_json(explanation, agent, model)
+    _deliver(console, placed if format == "shard-gym" else torchrec_json(whole, loaded, topology, module), out)
     if out is None:
-        console.out(json.dumps(plan, indent=1, allow_nan=False), highlight=False)
         return
-    write_json(out, plan)
     print_devices(console, explanation)
     print_totals(console, explanation)
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
+
+
+def _deliver(console: Console, content: dict[str, Any], out: Path | None) -> None:
+    """Write the plan to its file, or print it."""
+    if out is None:
+        console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
+    else:
+        write_json(out, content)
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
@@ -130,7 +167,7 @@ def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
     return int(gib * GIB)
 
 
-def plan_to_json(explanation: Explanation, agent: str, model: CostModel) -> dict[str, Any]:
+def placement_to_json(explanation: Explanation, agent: str, model: CostModel) -> dict[str, Any]:
     """The plan as a JSON value, every table by its name."""
     names = explanation.task.tables.names
     per_device = to_plan(explanation.placement, explanation.task.num_devices)

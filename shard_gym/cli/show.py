@@ -5,18 +5,25 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from shard_gym.agents import PLANNERS, make_agent
+from shard_gym.answers import PLANS
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
+from shard_gym.cli.plans import print_plan
+from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
+from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation, explain
+from shard_gym.explain_plan import explain_plan
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.text import counted, format_change, format_ms
+from shard_gym.tasks import Task
+from shard_gym.text import counted, format_change, format_gib, format_ms
 
 CRITICAL = "bold yellow"
 GIB = 2**30
@@ -39,7 +46,7 @@ def show(
     moves: int = 5,
     picture: OptionalPath = None,
 ) -> None:
-    """Explain a placement: what each device costs, and what would help.
+    """Explain a placement or a sharding plan: what each device costs, and what would help.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
@@ -62,19 +69,23 @@ def show(
     model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
+    console = output()
+    if chosen.splittable or agent in PLANNERS:
+        if picture is not None:
+            raise InvalidOptionError("--picture draws placements of whole tables, and this is a sharding plan.")
+        sharding_model = make_sharding_cost_model(model)
+        planner = make_agent(agent, cost_model=sharding_model, seed=seed, **parse_options(option))
+        plan = PLANS.asker(planner)(chosen)
+        _print_heading(console, chosen, agent, sharding_model)
+        print_plan(console, explain_plan(plan, chosen.tables, chosen.topology, sharding_model))
+        return
     placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     placement = placer.place(chosen)
     stored = lower_bounds(chosen_suite, model).get(chosen.name)
     bound = max(filter(None, (stored, proven_bound(placer, model))), default=None)
     explanation = explain(chosen, placement, model, best_known_ms=best, lower_bound_ms=bound)
-    console = output()
-    heading(
-        console,
-        f"{chosen.name}: {counted(chosen.num_tables, 'table')} on "
-        f"{chosen.num_devices} x {chosen.topology.device.name},\n"
-        f"placed by {agent}, costed by {model.fingerprint}\n",
-    )
+    _print_heading(console, chosen, agent, model)
     print_devices(console, explanation, devices, tables)
     print_totals(console, explanation)
     if moves:
@@ -85,6 +96,14 @@ def show(
         view = PlacementView(chosen, explanation.placement, explanation.phases_ms, explanation.total_ms)
         save_picture(draw(view, title=f"{chosen.name}, placed by {agent}"), picture)
         console.print(sentence(f"\nPicture written to {picture}.", "dim"))
+
+
+def _print_heading(console: Console, task: Task, agent: str, model: CostModel) -> None:
+    heading(
+        console,
+        f"{task.name}: {counted(task.num_tables, 'table')} on {task.num_devices} x {task.topology.device.name},\n"
+        f"placed by {agent}, costed by {model.fingerprint}\n",
+    )
 
 
 def print_devices(console: Console, explanation: Explanation, count: int = 16, named: int = 2) -> None:
@@ -106,7 +125,7 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
             Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
             for ms, critical in zip(explanation.phases_ms[device], explanation.critical[device], strict=True)
         ]
-        memory = f"{_format_gib(explanation.memory_used[device])}/{_format_gib(caps[device])}"
+        memory = f"{format_gib(explanation.memory_used[device])}/{format_gib(caps[device])}"
         costliest = [_costliest(explanation, int(device), named)] if named else []
         table.add_row(str(device), *phases, memory, str(explanation.tables_per_device[device]), *costliest)
     print_table(console, table)
@@ -114,11 +133,6 @@ def print_devices(console: Console, explanation: Explanation, count: int = 16, n
     left = explanation.task.num_devices - len(shown)
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out.", "dim"))
-
-
-def _format_gib(count: int) -> str:
-    """Bytes as GiB in at most five characters, up to 1 TiB."""
-    return f"{count / GIB:.2f}" if count < 100 * GIB else f"{count / GIB:.1f}"
 
 
 def _costliest(explanation: Explanation, device: int, count: int) -> Text:
