@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +24,9 @@ from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.variants import checked_sharding_types
 from shard_gym.tasks import Task
 
-SHARE_OF_STARTS, SHARE_OF_DESCENTS = 0.3, 0.7
-"""Of the evaluations, those after which no start is made, and those after which there is no descent from a start."""
+SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
+"""Of the evaluations, those after which no start is made, and those of each round of descents. Half of the plans that
+descend are left after a round, so a start that is not the cheapest may win."""
 
 PERTURBED = (2, 5)
 """Random changes of a perturbation: from the first to before the second number."""
@@ -91,20 +91,18 @@ class PlanSearchAgent(Agent):
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> _PlanSearch:
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
         budget = Budget(self.cost_model, self.max_queries, self.max_seconds)
-        groups = starts(options, lambda: budget.share > SHARE_OF_STARTS)
-        groups = [sorted(group, key=lambda start: start[0]) for group in groups]
-        alternating = [start for nth in zip_longest(*groups) for start in nth if start is not None]
-        if not alternating:
-            raise NoPlacementFoundError(f"No plan of task {task.name!r} was found: its tables leave no room.")
         rng = task_rng(self.seed, task)
-        searches: list[_PlanSearch] = []
-        for _, start in alternating:
-            if not searches or budget.share < SHARE_OF_DESCENTS:
-                searches.append(_PlanSearch(start, rng, budget.spent))
-                searches[-1].descend()
-        search = min(searches, key=lambda each: each.best_cost)
-        search.run()
-        return search
+        found = {start.key: start for start in starts(options, lambda: budget.share > SHARE_OF_STARTS)}
+        searches = [_PlanSearch(start, rng, budget) for start in found.values()]
+        if not searches:
+            raise NoPlacementFoundError(f"No plan of task {task.name!r} was found: its tables leave no room.")
+        while len(searches) > 1 and not budget.spent():
+            for search in searches:
+                search.descend(budget.share + SHARE_OF_ROUND / len(searches))
+            searches.sort(key=lambda each: each.best_cost)
+            searches = searches[: len(searches) // 2]
+        searches[0].run()
+        return searches[0]
 
 
 class _Change(NamedTuple):
@@ -117,13 +115,14 @@ class _Change(NamedTuple):
 class _PlanSearch:
     """One search over the plans of a task; `best` is the cheapest plan found, `best_cost` its cost."""
 
-    def __init__(self, start: SplitTables, rng: np.random.Generator, spent: Callable[[], bool]) -> None:
-        self._rng, self._spent = rng, spent
+    def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget) -> None:
+        self._rng, self._budget, self._until = rng, budget, 1.0
         self._take(start)
         self.best, self.best_cost = start, float(self._current.costs.exact)
 
     def run(self) -> None:
-        """After a descent: perturb, descend, and return if nothing better was found, until the budget is spent."""
+        """Descend; then perturb, descend, and return if nothing better was found, until the budget is spent."""
+        self.descend()
         while not self._spent():
             before, cost = self._split, self._current.costs.smoothed
             self._perturb()
@@ -140,8 +139,12 @@ class _PlanSearch:
         if cost < self.best_cost - MIN_GAIN_MS:
             self.best, self.best_cost = self._split, cost
 
-    def descend(self) -> None:
-        """Apply changes that lower the smoothed cost until none does."""
+    def _spent(self) -> bool:
+        return self._budget.spent() or self._budget.share >= self._until
+
+    def descend(self, until: float = 1.0) -> None:
+        """Apply changes that lower the smoothed cost until none does, or until that share of the budget is spent."""
+        self._until = until
         while True:
             search = Search(self._current, self._rng, self._spent, BATCH)
             search.descend()

@@ -28,36 +28,30 @@ MEMORY_HALVINGS = 6
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
 
-Start = tuple[float, SplitTables]
-"""A plan and its cost."""
 
-
-def starts(options: SplitOptions, spent: Callable[[], bool]) -> list[list[Start]]:
-    """Plans in groups, some of them at least: with tables on all devices; of whole tables; with costly parts halved."""
-    spread_out: list[Start] = []
+def starts(options: SplitOptions, spent: Callable[[], bool]) -> Iterator[SplitTables]:
+    """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least."""
+    found: list[tuple[float, SplitTables]] = []
     for spread in _spread_sets(options):
         for split in (
             _no_wider(options, spread, NARROW[0]),
             _unsplit(options, spread),
             _no_wider(options, spread, NARROW[1]),
         ):
-            if not spread_out or not spent():
-                spread_out += _placed([split])
-    whole: list[Start] = []
+            if not found or not spent():
+                found += _placed([split])
+    yield from (split for _, split in found)
     if not spent():
         with suppress(NoPlacementFoundError):
-            plans = [SplitTables.whole(options, placement) for _, placement in lane_placements(options.task)]
-            whole = [(plan.items().cost_ms(plan.device), plan) for plan in plans]
-    halved: list[Start] = []
-    best = min(spread_out, key=lambda start: start[0], default=None)
-    for split in _halved_more_and_more(
-        options, best[1].spread if best else np.full(options.task.num_tables, NOT_SPREAD)
-    ):
-        if not spent() or not (spread_out or halved):
-            halved += _placed([split])
-    if not (spread_out or whole or halved):
-        spread_out += _placed(_smaller_and_smaller(options))
-    return [spread_out, whole, halved]
+            yield from (SplitTables.whole(options, placement) for _, placement in lane_placements(options.task))
+    best = min(found, key=lambda each: each[0])[1].spread if found else np.full(options.task.num_tables, NOT_SPREAD)
+    for split in _halved_more_and_more(options, best):
+        if not found or not spent():
+            placed = list(_placed([split]))
+            found += placed
+            yield from (split for _, split in placed)
+    if not found:
+        yield from (split for _, split in _placed(_smaller_and_smaller(options)))
 
 
 def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:

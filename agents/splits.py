@@ -101,6 +101,11 @@ class SplitTables:
         nothing = np.full(count, NOT_SPREAD)
         return SplitTables(options, np.arange(count), np.zeros(count, np.int64), placement, nothing)
 
+    @property
+    def key(self) -> bytes:
+        """Equal for equal plans with their parts in one order."""
+        return b"|".join(array.tobytes() for array in (self.table, self.level, self.device, self.spread))
+
     def items(self) -> Items:
         """The parts as items; the spread tables are fixed."""
         options, task = self.options, self.options.task
