@@ -119,7 +119,10 @@ MOST_COUNTS = 8
 
 
 class LaneGreedyAgent(Agent):
-    """The one of `lane_placements` whose slowest device has the least lane time."""
+    """Keeps wide tables together: of the numbers of devices for them, that with the least lane time of a device.
+
+    The candidates are those of `lane_placements`.
+    """
 
     name = "lane-greedy"
 

@@ -178,8 +178,15 @@ LINK_KINDS: Mapping[str, LinkKind] = {
     "nvlink": LinkKind(0.735, 11.1, 3.70e6, 3.38),
     "network": LinkKind(0.639, 34.1, 0.938e6, 0.612),
 }
-"""Fitted by tools/fit_analytical.py to nccl-tests. "pcie", without peer-to-peer copies: two RTX 2080 Ti. "nvlink":
-8 B200, 8 H20 and 4 H100 of one host. "network": two hosts of B200, H20, V100, RTX 6000D and A100, and 8 of H800."""
+"""Fitted by tools/fit_analytical.py to nccl-tests on the machines of `FITTED_ON`; other devices have the same shares of
+their line rates. "pcie" is without peer-to-peer copies."""
+
+FITTED_ON: Mapping[str, str] = {
+    "pcie": "two RTX 2080 Ti",
+    "nvlink": "hosts of 8 B200, 8 H20 and 4 H100",
+    "network": "two hosts of B200, H20, V100, RTX 6000D and A100, and 8 of H800",
+}
+"""The machines of the measurements, by kind of link."""
 
 
 def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: float, lines: str = "") -> LinkSpec:
@@ -199,8 +206,11 @@ def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: flo
         numbers[f"{where}_gb_per_s"] = round(each.share * line_rate, 6)
         numbers[f"{where}_latency_us"] = each.latency_us
         numbers[f"{where}_knee_bytes"], numbers[f"{where}_knee_extra"] = each.knee_bytes, each.knee_extra
-    source = f"[measured] fitted to nccl-tests, {_CARD}"
-    sources = {name: f"{source}{f'; {lines}' * name.endswith('gb_per_s')}" for name in numbers}
+    machines = {"intra_host": FITTED_ON[kind], "inter_host": FITTED_ON["network"]}
+    sources = {
+        name: f"[measured] on {machines[name[:10]]}, nccl-tests, {_CARD}{f'; {lines}' * name.endswith('gb_per_s')}"
+        for name in numbers
+    }
     return LinkSpec(**numbers, sources=sources)
 
 

@@ -1,7 +1,9 @@
-"""Writes the card of the analytical cost model into docs/cost-model.md: `python tools/cost_model_card.py`, a minute.
+"""Writes the card of the analytical cost model: `python tools/cost_model_card.py`, a minute.
 
-The card has the errors of the fit (fit_analytical.py), fitted and held out side by side, its constants, and every
-measurement of docs/published_measurements.json beside its prediction. `compare` takes any other additive cost model.
+    docs/cost-model.md      the errors of the fit (fit_analytical.py), fitted and held out, and its constants
+    docs/measurements.md    every measurement of docs/published_measurements.json beside its prediction
+
+`compare` takes any other additive cost model.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from shard_gym.io.markdown import table, with_block
 from shard_gym.tasks import Task
 
 PAGE = Path(__file__).parent.parent / "docs" / "cost-model.md"
+ROWS_PAGE = PAGE.with_name("measurements.md")
 FIT_BLOCK = "fit"
 ROWS_BLOCK = "rows"
 
@@ -296,13 +299,12 @@ def _cells(row: Comparison) -> tuple[str, ...]:
     return row.label, measured, predicted, f"{row.ratio:.2f}", held, row.note
 
 
-def with_card(problem: Problem, model: AdditiveCostModel) -> str:
-    """The page with a new card."""
-    fit = with_block(PAGE, FIT_BLOCK, render_fit(problem))
-    rows = with_block(PAGE, ROWS_BLOCK, render_rows(with_fit(compare(model), problem), model))
-    begins = rows.index(f"<!-- generated: {ROWS_BLOCK} -->")
-    return fit[: fit.index(f"<!-- generated: {ROWS_BLOCK} -->")] + rows[begins:]
+def pages(problem: Problem, model: AdditiveCostModel) -> dict[Path, str]:
+    """Both pages with a new card."""
+    rows = render_rows(with_fit(compare(model), problem), model)
+    return {PAGE: with_block(PAGE, FIT_BLOCK, render_fit(problem)), ROWS_PAGE: with_block(ROWS_PAGE, ROWS_BLOCK, rows)}
 
 
 if __name__ == "__main__":
-    write_atomically(PAGE, with_card(Problem(read_rows()), AnalyticalCostModel()).encode())
+    for path, text in pages(Problem(read_rows()), AnalyticalCostModel()).items():
+        write_atomically(path, text.encode())

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
-from shard_gym.leaderboard.ranking import Competitor, Leaderboard, RankedEntry, competitors, load_leaderboards
+from shard_gym.leaderboard.ranking import (
+    SOLVED,
+    Competitor,
+    Leaderboard,
+    RankedEntry,
+    competitors,
+    load_leaderboards,
+)
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import MEASURED, Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
@@ -143,18 +150,20 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
+        status = "solved" if leaderboard.is_solved else "open" if (room[0] or 0.0) > SOLVED else "undecided"
         rows.append(
             (
                 f"`{info.name}`",
-                *(format_range(*info.num_tables), format_range(*info.num_devices)),
+                *(info.hardware, format_range(*info.num_tables), format_range(*info.num_devices)),
+                str(info.tasks.get("train", 0)),
                 *("-" if each is None else f"{100 * each:.2f}%" for each in room),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                "solved" if leaderboard.is_solved else "",
+                status,
             )
         )
-    header = ("suite", "T", "D", *LEAGUES, "best known above bounds", f"within {100 * PROVEN:g}%", "status")
-    return table(header, rows, notes=1)
+    header = ("suite", "hardware", "T", "D", "training tasks", *LEAGUES)
+    return table((*header, "best known above bounds", f"within {100 * PROVEN:g}%", "status"), rows, left=2, notes=1)
 
 
 def _competitors_table(ranked: Sequence[Competitor]) -> str:
