@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
-from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, REPLAYED, Finding
+from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, PLANS, REPLAYED, Finding
 
 try:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
@@ -45,6 +45,9 @@ MAX_ROWS = 2_000
 
 MAX_CONTAINERS = 5_000
 """The most lists and objects in a file of an entry, or with the times of all entries."""
+
+MAX_SHARDS = 1_000_000
+"""The same in a file of plans, where every shard is a list."""
 
 _LINK = re.compile(
     r"https://(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?(?::[0-9]{1,5})?"
@@ -173,7 +176,7 @@ class Entry(_Strict):
     authors: Annotated[list[Author], Field(min_length=1, max_length=50), AfterValidator(_unique)]
     link: Link
     licence: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$"), AfterValidator(_licence)]
-    track: Literal["simulated", "measured"]
+    track: Literal["simulated", "measured", "sharding"]
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
     agent: AgentPart
     made_with: MadeWithPart
@@ -189,8 +192,7 @@ class Entry(_Strict):
         scored = self.track != MEASURED
         if scored != (self.cost_model is not None) or scored != (self.scores is not None):
             raise ValueError(
-                "[cost_model] and [scores] are required in the simulated track and refused in the measured one, where "
-                "races score"
+                "[cost_model] and [scores] are refused in the measured track, where races score, and required in all others"
             )
         if self.agent.learns != bool(self.training.data):
             raise ValueError(
@@ -213,6 +215,11 @@ class PlacementRow(_Strict):
     seed: Count
     placement: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None
 
+    @property
+    def answer(self) -> list[Any] | None:
+        """The placement."""
+        return self.placement
+
 
 class PlacementTable(_Strict):
     """`placements.json`."""
@@ -221,10 +228,34 @@ class PlacementTable(_Strict):
     rows: list[PlacementRow]
 
 
+class PlanRow(_Strict):
+    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`), or null without a plan."""
+
+    task: Task
+    seed: Count
+    plan: list[Any] | None
+
+    @property
+    def answer(self) -> list[Any] | None:
+        """The plan."""
+        return self.plan
+
+
+class PlanTable(_Strict):
+    """`plans.json`."""
+
+    schema_: Schema
+    rows: list[PlanRow]
+
+
+AnswerRow = PlacementRow | PlanRow
+AnswerTable = PlacementTable | PlanTable
+
+
 class ReplayRow(_Strict):
     """An entry's row of `replayed.json`: the median planning time of a task when the agent was replayed.
 
-    `placements` is the SHA-256 of the `placements.json` that the replay was compared with.
+    `placements` is the SHA-256 of the `placements.json` (or `plans.json`) that the replay was compared with.
     """
 
     placements: Digest
@@ -243,6 +274,7 @@ class ReplayTable(_Strict):
 MODELS: dict[str, type[BaseModel]] = {
     ENTRY: Entry,
     PLACEMENTS: PlacementTable,
+    PLANS: PlanTable,
     REPLAYED: ReplayTable,
 }
 """The model of each file, by its name."""
@@ -257,7 +289,7 @@ def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
     """
     name = file.rpartition("/")[2]
     try:
-        record = parse_toml(data, "It") if name == ENTRY else parse_json(data, "It", MAX_CONTAINERS)
+        record = parse_toml(data, "It") if name == ENTRY else parse_json(data, "It", MAX_SHARDS if name == PLANS else MAX_CONTAINERS)
         record = require_schema(record, SCHEMA, "It")
         rows = record.get("rows")
         if isinstance(rows, list) and len(rows) > MAX_ROWS:

@@ -14,20 +14,23 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.lock import LOCK
+from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED, TRACKS
 
-ENTRY, PLACEMENTS = ENTRY_FILES = "entry.toml", "placements.json"
+ENTRY, PLACEMENTS, PLANS = "entry.toml", "placements.json", "plans.json"
+"""The files of an entry: the first one, and one of the others (`EntryFolder.files`)."""
+
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
-"""The files of an entry and of a race: all of them are required, and no others are allowed."""
+"""The files of a race. As of an entry, all of them are required, and no others are allowed."""
 
 REPLAYED = "replayed.json"
-SIMULATED, MEASURED = TRACKS = "simulated", "measured"
 
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
 
 KIB, MIB = 2**10, 2**20
-LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
-"""Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth."""
+LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, PLANS: 32 * MIB, RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
+"""Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans of
+1,000 tables on 128 devices, each on all of them, need a half."""
 
 ROOT_FILES = ("README.md", REPLAYED)
 """Files allowed in the folder of the leaderboards itself."""
@@ -98,6 +101,16 @@ class EntryFolder:
         return f"{self.track}/{self.suite}/{self.slug}"
 
     @property
+    def answers(self) -> str:
+        """Name of the file with the placements, or in the track "sharding" with the plans."""
+        return PLANS if self.track == SHARDING else PLACEMENTS
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of an entry there."""
+        return ENTRY, self.answers
+
+    @property
     def path(self) -> Path:
         """Path of the folder."""
         return self.root / self.track / self.suite / self.slug
@@ -155,7 +168,7 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     folders = []
     for track in _subfolders(root, root, findings):
         if track.name not in TRACKS:
-            findings.append(Finding(track.name, f"There is no such track; the tracks are {' and '.join(TRACKS)}."))
+            findings.append(Finding(track.name, f"There is no such track; the tracks are {', '.join(TRACKS)}."))
             continue
         for suite in _subfolders(root, track, findings):
             for path in _subfolders(root, suite, findings):
@@ -209,11 +222,14 @@ def _listed(root: Path, folder: Path, findings: list[Finding]) -> list[Path]:
         return []
 
 
-def read_files(folder: EntryFolder, required: tuple[str, ...] = ENTRY_FILES) -> tuple[dict[str, bytes], list[Finding]]:
-    """The content of the files of an entry (or a race), by name, and everything wrong with the folder.
+def read_files(
+    folder: EntryFolder, required: tuple[str, ...] | None = None
+) -> tuple[dict[str, bytes], list[Finding]]:
+    """The content of the files of an entry (or those required of a race), by name, and everything wrong with the folder.
 
     A file that is missing, a link, executable or too large is not read.
     """
+    required = required or folder.files
     for path in (folder.path.parents[1], folder.path.parent, folder.path):
         name = path.relative_to(folder.root).as_posix()
         if path.is_symlink():
