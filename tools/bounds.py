@@ -61,7 +61,7 @@ def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
     model = make_additive_cost_model("analytical")
     suite = load_suite(suite_name)
     known = best_known(suite, model).get(suite[number].name)
-    return bounded(suite[number], model, None if known is None else known.placement, work, gap)
+    return bounded(suite[number], model, None if known is None else known.answer, work, gap)
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:
@@ -102,7 +102,7 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
             efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how + some]
             write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
             better = {task: each.placement for task, each in found.items() if each.cost_ms < each.start_ms}
-            known = {task: each.placement for task, each in best_known(chosen, model).items()}
+            known = {task: each.answer for task, each in best_known(chosen, model).items()}
             if known and better:
                 clauses = dict.fromkeys([*best_known_effort(name).split("; "), IMPROVED])
                 write_best_known([chosen], known | better, model, "; ".join(clauses))

@@ -116,7 +116,8 @@ def read_evaluation(path: Path) -> Evaluation:
     source = f"{path}, the evaluation of one agent,"
     require_fields(record, _EVALUATION, source)
     for number, task in enumerate(record["tasks"]):
-        require_fields(task, _TASK, f"Task {number} of {source}")
+        require_fields({"plan": None, **task} if isinstance(task, dict) else task, _TASK, f"Task {number} of {source}")
+        task.setdefault("plan", None)  # files of before there were plans have none
         placement = task["placement"]
         if placement is not None and not all(type(device) is int and abs(device) < MAX_INT for device in placement):
             raise DamagedFileError(f"The placement of task {number} of {source} must be a list of device numbers.")
@@ -135,5 +136,5 @@ _EVALUATION: dict[str, type | tuple[type, ...]] = {
 }
 _TASK: dict[str, type | tuple[type, ...]] = {
     **{"task": str, "cost_ms": float, "valid": bool, "seconds": float, "true_cost_queries": int},
-    **{"placement": (list, type(None)), "failure": str},
+    **{"placement": (list, type(None)), "failure": str, "plan": (list, type(None))},
 }

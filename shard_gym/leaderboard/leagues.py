@@ -16,18 +16,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS, SOLVERS
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, PLANNERS, SOLVERS, agents_to_make
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.leaderboard.schema import LEAGUES, MAX_REPLAYED, AgentPart, PlanningPart
 from shard_gym.tasks import Task
 
 ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 
-NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn"}
+NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "rnn", "hugectr", "torchrec"}
 """The agents of ShardGym that evaluate no scoring model when they place."""
 
 
-SEARCHERS = {"local-search", *SOLVERS}
+SEARCHERS = {"local-search", "plan-search", *SOLVERS}
 """The agents of ShardGym that search under the scoring model."""
 
 
@@ -63,7 +63,7 @@ def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]
             f"planning.league is {planning.league!r}, but with {planning.queries:,.1f} evaluations of the cost model "
             f"for a task and a search budget of {planning.search_budget:,} the entry belongs to {league!r}."
         )
-    if agent.name in AGENTS and planning.search_budget > MAX_REPLAYED:
+    if agent.name in {*AGENTS, *PLANNERS} and planning.search_budget > MAX_REPLAYED:
         wrong.append(
             f"planning.search_budget is {planning.search_budget:,}, but ShardGym's agent {agent.name!r} is replayed, "
             f"so it may try at most {MAX_REPLAYED:,} placements for a task."
@@ -82,7 +82,7 @@ def check_league(agent: AgentPart, planning: PlanningPart, tasks: Iterable[Task]
 
 def _asks(agent: AgentPart) -> bool | None:
     """Whether an agent of ShardGym evaluates the scoring model when it places; None of any other agent."""
-    if agent.name not in {*AGENTS, *SOLVERS, *LEARNERS}:
+    if agent.name not in {*agents_to_make(), *LEARNERS}:
         return None
     blind = agent.name in LEARNERS and agent.options.get("observation") == "features"
     return agent.name not in NEVER_ASK and not blind

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.answers import Answer
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
@@ -19,13 +20,12 @@ from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
-from shard_gym.leaderboard.store import MEASURED, SIMULATED
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
-from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.suites.core import CORE_SUITES
+from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
 from shard_gym.suites.gaps import ProvenGap, proven_gap
 from shard_gym.text import counted
 
@@ -68,17 +68,17 @@ class RankedEntry:
 
 
 @dataclass(frozen=True, eq=False)
-class BestPlacements:
-    """The best placements known of a suite's N tasks, entries of its leaderboard included.
+class BestAnswers:
+    """The best answers known to a suite's N tasks, entries of its leaderboard included.
 
     Attributes:
         costs_ms: (N,) float64.
-        placements: N of them.
+        answers: N of them.
         effort: how they were found, in words.
     """
 
     costs_ms: FloatArray
-    placements: tuple[Placement, ...]
+    answers: tuple[Answer, ...]
     effort: str
 
 
@@ -99,7 +99,7 @@ class Leaderboard:
     track: str
     hardware: str
     scorer: Scorer
-    best: BestPlacements | None
+    best: BestAnswers | None
     entries: tuple[RankedEntry, ...]
     race: VerifiedRace | None = None
     not_raced: tuple[VerifiedEntry, ...] = ()
@@ -161,9 +161,10 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
     for each in entries:
         groups.setdefault((each.folder.track, each.folder.suite), []).append(each)
     leaderboards = []
-    for suite in suite_names():
-        if members := groups.get((SIMULATED, suite)):
-            leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
+    for track in (SIMULATED, SHARDING):
+        for suite in suite_names(track):
+            if members := groups.get((track, suite)):
+                leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
     for suite in suite_names():
         if members := groups.get((MEASURED, suite)):
             own = [each for each in races if each.folder.suite == suite]
@@ -179,7 +180,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
         RankedEntry(
             replace(
                 by_slug[each.entry],
-                placements=[race.measured_placements(each.entry)],
+                answers=[race.measured_placements(each.entry)],
                 costs_ms=costs[each.entry][None],
             ),
             mean_cost_ms=each.mean_ms,
@@ -202,7 +203,7 @@ def _without_race(suite: str, entries: Sequence[VerifiedEntry]) -> Leaderboard:
 
 def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
     """The leaderboard of the simulated entries of one suite, at least one."""
-    best = _best_placements(scorer, entries)
+    best = _best_answers(scorer, entries)
     ordered = sorted(entries, key=lambda each: (_place(each.league), float(each.costs_ms.mean()), each.folder.slug))
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
@@ -219,7 +220,8 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
             )
         )
-    return Leaderboard(SIMULATED, suite_info(scorer.suite.name).hardware, scorer, best, tuple(ranked))
+    info = suite_info(scorer.suite.name)
+    return Leaderboard(info.track, info.hardware, scorer, best, tuple(ranked))
 
 
 def _place(league: str | None) -> int:
@@ -227,16 +229,16 @@ def _place(league: str | None) -> int:
     return LEAGUES.index(league) if league else 0
 
 
-def _best_placements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestPlacements | None:
-    """None if a task has neither a best known placement nor a placement in an entry."""
+def _best_answers(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestAnswers | None:
+    """None if a task has neither a best known answer nor one in an entry."""
     known = best_known(scorer.suite, scorer.model)
     best = {**known, **_improvements(scorer, entries)}
     if len(best) < len(scorer.suite):
         return None
     ordered = [best[task.name] for task in scorer.suite]
-    return BestPlacements(
+    return BestAnswers(
         np.array([each.cost_ms for each in ordered]),
-        tuple(each.placement for each in ordered),
+        tuple(each.answer for each in ordered),
         best_known_effort(scorer.suite.name) if known else "",
     )
 
@@ -260,7 +262,7 @@ def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, Improvements]:
     """Where entries of the simulated track improve the best known placements, by name of the suite."""
     groups: dict[str, list[VerifiedEntry]] = {}
     for each in entries:
-        if each.folder.track == SIMULATED:
+        if each.folder.track != MEASURED:
             groups.setdefault(each.folder.suite, []).append(each)
     found = {suite: _improvements(load_scorer(suite), members) for suite, members in groups.items()}
     return {suite: better for suite, better in found.items() if better}
@@ -272,10 +274,10 @@ def _improvements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> Improveme
     found = {}
     for number, task in enumerate(scorer.suite):
         candidates = [
-            Improvement(float(costs[number]), placement, each.folder.id)
+            Improvement(float(costs[number]), answer, each.folder.id)
             for each in entries
-            for costs, row in zip(each.costs_ms, each.placements, strict=True)
-            if (placement := row[number]) is not None
+            for costs, row in zip(each.costs_ms, each.answers, strict=True)
+            if (answer := row[number]) is not None
         ]
         limit = known[task.name].cost_ms * (1 - TOLERANCE) if task.name in known else math.inf
         best = min(candidates, key=lambda candidate: candidate.cost_ms, default=None)
@@ -292,14 +294,14 @@ def update_best_known(suite: str, better: Improvements) -> Path:
     model = load_scorer(suite).model
     splits = [load_suite(suite, name) for name in suite_info(suite).tasks]
     known = {name: best for split in splits for name, best in best_known(split, model).items()}
-    placements = {name: best.placement for name, best in {**known, **better}.items()}
-    splits = [split for split in splits if any(task.name in placements for task in split)]
+    answers = {name: best.answer for name, best in {**known, **better}.items()}
+    splits = [split for split in splits if any(task.name in answers for task in split)]
     # The sentence about the search effort so far, and all entries that improved a placement.
     clauses = best_known_effort(suite).split("; ") if known else []
     earlier = [each.removeprefix(IMPROVED_BY) for each in clauses if each.startswith(IMPROVED_BY)]
     names = {*(name for each in earlier for name in each.split(", ")), *(each.entry for each in better.values())}
     others = [each for each in clauses if each and not each.startswith(IMPROVED_BY)]
-    return write_best_known(splits, placements, model, "; ".join([*others, IMPROVED_BY + ", ".join(sorted(names))]))
+    return write_best_known(splits, answers, model, "; ".join([*others, IMPROVED_BY + ", ".join(sorted(names))]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,23 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, make_agent
-from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents import AGENTS, PLANNERS, make_agent
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, REPLAYED, SIMULATED, Finding, find_entries, read_limited
+from shard_gym.leaderboard.store import ENTRY, MEASURED, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
-from shard_gym.placement import check_placement
 from shard_gym.system import cpu_model
 from shard_gym.tasks import Task
 from shard_gym.text import counted
 
 MACHINE_DEPENDENT = "max_seconds"
-"""An option of local search with which a seed gives other placements on another machine."""
+"""An option of searches with which a seed gives other placements on another machine."""
 
 Replays = Mapping[str, ReplayRow]
 """Rows of `replayed.json` by the ids of the entries."""
@@ -37,9 +35,9 @@ Replays = Mapping[str, ReplayRow]
 def can_replay(verified: VerifiedEntry) -> bool:
     """Whether the agent ships with ShardGym, trained as the entry declares, and its seed decides its placements."""
     agent, training = verified.entry.agent, verified.entry.training
-    if verified.folder.track != SIMULATED or agent.name not in AGENTS:
+    if verified.folder.track == MEASURED or agent.name not in {*AGENTS, *PLANNERS}:
         return False
-    if agent.name == LocalSearchAgent.name and MACHINE_DEPENDENT in agent.options:
+    if MACHINE_DEPENDENT in agent.options:
         return False
     recorded = recorded_training(agent.name, verified.folder.suite)
     shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
@@ -68,26 +66,27 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
         except (ShardGymError, TypeError) as error:  # an option may have the name of another argument
             reason = f"The agent cannot be made as declared: {error}"
             return None, [Finding(folder.file(ENTRY), reason)]
+        ask = scorer.answers.asker(agent)
         if count == 0:
             declared = entry.planning.search_budget
             if agent.search_budget != declared:
                 reason = f"planning.search_budget is {declared}, but the agent's is {agent.search_budget}."
                 return None, [Finding(folder.file(ENTRY), reason)]  # what is declared has a limit
             with suppress(NoPlacementFoundError):
-                agent.place(task)  # the first call is slower: it imports modules and loads weights
+                ask(task)  # the first call is slower: it imports modules and loads weights
         before = agent.true_cost_queries(scorer.model.fingerprint)
-        started, placement = time.perf_counter(), None
+        started, answer = time.perf_counter(), None
         with suppress(NoPlacementFoundError):
-            placement = agent.place(task)
+            answer = ask(task)
         seconds.append(time.perf_counter() - started)
         asked.append(agent.true_cost_queries(scorer.model.fingerprint) - before)
         cost = float(scorer.penalties[number])
-        if placement is not None:
-            cost = float(scorer.costs(number, [check_placement(placement, task.tables, task.topology)])[0])
+        if answer is not None:
+            cost = float(scorer.costs(number, [scorer.answers.checked(answer, task)])[0])
         claimed = float(verified.costs_ms[position, number])
         if abs(cost - claimed) > TOLERANCE * claimed:
-            reason = f"Replayed, the agent's placement costs {cost} ms; the entry's costs {claimed} ms."
-            findings.append(Finding(folder.file(PLACEMENTS), reason, task.name, seed))
+            reason = f"Replayed, the agent's {scorer.answers.noun} costs {cost} ms; the entry's costs {claimed} ms."
+            findings.append(Finding(folder.file(folder.answers), reason, task.name, seed))
     findings += _check_queries(verified, asked, [scorer.suite[number] for number in numbers])
     median = float(np.median(seconds))
     return ReplayRow(placements=verified.sha256, tasks=len(numbers), seconds=median, machine=cpu_model()), findings
@@ -135,7 +134,7 @@ def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays,
             reason = "but the time was taken with other placements."
         elif not can_replay(entry):
             reason = "but its agent does not ship with ShardGym as declared."
-        elif row.tasks > (tasks := len(entry.placements[0])):
+        elif row.tasks > (tasks := len(entry.answers[0])):
             reason = f"taken with {row.tasks} tasks, but there are {tasks}."
         if reason:
             update = "Update the times with: shard-gym leaderboard verify --all --replay 5 --keep-times."

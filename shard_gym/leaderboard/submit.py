@@ -20,7 +20,7 @@ from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
-from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, EntryFolder, Finding, read_files, require_root
+from shard_gym.leaderboard.store import ENTRY, MEASURED, EntryFolder, Finding, read_files, require_root
 from shard_gym.leaderboard.verify import name_taken, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.text import counted
@@ -53,12 +53,13 @@ def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> list[
     """
     require_free(folder)
     _check_evaluations(folder, agent)
-    placements = [
-        {"task": result.task, "seed": seed, "placement": result.placement}
+    noun = load_scorer(folder.suite).answers.noun
+    answers = [
+        {"task": result.task, "seed": seed, noun: result.answer}
         for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
         for result in evaluation.tasks
     ]
-    files = {PLACEMENTS: format_rows(placements), ENTRY: format_toml(entry_record(folder, agent, info))}
+    files = {folder.answers: format_rows(answers), ENTRY: format_toml(entry_record(folder, agent, info))}
     return _write_if_valid(folder, files)
 
 
@@ -100,7 +101,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
     cost_model = {"name": COST_MODEL, "sha256": scorer.cost_model_sha256}
     scores = {
         "mean_cost_ms": float(np.mean([result.cost_ms for result in results])),
-        "failures": sum(result.placement is None for result in results),
+        "failures": sum(result.answer is None for result in results),
     }
     scored = folder.track != MEASURED
     counted_queries = float(np.mean([result.true_cost_queries for result in results]))

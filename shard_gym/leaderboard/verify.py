@@ -9,19 +9,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, PLANNERS
 from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.answers import Answer
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard.leagues import SEARCH, check_league, entered_league
 from shard_gym.leaderboard.names import skeleton
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, PlacementRow, PlacementTable, parse
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AnswerRow, AnswerTable, Entry, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import (
     ENTRY,
-    PLACEMENTS,
-    SIMULATED,
+    MEASURED,
     EntryFolder,
     Finding,
     find_entries,
@@ -29,7 +29,6 @@ from shard_gym.leaderboard.store import (
     truncated,
 )
 from shard_gym.leaderboard.training_data import check_training_data
-from shard_gym.placement import Placement, check_placement
 from shard_gym.suites.best_known import best_known, best_known_effort
 from shard_gym.tasks import TaskSuite
 
@@ -42,11 +41,11 @@ MANY_TASKS = 10
 COPY = 0.9
 """Share of an entry's placements that another entry has, too, from which on it is a copy."""
 
-DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
+DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "hugectr", "torchrec")
 """The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
 
-PlacementGrid = list[list[Placement | None]]
-"""Placements by seed and task: S lists of N; None where the agent found no placement."""
+AnswerGrid = list[list[Answer | None]]
+"""Placements, or plans, by seed and task: S lists of N; None where the agent found none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,27 +55,27 @@ class VerifiedEntry:
     Attributes:
         folder: where it is.
         entry: the content of `entry.toml`.
-        placements: by seed and task, all checked.
-        costs_ms: (S, N) float64, ms of each seed and task by the cost model of the simulated track, in both tracks; the
-            penalty where there is no placement.
-        sha256: of `placements.json`.
+        answers: placements, or plans, by seed and task, all checked.
+        costs_ms: (S, N) float64, ms of each seed and task by the cost model of the simulated tracks, in all tracks; the
+            penalty where there is no answer.
+        sha256: of `placements.json` or `plans.json`.
     """
 
     folder: EntryFolder
     entry: Entry
-    placements: PlacementGrid
+    answers: AnswerGrid
     costs_ms: FloatArray
     sha256: str
 
     @property
     def failures(self) -> int:
-        """Number of seeds and tasks without a placement."""
-        return _failures(self.placements)
+        """Number of seeds and tasks without an answer."""
+        return _failures(self.answers)
 
     @property
     def league(self) -> str | None:
         """See `leagues`; None in the measured track."""
-        if self.folder.track != SIMULATED:
+        if self.folder.track == MEASURED:
             return None
         return entered_league(self.entry.planning, load_scorer(self.folder.suite).suite)
 
@@ -89,7 +88,7 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
         parsed[name], wrong = parse(content, folder.file(name))
         findings += wrong
     entry: Entry | None = parsed.get(ENTRY)
-    table: PlacementTable | None = parsed.get(PLACEMENTS)
+    table: AnswerTable | None = parsed.get(folder.answers)
     try:
         scorer = load_scorer(folder.suite)
     except (UnknownNameError, DamagedFileError) as error:
@@ -101,16 +100,16 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
         return None, truncated(findings)
     chance = entry.agent.uses_chance if entry is not None else any(row.seed for row in table.rows)
     seeds = SEEDS if chance else ONE_SEED
-    placements, wrong = _check_placements(table.rows, scorer.suite, seeds, folder.file(PLACEMENTS))
+    answers, wrong = _check_answers(table.rows, scorer, seeds, folder.file(folder.answers))
     findings += wrong
-    costs = _simulated_costs(placements, scorer)
+    costs = _simulated_costs(answers, scorer)
     if entry is not None and not findings:
-        findings += _check_scores(entry, placements, costs, folder.file(ENTRY))
-    if folder.track == SIMULATED:
-        findings += _check_bounds(costs, scorer, folder.file(PLACEMENTS))
+        findings += _check_scores(entry, answers, costs, folder.file(ENTRY))
+    if folder.track != MEASURED:
+        findings += _check_bounds(costs, scorer, folder.file(folder.answers))
     if findings or entry is None:
         return None, truncated(findings)
-    return VerifiedEntry(folder, entry, placements, costs, sha256_of(files[PLACEMENTS])), []
+    return VerifiedEntry(folder, entry, answers, costs, sha256_of(files[folder.answers])), []
 
 
 def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> list[str]:
@@ -134,7 +133,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
     if entry.seeds != seeds:
         kind = "uses chance" if agent.uses_chance else "uses no chance"
         wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
-    if agent.name in {*AGENTS, *LEARNERS}:
+    if agent.name in {*AGENTS, *PLANNERS, *LEARNERS}:
         for key, declared, true in (
             ("uses_chance", agent.uses_chance, agent.name not in DETERMINISTIC_AGENTS),
             ("learns", agent.learns, agent.name in LEARNERS),
@@ -142,7 +141,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
             if declared != true:
                 must = f"must be {str(true).lower()} for ShardGym's agent {agent.name!r}"
                 wrong.append(f"agent.{key} is {str(declared).lower()}, but {must}.")
-    if folder.track == SIMULATED:
+    if folder.track != MEASURED:
         wrong += check_league(agent, entry.planning, scorer.suite)
     elif entry.planning.league is not None:
         wrong.append(f"planning.league is {entry.planning.league!r}, but the measured track has no leagues; remove it.")
@@ -150,12 +149,12 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
 
 
 def _arrange(
-    rows: Sequence[PlacementRow], suite: TaskSuite, seeds: Sequence[int], file: str
-) -> tuple[dict[tuple[int, int], PlacementRow], list[Finding]]:
+    rows: Sequence[AnswerRow], suite: TaskSuite, seeds: Sequence[int], file: str
+) -> tuple[dict[tuple[int, int], AnswerRow], list[Finding]]:
     """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
     tasks = {task.name: number for number, task in enumerate(suite)}
     positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[tuple[int, int], PlacementRow] = {}
+    cells: dict[tuple[int, int], AnswerRow] = {}
     findings = []
     for row in rows:
         if row.task not in tasks:
@@ -175,32 +174,33 @@ def _arrange(
     return cells, findings
 
 
-def _check_placements(
-    rows: Sequence[PlacementRow], suite: TaskSuite, seeds: Sequence[int], file: str
-) -> tuple[PlacementGrid, list[Finding]]:
-    """The placements by seed and task, each checked: its memory is recomputed from the tables.
+def _check_answers(
+    rows: Sequence[AnswerRow], scorer: Scorer, seeds: Sequence[int], file: str
+) -> tuple[AnswerGrid, list[Finding]]:
+    """The answers by seed and task, each checked: its memory is recomputed from the tables.
 
-    On a suite of many tasks, equal placements of two seeds are one run submitted twice.
+    On a suite of many tasks, equal answers of two seeds are one run submitted twice.
     """
+    suite = scorer.suite
     cells, findings = _arrange(rows, suite, seeds, file)
-    placements: PlacementGrid = [[None] * len(suite) for _ in seeds]
+    answers: AnswerGrid = [[None] * len(suite) for _ in seeds]
     for (position, number), row in cells.items():
-        if row.placement is None:
+        if row.answer is None:
             continue
         task = suite[number]
         try:
-            checked = check_placement(np.array(row.placement, np.int64), task.tables, task.topology)
-            placements[position][number] = checked
+            answers[position][number] = scorer.answers.from_json(row.answer, task)
         except InvalidPlacementError as error:
             findings.append(Finding(file, str(error), task.name, row.seed))
     if len(suite) >= MANY_TASKS:
-        for first, seed in _repeated(zip(map(_canonical, placements), seeds, strict=True)):
+        canonical = [_canonical(each, scorer) for each in answers]
+        for first, seed in _repeated(zip(canonical, seeds, strict=True)):
             reason = (
-                f"The placements of seed {seed} are those of seed {first} on every task. Run each seed separately; "
-                "an agent that another seed does not change declares agent.uses_chance = false, and has one."
+                f"The {scorer.answers.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
+                "separately; an agent that another seed does not change declares agent.uses_chance = false, and has one."
             )
             findings.append(Finding(file, reason, seed=seed))
-    return placements, findings
+    return answers, findings
 
 
 Item = TypeVar("Item")
@@ -215,42 +215,35 @@ def _repeated(items: Iterable[tuple[Hashable, Item]]) -> Iterator[tuple[Item, It
             yield first, item
 
 
-def _canonical(placements: Sequence[Placement | None]) -> bytes:
-    """Equal for placements that differ in the numbers of the devices only: a suite's devices are alike."""
-    parts = []
-    for placement in placements:
-        if placement is None:
-            parts.append(b"-")
-            continue
-        _, first, inverse = np.unique(placement, return_index=True, return_inverse=True)
-        parts.append(np.argsort(np.argsort(first))[inverse].tobytes())  # numbered in their order of appearance
-    return b"|".join(parts)
+def _canonical(answers: Sequence[Answer | None], scorer: Scorer) -> bytes:
+    """Equal for answers that differ in the numbers of the devices only: a suite's devices are alike."""
+    return b"|".join(b"-" if each is None else scorer.answers.canonical(each) for each in answers)
 
 
-def _simulated_costs(placements: PlacementGrid, scorer: Scorer) -> FloatArray:
-    """(S, N) ms by the cost model, the penalty where there is no placement."""
-    costs = np.tile(scorer.penalties, (len(placements), 1))
+def _simulated_costs(answers: AnswerGrid, scorer: Scorer) -> FloatArray:
+    """(S, N) ms by the cost model, the penalty where there is no answer."""
+    costs = np.tile(scorer.penalties, (len(answers), 1))
     for number in range(costs.shape[1]):
-        valid = {seed: each for seed, row in enumerate(placements) if (each := row[number]) is not None}
+        valid = {seed: each for seed, row in enumerate(answers) if (each := row[number]) is not None}
         if valid:
             costs[list(valid), number] = scorer.costs(number, list(valid.values()))
     return costs
 
 
-def _failures(placements: PlacementGrid) -> int:
-    return sum(placement is None for row in placements for placement in row)
+def _failures(answers: AnswerGrid) -> int:
+    return sum(answer is None for row in answers for answer in row)
 
 
-def _check_scores(entry: Entry, placements: PlacementGrid, costs: FloatArray, file: str) -> list[Finding]:
+def _check_scores(entry: Entry, answers: AnswerGrid, costs: FloatArray, file: str) -> list[Finding]:
     """A finding for each claimed score that differs from the recomputed one; the measured track claims none."""
-    claimed, mean, failures = entry.scores, float(costs.mean()), _failures(placements)
+    claimed, mean, failures = entry.scores, float(costs.mean()), _failures(answers)
     if claimed is None:
         return []
     wrong = []
     if abs(claimed.mean_cost_ms - mean) > TOLERANCE * mean:
         wrong.append(f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
     if claimed.failures != failures:
-        wrong.append(f"scores.failures is {claimed.failures}, but {failures} placements are null.")
+        wrong.append(f"scores.failures is {claimed.failures}, but {failures} answers are null.")
     return [Finding(file, reason) for reason in wrong]
 
 
@@ -259,7 +252,7 @@ def _check_bounds(costs: FloatArray, scorer: Scorer, file: str) -> list[Finding]
     return [
         Finding(
             file,
-            f"A placement costs {cheapest} ms, but {bound} ms is proven to be the least for this task. "
+            f"A {scorer.answers.noun} costs {cheapest} ms, but {bound} ms is proven to be the least for this task. "
             "Please report that the bound is wrong.",
             task=scorer.suite[number].name,
         )
@@ -304,28 +297,28 @@ def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
     ]
     suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
-        if len(each.placements[0]) >= MANY_TASKS:
+        if len(each.answers[0]) >= MANY_TASKS:
             suites.setdefault((each.folder.track, each.folder.suite), []).append(each)
     for others in suites.values():
         cells = [_cells(each) for each in others]
-        known = _best_known_cells(others[0].folder)
+        known, noun = _best_known_cells(others[0].folder), load_scorer(others[0].folder.suite).answers.noun
         for position, each in enumerate(others):
             share = _share(cells[position], known) if each.league not in (None, SEARCH) else 0.0
             if share >= COPY and each.folder.id not in best_known_effort(each.folder.suite):
                 reason = (
-                    f"{share:.0%} of the placements are best known ones, which searches with the cost model found. "
-                    "An entry needs placements of its own."
+                    f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found. "
+                    f"An entry needs {noun}s of its own."
                 )
-                findings.append(Finding(each.folder.file(PLACEMENTS), reason))
+                findings.append(Finding(each.folder.file(each.folder.answers), reason))
                 continue
             for earlier, first in enumerate(others[:position]):
                 shares = _share(cells[position], cells[earlier]), _share(cells[earlier], cells[position])
                 if max(shares) >= COPY and not _may_agree(each, first):
                     reason = (
-                        f"{max(shares):.0%} of the placements are those of {first.folder.id}, with device numbers and "
-                        "seeds left out. An entry needs placements of its own."
+                        f"{max(shares):.0%} of the {noun}s are those of {first.folder.id}, with device numbers and "
+                        f"seeds left out. An entry needs {noun}s of its own."
                     )
-                    findings.append(Finding(each.folder.file(PLACEMENTS), reason))
+                    findings.append(Finding(each.folder.file(each.folder.answers), reason))
                     break
     return findings
 
@@ -340,18 +333,19 @@ def _may_agree(one: VerifiedEntry, other: VerifiedEntry) -> bool:
 
 
 def _cells(entry: VerifiedEntry) -> list[list[bytes]]:
-    """For each task the placements of all seeds, without device numbers."""
+    """For each task the answers of all seeds, without device numbers."""
+    scorer = load_scorer(entry.folder.suite)
     return [
-        [_canonical([placement]) for row in entry.placements if (placement := row[number]) is not None]
-        for number in range(len(entry.placements[0]))
+        [_canonical([answer], scorer) for row in entry.answers if (answer := row[number]) is not None]
+        for number in range(len(entry.answers[0]))
     ]
 
 
 def _best_known_cells(folder: EntryFolder) -> list[list[bytes]]:
-    """For each task of the suite the best known placement, if there is one, without device numbers."""
+    """For each task of the suite the best known answer, if there is one, without device numbers."""
     scorer = load_scorer(folder.suite)
     known = best_known(scorer.suite, scorer.model)
-    return [[_canonical([known[task.name].placement])] if task.name in known else [] for task in scorer.suite]
+    return [[_canonical([known[task.name].answer], scorer)] if task.name in known else [] for task in scorer.suite]
 
 
 def _share(own: list[list[bytes]], others: list[list[bytes]]) -> float:

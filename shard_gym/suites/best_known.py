@@ -1,4 +1,4 @@
-"""The best known placements of the named suites, the reference for the gaps of agents."""
+"""The best known placements, or plans, of the named suites, the reference for the gaps of agents."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
-
+from shard_gym.answers import Answer, answers_to
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
-from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.suites.load import DATA
 from shard_gym.suites.records import check_names, read_entries, read_record, write_entries
 from shard_gym.tasks import Task, TaskSuite
@@ -26,10 +24,10 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class BestKnown:
-    """The best known placement of one task, (T,) int64 and checked, and its cost."""
+    """The best known answer to one task, a checked placement or plan, and its cost."""
 
     cost_ms: float
-    placement: Placement
+    answer: Answer
 
 
 def best_known_path(suite: str) -> Path:
@@ -49,7 +47,8 @@ def stated_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
         DamagedFileError: see `best_known`.
     """
     path = best_known_path(suite.name)
-    return {name: _cost(entry, name, path) for name, entry in read_entries(path, suite, cost_model).items()}
+    tasks = {task.name: task for task in suite}
+    return {name: _cost(entry, tasks[name], path) for name, entry in read_entries(path, suite, cost_model).items()}
 
 
 def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
@@ -66,30 +65,31 @@ def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
     return {name: _entry(entry, tasks[name], cost_model, path) for name, entry in entries.items()}
 
 
-def _cost(entry: Any, name: str, path: Path) -> float:
+def _cost(entry: Any, task: Task, path: Path) -> float:
     """The cost in a JSON record of one task."""
-    if not isinstance(entry, dict) or set(entry) != {"cost_ms", "placement"}:
-        raise DamagedFileError(f"Task {name!r} in {path} must have the keys cost_ms and placement.")
+    noun = answers_to(task).noun
+    if not isinstance(entry, dict) or set(entry) != {"cost_ms", noun}:
+        raise DamagedFileError(f"Task {task.name!r} in {path} must have the keys cost_ms and {noun}.")
     if not is_positive(entry["cost_ms"]):
         wrong = short_repr(entry["cost_ms"])
-        raise DamagedFileError(f"cost_ms of task {name!r} in {path} must be a positive number, not {wrong}.")
+        raise DamagedFileError(f"cost_ms of task {task.name!r} in {path} must be a positive number, not {wrong}.")
     return float(entry["cost_ms"])
 
 
 def _entry(entry: Any, task: Task, cost_model: CostModel, path: Path) -> BestKnown:
-    """The best known placement of one task from its JSON record."""
-    cost = _cost(entry, task.name, path)
+    """The best known answer to one task from its JSON record."""
+    cost, answers = _cost(entry, task, path), answers_to(task)
     try:
-        placement = placement_from_json(entry["placement"], task.tables, task.topology)
+        answer = answers.from_json(entry[answers.noun], task)
     except InvalidPlacementError as error:
-        raise DamagedFileError(f"The placement of task {task.name!r} in {path} is not valid: {error}") from error
-    now = cost_model.estimate(placement, task.tables, task.topology).total_ms
+        raise DamagedFileError(f"The {answers.noun} of task {task.name!r} in {path} is not valid: {error}") from error
+    now = answers.cost_ms(answer, task, answers.model(cost_model))
     if abs(now - cost) > TOLERANCE * cost:
         raise DamagedFileError(
-            f"The placement of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, or "
+            f"The {answers.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, or "
             "make the file again."
         )
-    return BestKnown(cost, placement)
+    return BestKnown(cost, answer)
 
 
 def best_known_effort(suite: str) -> str:
@@ -102,13 +102,13 @@ def best_known_effort(suite: str) -> str:
 
 
 def write_best_known(
-    splits: Sequence[TaskSuite], placements: Mapping[str, ArrayLike], cost_model: CostModel, how: str
+    splits: Sequence[TaskSuite], answers: Mapping[str, Answer], cost_model: CostModel, how: str
 ) -> Path:
-    """Check and evaluate the best known placements of a suite and write them to its file, atomically.
+    """Check and evaluate the best known answers to the tasks of a suite and write them to its file, atomically.
 
     Args:
         splits: the splits of one named suite.
-        placements: (T,) ints, by name of the task; tasks may be missing.
+        answers: placements or plans, by name of the task; tasks may be missing.
         cost_model: the model under which they are best.
         how: how they were found, a sentence.
 
@@ -119,20 +119,21 @@ def write_best_known(
         InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
         InvalidPlacementError: a placement is not valid.
     """
-    check_names(splits, placements)
+    check_names(splits, answers)
     entries = {
-        task.name: _record(task, placements[task.name], cost_model)
+        task.name: _record(task, answers[task.name], cost_model)
         for suite in splits
         for task in suite
-        if task.name in placements
+        if task.name in answers
     }
     path = best_known_path(splits[0].name)
     write_entries(path, splits, entries, cost_model, how)
     return path
 
 
-def _record(task: Task, placement: ArrayLike, cost_model: CostModel) -> dict[str, Any]:
-    """The JSON record of one task's placement, with its cost."""
-    checked = check_placement(placement, task.tables, task.topology)
-    cost = cost_model.estimate(checked, task.tables, task.topology).total_ms
-    return {"cost_ms": cost, "placement": placement_to_json(checked)}
+def _record(task: Task, answer: Answer, cost_model: CostModel) -> dict[str, Any]:
+    """The JSON record of one task's answer, with its cost."""
+    answers = answers_to(task)
+    checked = answers.checked(answer, task)
+    cost = answers.cost_ms(checked, task, answers.model(cost_model))
+    return {"cost_ms": cost, answers.noun: answers.to_json(checked)}

@@ -153,7 +153,7 @@ def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp
         name = "copies"
 
         def place(self, task: Task) -> Any:
-            return known[task.name].placement
+            return known[task.name].answer
 
     folder = EntryFolder(tmp_path, "simulated", SUITE.name, "copies")
     agent = EvaluatedAgent("copies", False, (evaluate(Copies(), SUITE),))
