@@ -28,11 +28,12 @@ from shard_gym.experiments.runs import Run, perform_all, training_path
 from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
-from shard_gym.leaderboard.store import SIMULATED, EntryFolder
+from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
+from shard_gym.suites.load import SIMULATED
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent

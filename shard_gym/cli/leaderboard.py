@@ -23,10 +23,11 @@ from shard_gym.leaderboard.ranking import improvements, load_leaderboards, updat
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import MEASURED, EntryFolder, Finding, entry_folder, race_folder
+from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
+from shard_gym.suites.load import MEASURED
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 

@@ -23,6 +23,7 @@ from shard_gym.leaderboard.race import Race, check_names
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
+from shard_gym.suites.load import MEASURED
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import counted, format_ms
 
@@ -118,10 +119,10 @@ def _from_leaderboard(root: Path, suite: str) -> dict[str, list[Placement | None
 
     placements = {}
     for folder in store.find_entries(root)[0]:
-        if (folder.track, folder.suite) == (store.MEASURED, suite):
+        if (folder.track, folder.suite) == (MEASURED, suite):
             verified, findings = verify_entry(folder)
             if verified is not None:
-                placements[folder.slug] = verified.placements[0]
+                placements[folder.slug] = verified.answers[0]
             else:
                 errors().print(sentence(f"{folder.id} is not valid and not raced. {findings[0]}", "yellow"))
     return placements

@@ -116,8 +116,9 @@ def read_evaluation(path: Path) -> Evaluation:
     source = f"{path}, the evaluation of one agent,"
     require_fields(record, _EVALUATION, source)
     for number, task in enumerate(record["tasks"]):
-        require_fields({"plan": None, **task} if isinstance(task, dict) else task, _TASK, f"Task {number} of {source}")
-        task.setdefault("plan", None)  # files of before there were plans have none
+        if isinstance(task, dict):
+            task.setdefault("plan", None)  # evaluations of before there were plans have none
+        require_fields(task, _TASK, f"Task {number} of {source}")
         placement = task["placement"]
         if placement is not None and not all(type(device) is int and abs(device) < MAX_INT for device in placement):
             raise DamagedFileError(f"The placement of task {number} of {source} must be a list of device numbers.")

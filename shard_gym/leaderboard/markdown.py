@@ -17,10 +17,11 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.leaderboard.store import MEASURED, Finding
+from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
+from shard_gym.suites.load import MEASURED
 from shard_gym.text import counted, format_ms, format_range
 
 README = "README.md"

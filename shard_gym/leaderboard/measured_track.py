@@ -12,18 +12,10 @@ from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError,
 from shard_gym.io.parsing import parse_json
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import load_race, placements_to_json
-from shard_gym.leaderboard.store import (
-    MEASURED,
-    RACE,
-    RACE_FILES,
-    EntryFolder,
-    Finding,
-    find_entries,
-    find_races,
-    read_files,
-)
+from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
+from shard_gym.suites.load import MEASURED
 from shard_gym.text import counted
 
 MIN_ROUNDS = 3
@@ -66,7 +58,7 @@ def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[Verif
     Raises:
         MissingExtraError: there is a race, and pyarrow is not installed.
     """
-    current = placements_to_json({each.folder.id: each.placements[0] for each in entries})
+    current = placements_to_json({each.folder.id: each.answers[0] for each in entries})
     ids = {folder.id for folder in find_entries(root)[0]}
     folders, findings = find_races(root)
     races = []

@@ -25,8 +25,8 @@ from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
 from shard_gym.suites.gaps import ProvenGap, proven_gap
+from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted
 
 SOLVED = 0.02

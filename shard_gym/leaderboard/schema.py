@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
-from shard_gym.leaderboard.store import ENTRY, MEASURED, PLACEMENTS, PLANS, REPLAYED, Finding
+from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, PLANS, REPLAYED, Finding
+from shard_gym.suites.load import MEASURED
 
 try:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
@@ -192,7 +193,7 @@ class Entry(_Strict):
         scored = self.track != MEASURED
         if scored != (self.cost_model is not None) or scored != (self.scores is not None):
             raise ValueError(
-                "[cost_model] and [scores] are refused in the measured track, where races score, and required in all others"
+                "[cost_model] and [scores] are refused in the measured track, where races score, and required in others"
             )
         if self.agent.learns != bool(self.training.data):
             raise ValueError(
@@ -229,7 +230,7 @@ class PlacementTable(_Strict):
 
 
 class PlanRow(_Strict):
-    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`), or null without a plan."""
+    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`), or null."""
 
     task: Task
     seed: Count
@@ -289,7 +290,8 @@ def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
     """
     name = file.rpartition("/")[2]
     try:
-        record = parse_toml(data, "It") if name == ENTRY else parse_json(data, "It", MAX_SHARDS if name == PLANS else MAX_CONTAINERS)
+        most = MAX_SHARDS if name == PLANS else MAX_CONTAINERS
+        record = parse_toml(data, "It") if name == ENTRY else parse_json(data, "It", most)
         record = require_schema(record, SCHEMA, "It")
         rows = record.get("rows")
         if isinstance(rows, list) and len(rows) > MAX_ROWS:

@@ -81,8 +81,8 @@ class Scorer:
         """64 hexadecimal digits that change with the version of the scoring model and with its costs of the tasks.
 
         The version is maintained by hand. The hash also covers the penalty of every task and the cost of its known
-        placement, to nine digits, so it also changes with a formula whose version was not raised. Tasks whose tables may
-        be split have no known placement for all; there it is the cost of table t on device t modulo D, whether it fits.
+        placement, to nine digits, so it also changes with a formula whose version was not raised. Tasks whose tables
+        may be split may have none; there it is the cost of table t on device t modulo D, whether it fits or not.
         """
         lines = [f"{COST_MODEL}-v{self.model.version}", self.suite.sha256]
         for number, task in enumerate(self.suite):

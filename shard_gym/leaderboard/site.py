@@ -20,9 +20,10 @@ from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
-from shard_gym.leaderboard.store import MIB, SIMULATED
+from shard_gym.leaderboard.store import MIB
 from shard_gym.placement import Placement, memory_used, placement_to_json
 from shard_gym.suites import suite_info
+from shard_gym.suites.load import SIMULATED
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
@@ -84,9 +85,9 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
-            yield f"{key}/best", _placement_sheets(each.scorer, each.best.costs_ms, each.best.placements)
+            yield f"{key}/best", _placement_sheets(each.scorer, each.best.costs_ms, each.best.answers)
         for ranked in each.entries:
-            costs, placements = ranked.verified.costs_ms.mean(axis=0), ranked.verified.placements[0]
+            costs, placements = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
             yield f"{key}/entries/{ranked.verified.folder.slug}", _placement_sheets(each.scorer, costs, placements)
 
 
@@ -154,7 +155,7 @@ def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
         "licence": entry.licence,
         "agent": entry.agent.name,
         "hardware": entry.hardware.machine,
-        "seeds": len(verified.placements),
+        "seeds": len(verified.answers),
         "failures": verified.failures,
         "planning_replayed": replayed is not None,
         "training_queries": entry.training.queries,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.lock import LOCK
-from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED, TRACKS
+from shard_gym.suites.load import MEASURED, SHARDING, TRACKS
 
 ENTRY, PLACEMENTS, PLANS = "entry.toml", "placements.json", "plans.json"
 """The files of an entry: the first one, and one of the others (`EntryFolder.files`)."""
@@ -29,8 +29,8 @@ RACES = "races"
 
 KIB, MIB = 2**10, 2**20
 LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, PLANS: 32 * MIB, RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
-"""Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans of
-1,000 tables on 128 devices, each on all of them, need a half."""
+"""Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans
+of 1,000 tables on 128 devices, each on all of them, need a half."""
 
 ROOT_FILES = ("README.md", REPLAYED)
 """Files allowed in the folder of the leaderboards itself."""
@@ -222,10 +222,8 @@ def _listed(root: Path, folder: Path, findings: list[Finding]) -> list[Path]:
         return []
 
 
-def read_files(
-    folder: EntryFolder, required: tuple[str, ...] | None = None
-) -> tuple[dict[str, bytes], list[Finding]]:
-    """The content of the files of an entry (or those required of a race), by name, and everything wrong with the folder.
+def read_files(folder: EntryFolder, required: tuple[str, ...] | None = None) -> tuple[dict[str, bytes], list[Finding]]:
+    """The content of the files of an entry (or a race), by name, and everything wrong with the folder.
 
     A file that is missing, a link, executable or too large is not read.
     """

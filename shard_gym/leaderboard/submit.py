@@ -20,9 +20,10 @@ from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
-from shard_gym.leaderboard.store import ENTRY, MEASURED, EntryFolder, Finding, read_files, require_root
+from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, read_files, require_root
 from shard_gym.leaderboard.verify import name_taken, verify_entry
 from shard_gym.suites import load_suite
+from shard_gym.suites.load import MEASURED
 from shard_gym.text import counted
 
 

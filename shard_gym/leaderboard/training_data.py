@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents import AGENTS, make_agent
+from shard_gym.agents import agents_to_make, make_agent
 from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite, suite_info
@@ -116,7 +116,7 @@ def recorded_training(agent: str, suite: str) -> Training | None:
 
         hardware = suite_info(suite).hardware
         return _read_training(PRETRAINED[hardware].path) if hardware in PRETRAINED else None
-    if agent in AGENTS:
+    if agent in agents_to_make():
         return None
     if not Path(agent).exists():
         make_agent(agent)  # raises an error that lists the agents

@@ -19,17 +19,10 @@ from shard_gym.leaderboard.leagues import SEARCH, check_league, entered_league
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AnswerRow, AnswerTable, Entry, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
-from shard_gym.leaderboard.store import (
-    ENTRY,
-    MEASURED,
-    EntryFolder,
-    Finding,
-    find_entries,
-    read_files,
-    truncated,
-)
+from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data
 from shard_gym.suites.best_known import best_known, best_known_effort
+from shard_gym.suites.load import MEASURED
 from shard_gym.tasks import TaskSuite
 
 TOLERANCE = 1e-9
@@ -104,7 +97,7 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
     findings += wrong
     costs = _simulated_costs(answers, scorer)
     if entry is not None and not findings:
-        findings += _check_scores(entry, answers, costs, folder.file(ENTRY))
+        findings += _check_scores(entry, answers, costs, scorer.answers.noun, folder.file(ENTRY))
     if folder.track != MEASURED:
         findings += _check_bounds(costs, scorer, folder.file(folder.answers))
     if findings or entry is None:
@@ -197,7 +190,8 @@ def _check_answers(
         for first, seed in _repeated(zip(canonical, seeds, strict=True)):
             reason = (
                 f"The {scorer.answers.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
-                "separately; an agent that another seed does not change declares agent.uses_chance = false, and has one."
+                "separately; an agent that another seed does not change declares agent.uses_chance = false, "
+                "and has one."
             )
             findings.append(Finding(file, reason, seed=seed))
     return answers, findings
@@ -234,16 +228,16 @@ def _failures(answers: AnswerGrid) -> int:
     return sum(answer is None for row in answers for answer in row)
 
 
-def _check_scores(entry: Entry, answers: AnswerGrid, costs: FloatArray, file: str) -> list[Finding]:
+def _check_scores(entry: Entry, answers: AnswerGrid, costs: FloatArray, noun: str, file: str) -> list[Finding]:
     """A finding for each claimed score that differs from the recomputed one; the measured track claims none."""
     claimed, mean, failures = entry.scores, float(costs.mean()), _failures(answers)
     if claimed is None:
         return []
     wrong = []
     if abs(claimed.mean_cost_ms - mean) > TOLERANCE * mean:
-        wrong.append(f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the placements cost {mean}.")
+        wrong.append(f"scores.mean_cost_ms is {claimed.mean_cost_ms}, but the {noun}s cost {mean}.")
     if claimed.failures != failures:
-        wrong.append(f"scores.failures is {claimed.failures}, but {failures} answers are null.")
+        wrong.append(f"scores.failures is {claimed.failures}, but {failures} {noun}s are null.")
     return [Finding(file, reason) for reason in wrong]
 
 

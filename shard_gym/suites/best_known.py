@@ -86,8 +86,8 @@ def _entry(entry: Any, task: Task, cost_model: CostModel, path: Path) -> BestKno
     now = answers.cost_ms(answer, task, answers.model(cost_model))
     if abs(now - cost) > TOLERANCE * cost:
         raise DamagedFileError(
-            f"The {answers.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, or "
-            "make the file again."
+            f"The {answers.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, "
+            "or make the file again."
         )
     return BestKnown(cost, answer)
 

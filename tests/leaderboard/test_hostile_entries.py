@@ -118,7 +118,7 @@ DECLARED: dict[str, tuple[str, str, str]] = {
         "track is 'measured', but in simulated/",
     ),
     "an own cost model": ('"analytical"', '"mine"', "cost_model.name is 'mine', but .* it must be 'analytical'"),
-    "no scores": (r"\[scores](?s:.*)", "", r"\[cost_model] and \[scores] are required in the simulated track"),
+    "no scores": (r"\[scores](?s:.*)", "", r"\[cost_model] and \[scores] are refused in the measured track"),
     "negative budgets": ("search_budget = 0", "search_budget = -1", "planning.search_budget is refused"),
     "planning queries not declared": (
         r"(\[planning]\nleague = .*)\nqueries = .*",

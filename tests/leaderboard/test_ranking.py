@@ -44,7 +44,7 @@ def test_the_gap_is_against_the_best_known(made: Path) -> None:
     assert leaderboard.best.costs_ms.tolist() == list(known.values())
     assert "local search with" in leaderboard.best.effort
     task = load_suite(SUITE)[0]
-    cost = make_cost_model("analytical").estimate(leaderboard.best.placements[0], task.tables, task.topology).total_ms
+    cost = make_cost_model("analytical").estimate(leaderboard.best.answers[0], task.tables, task.topology).total_ms
     assert cost == pytest.approx(leaderboard.best.costs_ms[0], rel=1e-12)
     entry = leaderboard.entries[0]
     assert entry.gap == pytest.approx(float((entry.verified.costs_ms / list(known.values())).mean()) - 1)
@@ -159,7 +159,7 @@ def test_improvements_are_found_and_written(made: Path, known_file: Path) -> Non
     assert update_best_known(SUITE, found[SUITE]) == known_file
     best = best_known(load_suite(SUITE), make_cost_model("analytical"))
     assert best[names[0]].cost_ms == pytest.approx(lowest, rel=1e-12)
-    assert np.array_equal(best[names[0]].placement, found[SUITE][names[0]].placement)
+    assert np.array_equal(best[names[0]].answer, found[SUITE][names[0]].answer)
     # The other tasks and the words about the search effort are unchanged.
     record, old = json.loads(known_file.read_text()), json.loads(before)
     others = {name: entry for name, entry in old["splits"]["test"].items() if name not in names}

@@ -25,7 +25,7 @@ def test_a_declared_failure_is_accepted_and_charged(root: Path, random_entry, ve
     random_entry.toml("failures = 0", "failures = 1")
     random_entry.text(lambda text: re.sub("mean_cost_ms = .*", f"mean_cost_ms = {float(costs.mean())!r}", text))
     after = verified(root, "random")
-    assert after.placements[0][3] is None
+    assert after.answers[0][3] is None
     assert after.costs_ms[0, 3] == penalty > before.costs_ms[0, 3]
 
 

@@ -139,7 +139,7 @@ def _entry(root: Path) -> Iterator[Subject]:
         verified, findings = verify_entry(folder)
         if verified is None:
             raise _Findings("; ".join(map(str, findings)))
-        return verified.entry, [[each.tolist() for each in row if each is not None] for row in verified.placements]
+        return verified.entry, [[each.tolist() for each in row if each is not None] for row in verified.answers]
 
     yield Subject("entry.toml", folder.path / "entry.toml", read, has_checksum=False)
     yield Subject("placements.json", folder.path / "placements.json", read, has_checksum=False)

@@ -1,0 +1,117 @@
+"""Entries of the track "sharding": plans are submitted, verified and replayed, and bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.evaluation import evaluate
+from shard_gym.io.files import write_json
+from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
+from shard_gym.leaderboard.ranking import improvements, load_leaderboards
+from shard_gym.leaderboard.replay import can_replay, replay
+from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.submit import EntryInfo, submit
+from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.suites import load_suite
+
+SUITE = "shard-mlperf-x8"
+TABLE = 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> EntryFolder:
+    folder = EntryFolder(tmp_path, "sharding", SUITE, "hugectr")
+    agent = EvaluatedAgent("hugectr", False, (evaluate(make_agent("hugectr"), SUITE),))
+    assert submit(folder, agent, EntryInfo("HugeCTR", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)) == []
+    return folder
+
+
+def changed(folder: EntryFolder, change: Callable[[list[Any]], None]) -> list[str]:
+    """What verification says after `change` of the plan of the first task."""
+    path = folder.path / "plans.json"
+    content = json.loads(path.read_text())
+    change(content["rows"][0]["plan"])
+    path.write_text(json.dumps(content))
+    return [str(finding) for finding in verify_entry(folder)[1]]
+
+
+def test_a_plan_is_an_entry(folder: EntryFolder) -> None:
+    assert sorted(path.name for path in folder.path.iterdir()) == ["entry.toml", "plans.json"]
+    verified, findings = verify_entry(folder)
+    assert findings == []
+    assert verified is not None
+    task, plan = load_suite(SUITE)[0], verified.answers[0][0]
+    cost = make_sharding_cost_model().estimate_plan(plan, task.tables, task.topology).total_ms
+    assert verified.costs_ms.tolist() == [[pytest.approx(cost, rel=1e-12)]]
+    assert verified.league == "zero-query"
+    assert plan.split_tables
+    assert can_replay(verified)
+    assert replay(verified, 1)[1] == []
+    (board,) = load_leaderboards(folder.root)
+    assert (board.track, board.suite, board.entries[0].mean_cost_ms) == ("sharding", SUITE, pytest.approx(cost))
+    assert list(improvements([verified])) in ([SUITE], [])
+
+
+def test_an_evaluation_of_plans_is_read_again(tmp_path: Path) -> None:
+    evaluation = evaluate(make_agent("hugectr"), SUITE)
+    write_json(tmp_path / "0.json", evaluation.to_json())
+    assert read_evaluation(tmp_path / "0.json").tasks[0].plan == evaluation.tasks[0].plan
+
+
+def split(plan: list[Any]) -> list[Any]:
+    """The pair of a table with column shards; it has two at least."""
+    return next(pair for pair in plan if pair[0] == "column_wise")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan: split(plan)[1].pop(), r"has columns .* in no shard"),
+        (lambda plan: split(plan)[1].append(split(plan)[1][0]), r"has columns .* in 2 shards"),
+        (lambda plan: split(plan)[1][0].__setitem__(4, 62), "whose width 62 is not a multiple of 4"),
+        (lambda plan: split(plan)[1][0].__setitem__(0, 8), "has a shard on device 8, but the devices are 0 to 7"),
+        (lambda plan: split(plan)[1][0].__setitem__(0, True), "must be lists of five integers"),
+        (lambda plan: split(plan)[1][0].append(0), "must be lists of five integers"),
+        (lambda plan: split(plan).__setitem__(0, "grid_shard"), "has the sharding type 'grid_shard'"),
+        (lambda plan: split(plan).__setitem__(0, "row_wise"), "is row_wise, so each of devices 0 to 7 has one block"),
+        (lambda plan: plan.pop(), "A plan of 26 tables is a list with a pair for each"),
+        (lambda plan: plan.__setitem__(TABLE, None), "Table 3 .* of a plan is a type and its shards"),
+    ],
+)
+def test_a_hostile_plan_is_refused(folder: EntryFolder, change: Callable[[list[Any]], None], message: str) -> None:
+    (finding,) = changed(folder, change)
+    assert finding.startswith(f"sharding/{SUITE}/hugectr/plans.json, task {SUITE}/test/0, seed 0: ")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(finding)
+
+
+def test_uneven_blocks_of_rows_are_refused(folder: EntryFolder) -> None:
+    """TorchRec accepts them and computes wrong results."""
+    rows = int(load_suite(SUITE)[0].tables.num_embeddings[0])
+
+    def uneven(plan: list[Any]) -> None:
+        first = [[device, device, 1, 0, 128] for device in range(7)]
+        plan[0] = ["row_wise", [*first, [7, 7, rows - 7, 0, 128]]]
+
+    assert "is row_wise, so device 0 has rows 0 to" in changed(folder, uneven)[0]
+
+
+def test_a_plan_over_the_memory_is_refused(folder: EntryFolder) -> None:
+    def all_on_one(plan: list[Any]) -> None:
+        for table, dim in enumerate(load_suite(SUITE)[0].tables.embedding_dim.tolist()):
+            plan[table] = ["table_wise", [[0, 0, int(load_suite(SUITE)[0].tables.num_embeddings[table]), 0, dim]]]
+
+    assert "Device 0 is given 26 shards that need" in changed(folder, all_on_one)[0]
+
+
+def test_a_folder_of_plans_has_no_placements(folder: EntryFolder) -> None:
+    (folder.path / "plans.json").rename(folder.path / "placements.json")
+    found = [str(finding) for finding in verify_entry(folder)[1]]
+    assert any("The folder holds entry.toml, plans.json and nothing else" in each for each in found)
