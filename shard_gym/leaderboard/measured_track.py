@@ -58,7 +58,8 @@ def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[Verif
     Raises:
         MissingExtraError: there is a race, and pyarrow is not installed.
     """
-    current = placements_to_json({each.folder.id: each.answers[0] for each in entries})
+    measured = [each for each in entries if each.folder.track == MEASURED]
+    current = placements_to_json({each.folder.id: each.answers[0] for each in measured})
     ids = {folder.id for folder in find_entries(root)[0]}
     folders, findings = find_races(root)
     races = []
