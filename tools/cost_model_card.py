@@ -288,7 +288,7 @@ def _group_texts(group: Group) -> tuple[str, str, str]:
     ratio = "share of the iteration" if group.is_share else "predicted / measured"
     header = ("setting", "measured", "predicted", ratio, "held out", "note")
     setting = f"{group.setting.rstrip('.')}. Source: {group.source}. {group.provenance}"
-    return f"### {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
+    return f"## {group.title}", setting, table(header, map(_cells, group.rows), notes=1)
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shard_gym.agents import make_agent
+from shard_gym.agents import AGENTS, make_agent
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.io.files import read_json
@@ -79,11 +79,14 @@ def evaluate_agent(
         evaluations.append(evaluate(agent, suite, COST_MODEL))
         on_seed(seed)
     trainings = [training for training in recorded if training is not None]
+    trained = dict(trainings[0].options) if trainings and agents[0] not in AGENTS else {}
+    if trainings and names[0] in AGENTS and agents[0] not in AGENTS:
+        trained.setdefault("preset", "dream-search")  # tells it from the one that ships (see `can_replay`)
     return EvaluatedAgent(
         names[0],
         chance,
         tuple(evaluations),
-        options={**(trainings[0].options if trainings else {}), **options},
+        options={**trained, **options},
         training_data=tuple(dict.fromkeys(data for training in trainings for data in training.data)),
         training_queries=max((training.queries for training in trainings), default=0),
         search_budget=budget,

@@ -155,7 +155,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
         rows.append(
             (
                 f"`{info.name}`",
-                *(info.hardware, format_range(*info.num_tables), format_range(*info.num_devices)),
+                *(format_range(*info.num_tables), format_range(*info.num_devices)),
                 str(info.tasks.get("train", 0)),
                 *("-" if each is None else f"{100 * each:.2f}%" for each in room),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
@@ -163,8 +163,8 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 status,
             )
         )
-    header = ("suite", "hardware", "T", "D", "training tasks", *LEAGUES)
-    return table((*header, "best known above bounds", f"within {100 * PROVEN:g}%", "status"), rows, left=2, notes=1)
+    header = ("suite", "T", "D", "training tasks", *LEAGUES)
+    return table((*header, "best known above bounds", f"within {100 * PROVEN:g}%", "status"), rows, notes=1)
 
 
 def _competitors_table(ranked: Sequence[Competitor]) -> str:

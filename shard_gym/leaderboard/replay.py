@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.agents import AGENTS, PLANNERS, make_agent
+from shard_gym.agents.options import placing_options
 from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
@@ -41,6 +42,8 @@ def can_replay(verified: VerifiedEntry) -> bool:
     if MACHINE_DEPENDENT in agent.options:
         return False
     recorded = recorded_training(agent.name, verified.folder.suite)
+    if recorded and not set(agent.options) <= {option.name for option in placing_options(agent.name)}:
+        return False  # options of a training: it is another one
     shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
     return (training.data, training.queries) == shipped
 

@@ -73,7 +73,7 @@ def test_the_page_shows_all_measurements_with_current_predictions(card: Any, gro
     assert held == pytest.approx(expected_held, abs=0.02)
     assert len(held) > problem.fitted.sum() - 1
     for group in read_json(card.MEASUREMENTS)["groups"]:
-        section = page.partition(f"### {group['title']}\n")[2].partition("\n### ")[0]
+        section = page.partition(f"## {group['title']}\n")[2].partition("\n## ")[0]
         assert all(f"| {row['label']} | " in section for row in group["rows"])
 
 
