@@ -86,7 +86,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    echo "ShardGym needs Python 3.10 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }; \
 	  echo '$(PYTHON) -m venv .venv'; $(PYTHON) -m venv --clear .venv; }
 	@echo 'Installing ShardGym and what its development needs into .venv; torch may take some minutes.'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real,torchrec]'
+	$(BIN)/python -m pip install --quiet --no-deps 'torchrec==1.8.*'
 	@touch $@
 
 .PRECIOUS: .gymnasium/%/.installed

@@ -13,7 +13,7 @@ from shard_gym.errors import (
     InvalidPlanError,
     MemoryExceededError,
     NoPlacementFoundError,
-    missing_extra,
+    missing_torchrec,
 )
 from shard_gym.interop.torchrec import from_torchrec
 from shard_gym.placement import Placement
@@ -190,4 +190,4 @@ def _imported() -> Any:
     try:
         return _Imported()
     except ImportError as error:
-        raise missing_extra("torchrec", "torchrec", "The agent 'torchrec'") from error
+        raise missing_torchrec("The agent 'torchrec'") from error

@@ -127,6 +127,14 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     return MissingExtraError(f"{purpose} needs the package {package!r}, which is not installed. {install_extra(extra)}")
 
 
+def missing_torchrec(purpose: str) -> MissingExtraError:
+    """The error where TorchRec is not installed; no extra brings it, because it requires the CUDA build of FBGEMM."""
+    return MissingExtraError(
+        f"{purpose} needs the package 'torchrec', which is not installed. {install_extra('torchrec')} Then: pip install "
+        "--no-deps 'torchrec==1.8.*'."
+    )
+
+
 def install_extra(extra: str) -> str:
     """Sentences that say how to install an extra of shard-gym; pip adds it to an installed one without any index."""
     return (

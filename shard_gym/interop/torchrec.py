@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shard_gym.checks import is_integer
-from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_extra, short_repr
+from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_torchrec, short_repr
 from shard_gym.lookup_statistics import NUM_BINS, counted_statistics
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, check_plan, data_parallel
@@ -319,4 +319,4 @@ def _torchrec(module: str) -> Any:
     try:
         return import_module(f"torchrec.{module}")
     except ImportError as error:
-        raise missing_extra("torchrec", "torchrec", "A plan for TorchRec") from error
+        raise missing_torchrec("A plan for TorchRec") from error
