@@ -130,8 +130,8 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 def missing_torchrec(purpose: str) -> MissingExtraError:
     """The error where TorchRec is not installed; no extra brings it, because it requires the CUDA build of FBGEMM."""
     return MissingExtraError(
-        f"{purpose} needs the package 'torchrec', which is not installed. {install_extra('torchrec')} Then: pip install "
-        "--no-deps 'torchrec==1.8.*'."
+        f"{purpose} needs the package 'torchrec', which is not installed. {install_extra('torchrec')} "
+        "Then: pip install --no-deps 'torchrec==1.8.*'."
     )
 
 
