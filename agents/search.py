@@ -83,16 +83,16 @@ class LocalSearchAgent(CostGuidedAgent):
         rng = task_rng(self.seed, task)
         model = self.additive_model(task)
         additive = model is self.cost_model
-        starts: list[Neighbourhood] = []
+        starts: list[tuple[float, Neighbourhood]] = []
         for placement in self._starts(task):
-            if additive or not starts or not spent():
-                starts.append(Neighbourhood(task, model, placement))
-                starts[-1].costs  # noqa: B018 - a measured one takes seconds, and counts
-        starts.sort(key=lambda start: float(start.costs.exact))
+            if additive or not starts or not spent():  # a measured cost takes seconds
+                start = Neighbourhood(task, model, placement)
+                starts.append((float(start.costs.exact), start))
+        starts.sort(key=lambda each: each[0])
         batch = BATCH if additive else 1
         half = self.cost_model.queries + self.max_queries // 2
         searches: list[_Search] = []
-        for start in starts[:STARTS]:
+        for _, start in starts[:STARTS]:
             if not searches or self.cost_model.queries < half:
                 searches.append(_Search(start, rng, spent, batch))
                 searches[-1].descend()

@@ -30,7 +30,7 @@ from shard_gym.leaderboard.store import (
 )
 from shard_gym.leaderboard.training_data import check_training_data
 from shard_gym.placement import Placement, check_placement
-from shard_gym.suites.best_known import best_known, best_known_effort
+from shard_gym.suites.best_known import best_known, improved_by
 from shard_gym.tasks import TaskSuite
 
 TOLERANCE = 1e-9
@@ -311,7 +311,7 @@ def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
         known = _best_known_cells(others[0].folder)
         for position, each in enumerate(others):
             share = _share(cells[position], known) if each.league not in (None, SEARCH) else 0.0
-            if share >= COPY and each.folder.id not in best_known_effort(each.folder.suite):
+            if share >= COPY and each.folder.id not in improved_by(each.folder.suite):
                 reason = (
                     f"{share:.0%} of the placements are best known ones, which searches with the cost model found. "
                     "An entry needs placements of its own."
