@@ -135,7 +135,7 @@ class ExactAgent(CostGuidedAgent):
         search.run(self.start(task) if start is None else check_placement(start, task.tables, task.topology))
         if search.best is None:
             raise NoPlacementFoundError(
-                f"Task {task.name!r} has no valid placement, which CP-SAT proved: give the devices more memory."
+                f"Task {task.name!r} has no valid placement, which is proven: give the devices more memory."
                 if search.bound_ms == float("inf")
                 else f"No placement of task {task.name!r} was found within the limits. Raise max_work or max_seconds."
             )

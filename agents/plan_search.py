@@ -82,13 +82,21 @@ class PlanSearchAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
-        return self._search(task, (TABLE_WISE,)).best.device
+        return self._search(task, (TABLE_WISE,)).device
 
     def plan(self, task: Task) -> ShardingPlan:
         """See `Agent`."""
-        return self._search(task, self.sharding_types).best.plan()
+        return self.split(task).plan()
 
-    def _search(self, task: Task, sharding_types: tuple[str, ...]) -> _PlanSearch:
+    def split(self, task: Task) -> SplitTables:
+        """The parts of the plan, as the search has them.
+
+        Raises:
+            NoPlacementFoundError: see `Agent.plan`.
+        """
+        return self._search(task, self.sharding_types)
+
+    def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
         budget = Budget(self.cost_model, self.max_queries, self.max_seconds)
         rng = task_rng(self.seed, task)
@@ -102,7 +110,7 @@ class PlanSearchAgent(Agent):
             searches.sort(key=lambda each: each.best_cost)
             searches = searches[: len(searches) // 2]
         searches[0].run()
-        return searches[0]
+        return searches[0].best
 
 
 class _Change(NamedTuple):

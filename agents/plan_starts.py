@@ -11,6 +11,7 @@ import numpy as np
 from shard_gym.agents.heuristics import lane_placements
 from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -19,11 +20,17 @@ SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 SHARE_OF_ROOM = 0.7
 """Of the bytes that an even split of the tables leaves free on a device, what spread tables may take in the starts."""
 
-MOST_SHARES = (0.5, 1.0, 2.0)
+MOST_SHARES = (0.5, 0.0, 1.0, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
 MEMORY_HALVINGS = 6
 """Where memory is short, parts are halved until they need this power of two less than a device has."""
+
+SLOWEST = (1, 2, 4)
+"""Tables of which the parts make devices slow, that are spread in further starts."""
+
+BEST_SETS = 3
+"""Sets of spread tables with which the others are split in further ways."""
 
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
@@ -33,11 +40,11 @@ def starts(options: SplitOptions, spent: Callable[[], bool]) -> Iterator[SplitTa
     """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least."""
     found: list[tuple[float, SplitTables]] = []
     for spread in _spread_sets(options):
-        for split in (
-            _no_wider(options, spread, NARROW[0]),
-            _unsplit(options, spread),
-            _no_wider(options, spread, NARROW[1]),
-        ):
+        if not found or not spent():
+            found += _placed([_no_wider(options, spread, NARROW[0])])
+    found.sort(key=lambda each: each[0])
+    for spread in [split.spread for _, split in found[:BEST_SETS]] or _spread_sets(options):
+        for split in (_unsplit(options, spread), _no_wider(options, spread, NARROW[1])):
             if not found or not spent():
                 found += _placed([split])
     yield from (split for _, split in found)
@@ -78,22 +85,20 @@ def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
 
 
 def _spread_sets(options: SplitOptions) -> list[IntArray]:
-    """(T,) int64 each: no table is spread; those of which a copy more would cost all devices little.
+    """(T,) int64 each: no table is spread; those that cost all devices little more if they are spread.
 
-    A copy is compared with a D-th of what it costs one device more, so what is paid once for all tables does not count.
-    Tables of which no part fits a device are in all sets.
+    That is compared with what all devices save without a D-th of the table. Tables of which no part fits a device are
+    in all sets.
     """
     task, model = options.task, options.model
     numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
     if not numbers or task.num_devices == 1:
         return [np.full(task.num_tables, NOT_SPREAD)]
     variants = [options.spreads[number].variant for number in numbers]
-    once = np.repeat(options.loads[:, variants, None], task.num_devices, axis=2)  # (T, n, D, K)
-    more = np.diff([model.costs(loads, options.cluster)[1] for loads in (once, model.add(once, once))], axis=0)[0]
+    parts = _no_wider(options, np.full(task.num_tables, NOT_SPREAD), NARROW[0])
+    more, less = _marginal_ms(options, parts, variants)
     more[~options.legal[:, variants]] = np.inf
-    alone = options.loads[:, 0]
-    whole = model.single_table_costs(model.add(alone, alone), task.topology) - options.part_ms[:, 0]
-    best, share = more.argmin(axis=1), more.min(axis=1) / (whole / task.num_devices)
+    best, share = more.argmin(axis=1), more.min(axis=1) / np.maximum(less, 1e-12)
     too_large = _least_halvings(options, task.topology.memory_cap_bytes.max()) < 0
     # What a spread table takes from every device beyond a D-th of its bytes must be free there.
     own = options.memory[np.arange(task.num_tables), np.array(variants)[best]]
@@ -102,9 +107,41 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     order = np.argsort(np.where(too_large, -1.0, share), kind="stable")
     fits = np.zeros(task.num_tables, np.bool_)
     fits[order] = np.cumsum(extra[order]) <= SHARE_OF_ROOM * room
-    shares = (MOST_SHARES[0], 0.0, *MOST_SHARES[1:])
-    sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in shares]
+    sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in MOST_SHARES]
+    # A table of which even a part makes a device slow, and how much less slow if it is spread.
+    slow = np.zeros(task.num_tables)
+    slow[parts.table] = options.part_ms[parts.table, parts.level]
+    alone = options.loads[np.arange(task.num_tables), np.array(variants)[best]]
+    slow -= model.single_table_costs(alone, task.topology)
+    order = np.argsort(-np.where(fits, slow, -np.inf), kind="stable")
+    for count in SLOWEST:
+        sets.append(np.where(too_large, np.array(numbers)[best], NOT_SPREAD))
+        sets[-1][order[:count]] = np.array(numbers)[best[order[:count]]]
     return list({each.tobytes(): each for each in sets}.values())
+
+
+def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:
+    """What a spread table changes if all devices have even loads of all `parts`, none of which is spread.
+
+    Returns:
+        (T, n) ms that a table adds in each of the n variants, which are on all devices, and (T,) ms that a D-th of its
+        parts saves. Of two copies the second counts, so what is paid once for all spread tables does not.
+    """
+    model, devices, split = options.model, options.task.num_devices, options.model.num_sum_loads
+    loads = options.loads[parts.table, parts.level]
+    share = np.zeros((options.task.num_tables, split))
+    np.add.at(share, parts.table, loads[:, :split] / devices)
+    even = np.concatenate([share.sum(axis=0), loads[:, split:].max(axis=0)])
+    without = np.repeat(even[None], len(share), axis=0)
+    without[:, :split] -= share
+
+    def cost(loads: FloatArray) -> FloatArray:
+        every = np.repeat(loads[..., None, :], devices, axis=-2)
+        return np.asarray(model.costs(every, options.cluster)[1])
+
+    spread = options.loads[:, variants]
+    once = model.add(even, spread)
+    return cost(model.add(once, spread)) - cost(once), cost(even) - cost(without)
 
 
 def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:

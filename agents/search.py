@@ -114,16 +114,16 @@ class LocalSearchAgent(CostGuidedAgent):
         model = self.additive_model(task)
         items = Items.of_tables(task, model)
         additive = model is self.cost_model
-        starts: list[Neighbourhood] = []
+        starts: list[tuple[float, Neighbourhood]] = []
         for placement in self._starts(task):
-            if additive or not starts or not budget.spent():
-                starts.append(Neighbourhood(items, placement))
-                starts[-1].costs  # noqa: B018 - a measured one takes seconds, and counts
-        starts.sort(key=lambda start: float(start.costs.exact))
+            if additive or not starts or not budget.spent():  # a measured cost takes seconds
+                start = Neighbourhood(items, placement)
+                starts.append((float(start.costs.exact), start))
+        starts.sort(key=lambda each: each[0])
         batch = BATCH if additive else 1
         half = budget.share + 0.5
         searches: list[Search] = []
-        for start in starts[:STARTS]:
+        for _, start in starts[:STARTS]:
             if not searches or budget.share < half:
                 searches.append(Search(start, rng, budget.spent, batch))
                 searches[-1].descend()

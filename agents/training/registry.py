@@ -40,6 +40,9 @@ LEARNERS: dict[str, LearnerEntry] = {
         "shard_gym.agents.dreamshard.learner:DreamShardLearner", "shard_gym.agents.dreamshard.agent:load_dreamshard"
     ),
     "rnn": LearnerEntry("shard_gym.agents.rnn.learner:RnnLearner", "shard_gym.agents.rnn.agent:load_rnn"),
+    "neuroshard": LearnerEntry(
+        "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
+    ),
     **dict.fromkeys(
         ("ppo", "maskable-ppo", "a2c", "dqn"),
         LearnerEntry("shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3"),

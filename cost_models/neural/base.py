@@ -19,8 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import COMMUNICATION, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
+from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 from shard_gym.workload import Workload
@@ -50,8 +54,11 @@ class NormalizationData:
     phases_ms: NDArray[np.float32]
 
 
-class NeuralCostModel(AdditiveCostModel):
+class NeuralCostModel(ShardingCostModel):
     """A cost model whose formulas are a network.
+
+    A column shard costs what a table with its columns costs. Other shards only a network estimates that says so in
+    `sharding_types`.
 
     The loads of a table are `num_sums` latents that are summed over a device; then its cost alone in ms (column
     `alone`, summed too; it is 0 for an empty device, and bounds every cost); then latents reduced by maximum.
@@ -64,9 +71,11 @@ class NeuralCostModel(AdditiveCostModel):
         architecture: name of the network in files and in `storage.NETWORKS`.
         num_sums: latents that are summed.
         num_maxima: latents that are reduced by maximum; none may be negative.
+        sharding_types: those that it estimates.
     """
 
     architecture: ClassVar[str]
+    sharding_types: ClassVar[tuple[str, ...]] = (TABLE_WISE, COLUMN_WISE)
     version = 1
     num_sums: int
     num_maxima: int = 0
@@ -111,6 +120,11 @@ class NeuralCostModel(AdditiveCostModel):
         """(T, F) float32, the inputs of each table."""
 
     @classmethod
+    def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
+        """(S, F) float32, the inputs of shards of one of `sharding_types`, as `shard_tables` describes them."""
+        return cls.describe(shards)
+
+    @classmethod
     @abstractmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """(T, K) loads of tables with (T, F) `inputs`, with 1 in the column `alone`."""
@@ -146,7 +160,24 @@ class NeuralCostModel(AdditiveCostModel):
             UserWarning: the tables have another workload than the training data; once for each workload.
         """
         self._check_workload(tables.workload)
-        loads = np.asarray(self.latents(self.weights, self.describe(tables)), np.float64)
+        return self._loads(self.describe(tables), topology)
+
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """See `ShardingCostModel`.
+
+        Raises:
+            InvalidOptionError: the network does not estimate shards of that type.
+        """
+        if sharding_type not in self.sharding_types:
+            raise InvalidOptionError(
+                f"The network {self.architecture!r} does not estimate {sharding_type} shards, only "
+                f"{' and '.join(self.sharding_types)}. Name these as sharding_types, or another cost model."
+            )
+        return self._loads(self.describe_shards(shards, sharding_type), topology)
+
+    def _loads(self, inputs: NDArray[np.float32], topology: Topology) -> FloatArray:
+        """(T, K) float64 from (T, F) inputs."""
+        loads = np.asarray(self.latents(self.weights, inputs), np.float64)
         loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
         return loads
 
@@ -203,3 +234,13 @@ class NeuralCostModel(AdditiveCostModel):
         total = float(loads[:, self.alone].sum())
         # The order of additions differs between placements, so leave room for rounding.
         return LEAST_SHARE * total * (1 - 1e-9), MOST_SHARE * total * (1 + 1e-9)
+
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See `ShardingCostModel`: shares of the sum of the tables' costs alone, each in its least or largest form."""
+        alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
+        least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
+        return LEAST_SHARE * float(least) * (1 - 1e-9), MOST_SHARE * float(most) * (1 + 1e-9)
+
+    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
+        """See `ShardingCostModel`; empty, because not every network reads them."""
+        return {}

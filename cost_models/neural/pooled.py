@@ -40,12 +40,6 @@ ROUTE_HIDDEN = (32, 32)
 FULL_GROUP_DIM = 128.0
 """Columns that a warp reads at once; the unit of the widest dim."""
 
-INPUTS = len(FEATURE_NAMES) + NUM_BINS + len(WORK)
-PLAIN = len(WORK) + 1
-"""Inputs that are loads as they are: the work, then the dim."""
-
-DEVICE = LATENT + PLAIN
-
 
 class PooledCostModel(NeuralCostModel):
     """Sums of table latents and of work, the widest dim; heads for forward and backward, networks for the all-to-alls.
@@ -55,22 +49,25 @@ class PooledCostModel(NeuralCostModel):
     """
 
     architecture = "pooled"
-    num_sums = LATENT + len(WORK)
+    num_work = len(WORK)
+    num_sums = LATENT + num_work
     num_maxima = 1
     shared_loads = slice(num_sums - 1, num_sums + 1)
+    num_device = LATENT + num_work + 1
 
     @classmethod
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """See `NeuralCostModel`."""
+        device = cls.num_device
         return {
-            **net.new_mlp(rng, "table", (INPUTS, 128, LATENT)),
-            **net.new_heads(rng, "compute", DEVICE, HIDDEN, 2),
-            **net.new_shortcut("compute", DEVICE, 2),
+            **net.new_mlp(rng, "table", (len(FEATURE_NAMES) + NUM_BINS + cls.num_work, 128, LATENT)),
+            **net.new_heads(rng, "compute", device, HIDDEN, 2),
+            **net.new_shortcut("compute", device, 2),
             **new_communication(rng, ROUTE_HIDDEN),
             **net.new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
             **net.new_shortcut("backward_comm", ROUTE_FEATURES, 1),
-            **net.new_normalization("work", len(WORK)),
-            **net.new_normalization("device", DEVICE),
+            **net.new_normalization("work", cls.num_work),
+            **net.new_normalization("device", device),
             "phase.scale": np.ones(4, np.float32),
         }
 
@@ -79,7 +76,7 @@ class PooledCostModel(NeuralCostModel):
         """See `NeuralCostModel`."""
         used = data.loads[..., cls.num_sums] > 0
         return {
-            **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -PLAIN:-1])),
+            **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
             **net.fitted_normalization("device", cls._device(data.loads)[used]),
             **fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
             "phase.scale": data.phases_ms[used].mean(axis=0),
@@ -88,17 +85,21 @@ class PooledCostModel(NeuralCostModel):
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
         """(T, 21 + 17 + 6) float32: DreamShard's features, the access histogram, the work, the dim."""
+        return cls._inputs(tables, work(tables))
+
+    @staticmethod
+    def _inputs(tables: Tables, amounts: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(T, F) float32, the inputs of tables with (T, W) `amounts` of work."""
         width = tables.embedding_dim[:, None] / FULL_GROUP_DIM
-        return np.concatenate(
-            [tables.features(), tables.access_histogram, work(tables), width], axis=1, dtype=np.float32
-        )
+        return np.concatenate([tables.features(), tables.access_histogram, amounts, width], axis=1, dtype=np.float32)
 
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """See `NeuralCostModel`."""
-        amount, width = inputs[:, -PLAIN:-1], inputs[:, -1:]
+        plain = cls.num_work + 1  # inputs that are loads as they are: the work, then the dim
+        amount, width = inputs[:, -plain:-1], inputs[:, -1:]
         level = net.normalized(weights, "work", net.log2(amount + 1.0))
-        latent = net.relu(net.mlp(weights, "table", net.joined([inputs[:, :-PLAIN], level])))
+        latent = net.relu(net.mlp(weights, "table", net.joined([inputs[:, :-plain], level])))
         return net.joined([latent, amount, width * 0.0 + 1.0, width])
 
     @classmethod
@@ -109,7 +110,7 @@ class PooledCostModel(NeuralCostModel):
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
-        """(..., 38), the inputs of the heads: all loads of a device but its tables' costs alone."""
+        """(..., num_device), the inputs of the heads: all loads of a device but its tables' costs alone."""
         return net.joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
 
     @classmethod

@@ -14,6 +14,7 @@ from shard_gym.cost_models.neural.dreamshard import (
 )
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
+from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidCheckpointError, unknown_name
 from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
 
@@ -25,6 +26,7 @@ NETWORKS: dict[str, type[NeuralCostModel]] = {
         DreamShardCostModel,
         NeuroShardCostModel,
         PooledCostModel,
+        PooledShardingModel,
         MeanTablesCostModel,
         MeanDevicesCostModel,
     )

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.data.shards import ShardDataset
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
 from shard_gym.topology import Cluster
@@ -62,10 +63,10 @@ def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
 
 
 class Samples:
-    """A data set of P placements as tensors, from which batches are taken.
+    """A data set of P placements, of tables or of shards, as tensors, from which batches are taken.
 
     Attributes:
-        network: gives the inputs of the tables.
+        network: gives the inputs of the tables; those of shards are in the data set.
         phases_ms: (P, D, 4) float32.
         cost_ms: (P,) float32.
         phase_unit: (4,) ms, the mean of each phase over all devices.
@@ -73,13 +74,14 @@ class Samples:
         members: (P, T) rows of the tables of each placement, padded with 0.
     """
 
-    def __init__(self, data: CostDataset, network: type[NeuralCostModel]) -> None:
+    def __init__(self, data: CostDataset | ShardDataset, network: type[NeuralCostModel]) -> None:
         self.network = network
         self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32)
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
         self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
         self.cost_unit = self.cost_ms.mean()
-        self._inputs = torch.tensor(network.describe(data.tables))
+        inputs = data.inputs if isinstance(data, ShardDataset) else network.describe(data.tables)
+        self._inputs = torch.tensor(inputs)
         self._num_devices = data.phases_ms.shape[1]
         members, devices = (
             [torch.tensor(part, dtype=torch.int64) for part in np.split(rows, data.start[1:-1])]

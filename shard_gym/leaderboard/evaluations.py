@@ -79,9 +79,11 @@ def evaluate_agent(
         evaluations.append(evaluate(agent, suite, COST_MODEL))
         on_seed(seed)
     trainings = [training for training in recorded if training is not None]
-    trained = dict(trainings[0].options) if trainings and agents[0] not in AGENTS else {}
-    if trainings and names[0] in AGENTS and agents[0] not in AGENTS:
-        trained.setdefault("preset", "dream-search")  # tells it from the one that ships (see `can_replay`)
+    trained = {}
+    if trainings and agents[0] not in AGENTS:
+        trained = dict(trainings[0].options)
+        if names[0] in AGENTS:
+            trained.setdefault("preset", "dream-search")  # tells it from the one that ships (see `can_replay`)
     return EvaluatedAgent(
         names[0],
         chance,

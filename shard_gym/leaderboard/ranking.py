@@ -22,7 +22,14 @@ from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
 from shard_gym.suites import load_suite, suite_info, suite_names
-from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
+from shard_gym.suites.best_known import (
+    IMPROVED_BY,
+    BestKnown,
+    best_known,
+    best_known_effort,
+    improved_by,
+    write_best_known,
+)
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import ProvenGap, proven_gap
@@ -31,9 +38,6 @@ from shard_gym.text import counted
 
 SOLVED = 0.02
 """A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""
-
-IMPROVED_BY = "improved by entries of the leaderboards: "
-"""Begins the part of a suite's sentence about the search effort that names the entries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,8 +302,7 @@ def update_best_known(suite: str, better: Improvements) -> Path:
     splits = [split for split in splits if any(task.name in answers for task in split)]
     # The sentence about the search effort so far, and all entries that improved a placement.
     clauses = best_known_effort(suite).split("; ") if known else []
-    earlier = [each.removeprefix(IMPROVED_BY) for each in clauses if each.startswith(IMPROVED_BY)]
-    names = {*(name for each in earlier for name in each.split(", ")), *(each.entry for each in better.values())}
+    names = {*(improved_by(suite) if known else ()), *(each.entry for each in better.values())}
     others = [each for each in clauses if each and not each.startswith(IMPROVED_BY)]
     return write_best_known(splits, answers, model, "; ".join([*others, IMPROVED_BY + ", ".join(sorted(names))]))
 

@@ -21,7 +21,7 @@ from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AnswerRow, AnswerTable
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data
-from shard_gym.suites.best_known import best_known, best_known_effort
+from shard_gym.suites.best_known import best_known, improved_by
 from shard_gym.suites.load import MEASURED
 from shard_gym.tasks import TaskSuite
 
@@ -298,7 +298,7 @@ def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
         known, noun = _best_known_cells(others[0].folder), load_scorer(others[0].folder.suite).answers.noun
         for position, each in enumerate(others):
             share = _share(cells[position], known) if each.league not in (None, SEARCH) else 0.0
-            if share >= COPY and each.folder.id not in best_known_effort(each.folder.suite):
+            if share >= COPY and each.folder.id not in improved_by(each.folder.suite):
                 reason = (
                     f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found. "
                     f"An entry needs {noun}s of its own."

@@ -18,6 +18,9 @@ from shard_gym.tasks import Task, TaskSuite
 BEST_KNOWN = DATA / "best_known"
 """Folder with one JSON file per suite."""
 
+IMPROVED_BY = "improved by entries of the leaderboards: "
+"""Begins the part of a suite's sentence about the search effort that names the entries."""
+
 TOLERANCE = 1e-9
 """Relative difference of two costs that differ by rounding only."""
 
@@ -99,6 +102,13 @@ def best_known_effort(suite: str) -> str:
         DamagedFileError: the file is damaged.
     """
     return str(read_record(best_known_path(suite)).get("how", ""))
+
+
+def improved_by(suite: str) -> set[str]:
+    """The ids of the leaderboards' entries that improved the best known placements of the suite named `suite`."""
+    clauses = best_known_effort(suite).split("; ")
+    named = [each.removeprefix(IMPROVED_BY) for each in clauses if each.startswith(IMPROVED_BY)]
+    return {name for each in named for name in each.split(", ")}
 
 
 def write_best_known(

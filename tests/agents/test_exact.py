@@ -15,7 +15,7 @@ from shard_gym.agents import AGENTS, SOLVERS, make_agent
 from shard_gym.agents.exact import ExactAgent
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
-from shard_gym.errors import InvalidOptionError, MissingExtraError
+from shard_gym.errors import InvalidOptionError, MissingExtraError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -146,3 +146,12 @@ def test_without_ortools_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(MissingExtraError, match=r"shard-gym\[exact\]"):
         make_agent("exact")
+
+
+def test_a_task_without_a_placement_is_proven_to_have_none_and_seeds_may_be_large(random_task: Any) -> None:
+    """Three equal tables, of which two do not fit a device."""
+    tables = random_task(np.random.default_rng(0), 1, 1).tables.select([0, 0, 0])
+    cap = int(tables.memory_bytes[0] * 1.6)
+    task = Task("full", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=cap))
+    with pytest.raises(NoPlacementFoundError, match="has no valid placement, which is proven"):
+        ExactAgent(seed=2**31).place(task)

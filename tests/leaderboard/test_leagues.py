@@ -15,11 +15,12 @@ from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import guided_limit, league_of
 from shard_gym.leaderboard.replay import replay
+from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.suites import load_suite
-from shard_gym.suites.best_known import best_known
+from shard_gym.suites.best_known import best_known, improved_by
 from shard_gym.tasks import Task, TaskSuite
 
 SUITE = load_suite("dlrm-20x4")
@@ -163,6 +164,16 @@ def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp
     entry = folder.path / "entry.toml"
     entry.write_text(entry.read_text().replace('league = "zero-query"', 'league = "search"'))
     assert verify_all(tmp_path)[1] == []
+
+
+def test_a_name_that_begins_like_that_of_an_entry_is_not_credited() -> None:
+    assert improved_by("mixdim-8") == {f"simulated/mixdim-8/{name}" for name in ("dreamshard", "local-search")}
+
+
+def test_a_cost_below_a_proven_bound_is_a_finding(random_entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scorer, "lower_bound", lambda self, number: 1e6 if number == 3 else 0.0)
+    (finding,) = random_entry.findings()
+    assert "1000000.0 ms is proven to be the least for this task" in finding
 
 
 def test_the_measured_track_has_no_leagues(measured_entry, verified, root: Path) -> None:

@@ -1,0 +1,99 @@
+"""The trained agent: it plans under its networks, with a beam search (`paper`) or the search of `plan-search`.
+
+It needs NumPy only; loading its file needs safetensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.neuroshard.beam import BeamSearch
+from shard_gym.agents.neuroshard.options import PaperOptions, SearchOptions, neuroshard_options
+from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.splits import SplitOptions, SplitTables
+from shard_gym.checks import checked_seed
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.storage import NETWORKS
+from shard_gym.errors import InvalidCheckpointError, unknown_name
+from shard_gym.io.arrays import Arrays, require_arrays
+from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import TABLE_WISE
+from shard_gym.system import one_blas_thread
+from shard_gym.tasks import Task
+
+
+class NeuroShardAgent(Agent):
+    """Plans for tasks of any size under learned costs; it never evaluates the true cost.
+
+    Args:
+        name: its name in result files.
+        cost_model: the networks.
+        options: of the preset it was trained with.
+        seed: of the search.
+    """
+
+    def __init__(
+        self, name: str, cost_model: NeuralCostModel, options: SearchOptions | PaperOptions, seed: int = 0
+    ) -> None:
+        self.name = name
+        self.cost_model = cost_model
+        self.options = options
+        self.seed = checked_seed(seed)
+
+    @property
+    def search_budget(self) -> int:
+        """See `Agent`."""
+        return self.options.queries if isinstance(self.options, SearchOptions) else 0
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`: the same search with whole tables alone."""
+        return self.split(task, (TABLE_WISE,)).device
+
+    def plan(self, task: Task) -> ShardingPlan:
+        """See `Agent`."""
+        return self.split(task, self.cost_model.sharding_types).plan()
+
+    def split(self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None) -> SplitTables:
+        """The parts of a plan of these types; of a shorter search with `queries`.
+
+        Raises:
+            NoPlacementFoundError: no plan was found.
+        """
+        options = self.options
+        with one_blas_thread():
+            if isinstance(options, SearchOptions):
+                at_most = min(queries or options.queries, options.queries)
+                shards = options.max_shards
+                return PlanSearchAgent(self.cost_model, sharding_types, shards, at_most, seed=self.seed).split(task)
+            beam = BeamSearch(options.width, options.candidates, options.max_splits, options.limits)
+            return beam.search(SplitOptions(task, self.cost_model, sharding_types, options.max_shards))
+
+
+def load_neuroshard(
+    arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
+) -> NeuroShardAgent:
+    """The agent of a training run; `changes` are `queries` to plan with, for the preset `search`.
+
+    Raises:
+        InvalidCheckpointError: the arrays are not those of such an agent.
+        InvalidOptionError: an option has an impossible value.
+        UnknownNameError: there is no such option for planning.
+    """
+    try:
+        options = neuroshard_options(about["preset"], **about["options"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
+    known = ("queries",) if isinstance(options, SearchOptions) else ()
+    for name in changes:
+        if name not in known:
+            raise unknown_name(f"option to plan with preset {about['preset']!r}", name, known, "" if known else "none")
+    network = NETWORKS[options.network]
+    require_arrays("The agent's file", arrays, network.new_weights(np.random.default_rng(0)))
+    return NeuroShardAgent(about["agent"], network(arrays), replace(options, **changes), seed)

@@ -1,0 +1,169 @@
+"""NeuroShard's search: a beam over column splits, and for each of them greedy placements under a grid of limits.
+
+Zha et al., *Pre-train and Search*, MLSys 2023; as in daochenzha/neuroshard, neurosharder.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.items import IntArray
+from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.errors import NoPlacementFoundError
+
+LIMITS = (1.0, 1.5)
+"""Ends of the grid: a device has at most so many times a D-th of the columns of all tables."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """A set of splits: the (I,) table of each part and how often it is halved."""
+
+    table: IntArray
+    level: IntArray
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal sets, in whatever order the splits were made."""
+        order = np.lexsort((self.level, self.table))
+        return self.table[order].tobytes() + self.level[order].tobytes()
+
+    def halved(self, part: int) -> _Parts:
+        """`part` becomes two, of which one is last."""
+        level = self.level.copy()
+        level[part] += 1
+        return _Parts(np.append(self.table, self.table[part]), np.append(level, level[part]))
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """The search and its numbers; the defaults are the paper's.
+
+    Each split halves the columns of a part: of one of the `candidates` largest, or of those that cost most alone. After
+    every split all parts are placed again. The `width` cheapest children go on; their parents do not.
+
+    Attributes:
+        width: k, sets of splits that go on.
+        candidates: n, parts by size, and parts by cost, that may be halved next.
+        max_splits: L, splits one after another.
+        limits: M, how many greedy placements are made of a set, each with another limit on the columns of a device.
+        repeated: whether equal sets, reached by splits in another order, stay apart in the beam, as in the authors'
+            code.
+    """
+
+    width: int = 3
+    candidates: int = 10
+    max_splits: int = 10
+    limits: int = 11
+    repeated: bool = True
+
+    def search(self, options: SplitOptions) -> SplitTables:
+        """The cheapest plan found under the model of `options`, of column shards only.
+
+        Raises:
+            NoPlacementFoundError: no plan that was tried fits the memory.
+        """
+        tables = np.arange(options.task.num_tables)
+        beam = [_Parts(tables, np.zeros_like(tables))]
+        cost, plan = self._cheapest(options, beam)
+        best, best_plan = cost[0], plan[0]
+        for _ in range(self.max_splits):
+            children = [child for parts in beam for child in self._children(options, parts)]
+            if not self.repeated:
+                children = list({child.key: child for child in children}.values())
+            if not children:
+                break
+            cost, plan = self._cheapest(options, children)
+            order = np.argsort(cost, kind="stable")
+            beam = [children[child] for child in order[: self.width]]
+            if cost[order[0]] < best:
+                best, best_plan = cost[order[0]], plan[order[0]]
+        if best_plan is None:
+            raise NoPlacementFoundError(
+                f"The beam search found no plan of task {options.task.name!r} that fits the memory of its devices, "
+                f"with {self.max_splits} splits. Allow more (max_splits), or use plan-search."
+            )
+        return best_plan
+
+    def _children(self, options: SplitOptions, parts: _Parts) -> list[_Parts]:
+        """The sets with one split more."""
+        by_size = np.argsort(-options.memory[parts.table, parts.level], kind="stable")[: self.candidates]
+        by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")[: self.candidates]
+        chosen = np.union1d(by_size, by_cost)
+        chosen = chosen[options.can_halve(parts.table[chosen], parts.level[chosen])]
+        return [parts.halved(int(part)) for part in chosen]
+
+    def _cheapest(self, options: SplitOptions, sets: list[_Parts]) -> tuple[FloatArray, list[SplitTables | None]]:
+        """(S,) ms of the cheapest placement of each set, inf where none fits; and the plans."""
+        numbers = {parts.key: parts for parts in sets}
+        devices, costs = place_greedily(options, list(numbers.values()), np.linspace(*LIMITS, self.limits))
+        which = dict(zip(numbers, range(len(numbers)), strict=True))
+        nothing = np.full(options.task.num_tables, NOT_SPREAD)
+        cost, plans = np.empty(len(sets)), []
+        for number, parts in enumerate(sets):
+            row = which[parts.key]
+            first = numbers[parts.key]
+            best = int(costs[row].argmin())
+            cost[number] = costs[row, best]
+            device = devices[row, best, : len(first.table)]
+            fits = bool(np.isfinite(cost[number]))
+            plans.append(SplitTables(options, first.table, first.level, device, nothing) if fits else None)
+        return cost, plans
+
+
+def place_greedily(
+    options: SplitOptions, sets: list[_Parts], limits: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Greedy placements of S sets of parts under M limits each, all step by step together.
+
+    Parts come by descending cost alone. Each goes to the device whose compute takes least so far, ties to the one with
+    more memory left, among those with room for its bytes and for its columns.
+
+    Returns:
+        (S, M, I) int64, a device for each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
+    """
+    model, task = options.model, options.task
+    num_sets, most, num_devices = len(sets), max(len(parts.table) for parts in sets), task.num_devices
+    tables = task.tables
+    columns = tables.embedding_dim * tables.num_features
+    order = np.full((num_sets, most), -1)
+    table, level = np.zeros((2, num_sets, most), np.int64)
+    for number, parts in enumerate(sets):
+        by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")
+        count = len(by_cost)
+        order[number, :count] = by_cost
+        table[number, :count], level[number, :count] = parts.table[by_cost], parts.level[by_cost]
+    real = order >= 0
+
+    runs = num_sets * len(limits)
+    every, number = np.arange(runs), np.repeat(np.arange(num_sets), len(limits))
+    held = np.zeros((runs, num_devices, model.num_loads))
+    busy = np.zeros((runs, num_devices))
+    bytes_left = np.tile(task.topology.memory_cap_bytes, (runs, 1))
+    columns_left = np.repeat(np.tile(limits, num_sets)[:, None] * (columns.sum() / num_devices), num_devices, axis=1)
+    devices, alive = np.full((runs, most), -1), np.ones(runs, np.bool_)
+    for step in range(most):
+        parts_of = (table[number, step], level[number, step])
+        needed, width = options.memory[parts_of], columns[parts_of[0]] >> parts_of[1]
+        fits = (bytes_left >= needed[:, None]) & (columns_left >= width[:, None])
+        placed = real[number, step] & alive
+        cost = np.where(fits, busy, np.inf)
+        tied = fits & (cost <= cost.min(axis=1, keepdims=True))
+        device = np.where(tied, bytes_left, -1).argmax(axis=1)
+        alive &= fits.any(axis=1) | ~placed
+        run = every[placed & alive]
+        device = device[run]
+        joined = model.add(held[run, device], options.loads[parts_of[0][run], parts_of[1][run]])
+        held[run, device] = joined
+        busy[run, device] = model.device_phases(joined)[..., COMPUTE].sum(axis=-1)
+        bytes_left[run, device] -= needed[run]
+        columns_left[run, device] -= width[run]
+        devices[run, order[number[run], step]] = device
+    costs = np.full(runs, np.inf)
+    if alive.any():
+        costs[alive] = model.costs(held[alive], options.cluster)[1]
+    return devices.reshape(num_sets, len(limits), most), costs.reshape(num_sets, len(limits))
