@@ -3,9 +3,9 @@
 Costs depend on quantities that DreamShard's 21 features do not show, so the network also reads: the work of each table
 in linear units (lookups, bytes read, updated and sent), whose sums over a device are exact; the share of accesses in
 each reuse bin; and the dim of the widest table, by which FBGEMM chooses the threads per lookup of the whole fused op.
-A maximum over trained latents needs more than a hundred placements to find that dim: on mixdim-4 a search on such a
-network ended 9% above a search on the true cost (one seed), with the dim as a load 3.3% (five seeds,
-docs/results/dreamshard.md).
+A maximum over trained latents needs more than a hundred placements to find that dim: on mixdim-4, under version 1 of
+the costs, a search on such a network ended 9% above a search on the true cost (one seed), with the dim as a load 3.3%
+(five seeds; under version 2 4.8%, docs/results/dreamshard.md).
 """
 
 from __future__ import annotations
