@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
 from shard_gym.agents import agents_to_make
-from shard_gym.agents.dreamshard.options import PRESETS, SearchOptions
+from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
 from shard_gym.agents.exact import ExactAgent
 from shard_gym.agents.heuristics import PAPER_SCORES
@@ -61,11 +61,11 @@ def training_options(name: str) -> dict[str, list[AgentOption]]:
         for option in _of_parameters(learner)
         if option.name != "data"  # it has a flag, too
     ]
-    if not learner.more_options:
+    if not learner.presets:
         return {"": own}
     return {
         preset: [*(option._replace(default=preset) for option in own), *_of_fields(options)]
-        for preset, options in PRESETS.items()
+        for preset, options in learner.presets.items()
     }
 
 
@@ -85,7 +85,8 @@ def about_learner(name: str, preset: str = "") -> str:
     Raises:
         MissingExtraError: a package that its training needs is not installed.
     """
-    return _first_sentence(_doc(PRESETS[preset] if preset else learner_class(name)))
+    learner = learner_class(name)
+    return _first_sentence(_doc(learner.presets[preset] if preset else learner))
 
 
 def _of_parameters(maker: Any) -> list[AgentOption]:

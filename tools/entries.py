@@ -1,6 +1,6 @@
 """Makes the entries of ShardGym's own agents, and the tables of them: `make leaderboard`.
 
-    leaderboards/simulated/<suite>/<entry>/     the entries; valid ones are kept
+    leaderboards/<track>/<suite>/<entry>/       the entries; valid ones are kept
     leaderboards/replayed.json, README.md, and the README of the repository
     runs/experiments/                           trained agents; none is trained twice
 
@@ -33,7 +33,7 @@ from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.load import SIMULATED
+from shard_gym.suites.load import SHARDING, SIMULATED
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +43,9 @@ REPLAYED_TASKS = 5
 
 SMALL = ("dlrm-20x4", "mixdim-4")
 """Suites with entries of the agents that train slowly."""
+
+SPLIT = ("shard-4", "shard-8")
+"""Suites of the track of plans with entries of agents that learn to split tables."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +92,27 @@ ENTRANTS = (
         Method("maskable-ppo-features", "maskable-ppo", options={"observation": "features"}),
         SMALL,
     ),
+    *(
+        Entrant(name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), SPLIT)
+        for name, preset in (("neuroshard", "search"), ("neuroshard-paper", "paper"))
+    ),
+    Entrant(
+        "maskable-ppo-splits",
+        "MaskablePPO (Stable-Baselines3, set policy), splits tables",
+        Method("maskable-ppo-splits", "maskable-ppo", options={"observation": "splits"}),
+        SPLIT,
+    ),
 )
 
 
 def places() -> dict[EntryFolder, Entrant]:
     """Every entry: its folder, and who is entered."""
     return {
-        EntryFolder(LEADERBOARDS, SIMULATED, suite, entrant.slug): entrant
-        for suite in suite_names(SIMULATED)
+        EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
+        for track in (SIMULATED, SHARDING)
+        for suite in suite_names(track)
         for entrant in ENTRANTS
-        if entrant.suites is None or suite in entrant.suites
+        if (track == SIMULATED if entrant.suites is None else suite in entrant.suites)
     }
 
 
@@ -138,7 +152,7 @@ def main(
         runs: folder of trained agents
     """
     for kind, names, known in (
-        ("suite", suites, suite_names(SIMULATED)),
+        ("suite", suites, [*suite_names(SIMULATED), *suite_names(SHARDING)]),
         ("entry", entries, [entrant.slug for entrant in ENTRANTS]),
     ):
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class DreamShardLearner(Learner):
         DamagedFileError: `data` holds no measurements.
     """
 
-    more_options = frozenset(field.name for options in PRESETS.values() for field in fields(options))
+    presets = PRESETS
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ def place_greedily(
     """Greedy placements of S sets of parts under M limits each, all step by step together.
 
     Parts come by descending cost alone. Each goes to the device whose compute takes least so far, ties to the one with
-    more memory left, among those with room for its bytes and for its columns.
+    the fewest bytes, among those with room for its bytes and for its columns.
 
     Returns:
         (S, M, I) int64, a device for each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
@@ -132,35 +132,36 @@ def place_greedily(
     columns = tables.embedding_dim * tables.num_features
     order = np.full((num_sets, most), -1)
     table, level = np.zeros((2, num_sets, most), np.int64)
-    for number, parts in enumerate(sets):
+    for row, parts in enumerate(sets):
         by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")
         count = len(by_cost)
-        order[number, :count] = by_cost
-        table[number, :count], level[number, :count] = parts.table[by_cost], parts.level[by_cost]
+        order[row, :count] = by_cost
+        table[row, :count], level[row, :count] = parts.table[by_cost], parts.level[by_cost]
     real = order >= 0
 
     runs = num_sets * len(limits)
     every, number = np.arange(runs), np.repeat(np.arange(num_sets), len(limits))
     held = np.zeros((runs, num_devices, model.num_loads))
     busy = np.zeros((runs, num_devices))
-    bytes_left = np.tile(task.topology.memory_cap_bytes, (runs, 1))
+    used = np.zeros((runs, num_devices), np.int64)
+    caps = task.topology.memory_cap_bytes
     columns_left = np.repeat(np.tile(limits, num_sets)[:, None] * (columns.sum() / num_devices), num_devices, axis=1)
     devices, alive = np.full((runs, most), -1), np.ones(runs, np.bool_)
     for step in range(most):
         parts_of = (table[number, step], level[number, step])
         needed, width = options.memory[parts_of], columns[parts_of[0]] >> parts_of[1]
-        fits = (bytes_left >= needed[:, None]) & (columns_left >= width[:, None])
+        fits = (used + needed[:, None] <= caps) & (columns_left >= width[:, None])
         placed = real[number, step] & alive
         cost = np.where(fits, busy, np.inf)
         tied = fits & (cost <= cost.min(axis=1, keepdims=True))
-        device = np.where(tied, bytes_left, -1).argmax(axis=1)
+        device = np.where(tied, used, np.iinfo(np.int64).max).argmin(axis=1)
         alive &= fits.any(axis=1) | ~placed
         run = every[placed & alive]
         device = device[run]
         joined = model.add(held[run, device], options.loads[parts_of[0][run], parts_of[1][run]])
         held[run, device] = joined
         busy[run, device] = model.device_phases(joined)[..., COMPUTE].sum(axis=-1)
-        bytes_left[run, device] -= needed[run]
+        used[run, device] += needed[run]
         columns_left[run, device] -= width[run]
         devices[run, order[number[run], step]] = device
     costs = np.full(runs, np.inf)

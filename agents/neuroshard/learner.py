@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class NeuroShardLearner(Learner):
         InvalidOptionError: an option has an impossible value, or the cost model does not estimate sharded tables.
     """
 
-    more_options = frozenset(field.name for options in PRESETS.values() for field in fields(options))
+    presets = PRESETS
 
     cost_model: CountedShardingModel
 

@@ -1,4 +1,4 @@
-"""Shards on devices to measure in training: random ones, as the paper draws them or more varied, and those of a plan."""
+"""Shards on devices to measure in training: as the paper draws them, more varied random ones, and those of a plan."""
 
 from __future__ import annotations
 

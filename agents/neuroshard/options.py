@@ -85,14 +85,14 @@ class SearchOptions(NeuroShardOptions):
         queries: estimates of the search that plans a task.
     """
 
-    iterations: int = 6
-    measurements: int = 300
+    iterations: int = 3
+    measurements: int = 200
     network: str = "pooled-sharding"
-    cost_updates: int = 1_500
+    cost_updates: int = 2_000
     cost_batch: int = 64
     learning_rate: float = 6e-3
     max_shards: int = 8
-    queries: int = 40_000
+    queries: int = 20_000
 
     def __post_init__(self) -> None:
         super().__post_init__()

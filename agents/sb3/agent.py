@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent, task_rng
-from shard_gym.agents.policy import PolicyAgent
-from shard_gym.agents.sb3.network import INPUTS, DeviceScorer, device_set
+from shard_gym.agents.policy import Policy, PolicyAgent
+from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
-from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
+from shard_gym.cost_models import (
+    CostModel,
+    ShardingCostModel,
+    additive_estimate,
+    make_cost_model,
+    make_sharding_cost_model,
+)
 from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
-from shard_gym.tasks import Task
+from shard_gym.tasks import Task, TaskSuite
+
+Answer = TypeVar("Answer", Placement, ShardingPlan)
 
 MAX_WIDTH = 2**12
 """The widest network that is loaded from a file."""
@@ -59,23 +70,30 @@ class SetPolicyAgent(CostGuidedAgent):
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
+        return self._tried(task, self._try)
+
+    def _tried(self, task: Task, play: Callable[[Task, Policy], Answer]) -> Answer:
+        """What an episode of `play` ends with; again if it fails, with more and more of the actions drawn."""
         rng = task_rng(self.seed, task)
         for retry in range(self.retries + 1):
             try:
-                return self._try(task, retry / max(self.retries, 1), rng)
+                with torch.no_grad(), one_thread():
+                    return play(task, partial(self._choose, rng, retry / max(self.retries, 1)))
             except NoPlacementFoundError as error:
                 stuck = error
         raise stuck
 
-    def _try(self, task: Task, share: float, rng: np.random.Generator) -> Placement:
-        """One episode of `task`, with that share of the devices drawn by `rng`."""
+    def _choose(
+        self, rng: np.random.Generator, share: float, observation: ObservationDict, mask: NDArray[np.bool_]
+    ) -> int:
+        """The action with the highest score, or, with probability `share`, any legal one."""
+        if rng.random() < share:
+            return int(rng.choice(np.flatnonzero(mask)))
+        tensors = {key: torch.from_numpy(array).unsqueeze(0) for key, array in observation.items()}
+        return int(self.scorer(device_set(tensors)).argmax())
 
-        def choose(observation: ObservationDict, mask: NDArray[np.bool_]) -> int:
-            if rng.random() < share:
-                return int(rng.choice(np.flatnonzero(mask)))
-            tensors = {key: torch.from_numpy(array).unsqueeze(0) for key, array in observation.items()}
-            return int(self.scorer(device_set(tensors)).argmax())
-
+    def _try(self, task: Task, choose: Policy) -> Placement:
+        """One episode of `task`."""
         player = PolicyAgent(
             self.name,
             choose,
@@ -84,8 +102,57 @@ class SetPolicyAgent(CostGuidedAgent):
             observation=self.scorer.observation,
             cost_model=self.cost_model,
         )
-        with torch.no_grad(), one_thread():
-            return player.place(task)
+        return player.place(task)
+
+
+class SetPlanAgent(SetPolicyAgent):
+    """The same for plans: it plays `EmbeddingSharding`, where splits are scored beside the devices.
+
+    The arguments are those of `SetPolicyAgent`; the scorer is one for "splits".
+    """
+
+    def __init__(
+        self, name: str, scorer: DeviceScorer, *, cost_model: str | CostModel = "analytical", **more: Any
+    ) -> None:
+        super().__init__(name, scorer, cost_model=make_sharding_cost_model(cost_model), **more)
+
+    def plan(self, task: Task) -> ShardingPlan:
+        """See `Agent`."""
+        return self._tried(task, self._play)
+
+    def place(self, task: Task) -> Placement:
+        """The same policy where it may not split."""
+
+        def play(task: Task, choose: Policy) -> Placement:
+            def whole(observation: ObservationDict, mask: NDArray[np.bool_]) -> int:
+                devices = mask.copy()
+                devices[task.num_devices :] = False
+                if not devices.any():
+                    raise NoPlacementFoundError(f"A table of task {task.name!r} fits no device whole.")
+                return choose({**observation, "action_mask": devices.astype(np.int8)}, devices)
+
+            plan = self._play(task, whole)
+            return np.array([sharding.shards[0].device for sharding in plan.tables], np.int64)
+
+        return self._tried(task, play)
+
+    def _play(self, task: Task, choose: Policy) -> ShardingPlan:
+        """One episode of `task`."""
+        assert isinstance(self.cost_model, ShardingCostModel)
+        env = EmbeddingShardingEnv(
+            TaskSuite("one task", (task,)),
+            cost_model=self.cost_model,
+            observation="compact",
+            sharding_types=SPLIT_TYPES,
+            max_shards=MAX_SHARDS,
+        )
+        observation, _ = env.reset(seed=0)
+        over = False
+        while not over:
+            observation, _, over, _, _ = env.step(choose(observation, env.action_masks()))
+        if failure := env.failure():
+            raise NoPlacementFoundError(failure["message"])
+        return env.plan
 
 
 def load_policy(
@@ -103,4 +170,5 @@ def load_policy(
         )
     scorer = DeviceScorer(network_size(about, "width", MAX_WIDTH), observation)
     load_module_arrays(scorer, arrays, "The policy")
-    return SetPolicyAgent(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)
+    kind = SetPlanAgent if observation == "splits" else SetPolicyAgent
+    return kind(about["agent"], scorer, cost_model=cost_model, seed=seed, retries=retries)

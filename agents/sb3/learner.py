@@ -21,15 +21,15 @@ from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import BasePolicy
 
-from shard_gym.agents.sb3.agent import SetPolicyAgent
+from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent
 from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_arrays
-from shard_gym.agents.sb3.network import INPUTS, DeviceScorer
+from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer
 from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, SetDQNPolicy, SetPolicy
-from shard_gym.agents.sb3.vec_env import PlacementVecEnv
+from shard_gym.agents.sb3.vec_env import PlacementVecEnv, ShardingVecEnv
 from shard_gym.agents.training.learner import Learner, Report, TrueCost
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
 from shard_gym.errors import unknown_name
@@ -109,7 +109,8 @@ class Sb3Learner(Learner):
         num_envs: environments stepped together, at least 2. None for the default.
         learning_rate: Adam's at the start; it falls to zero, linearly. None for the default.
         width: of the network's hidden layers.
-        observation: "compact", with costs in it, or "features", without; see `EmbeddingPlacementEnv`.
+        observation: "compact", with costs in it; "features", without, see `EmbeddingPlacementEnv`; or "splits": tables
+            are split, and it is trained on `EmbeddingShardingEnv` with its observation "compact".
         replay: steps in DQN's replay buffer, of all environments together; unused by the others.
 
     Raises:
@@ -137,7 +138,8 @@ class Sb3Learner(Learner):
         observation: str = "compact",
         replay: int = 40_000,
     ) -> None:
-        super().__init__(suite, cost_model, seed)
+        plans = observation == "splits"
+        super().__init__(suite, make_sharding_cost_model(cost_model) if plans else cost_model, seed)
         defaults = ALGORITHMS[name]
         self.name = name
         self.iterations = checked_count("iterations", defaults.iterations if iterations is None else iterations)
@@ -147,16 +149,12 @@ class Sb3Learner(Learner):
         self.observation = observation
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
         rate = checked_learning_rate(defaults.learning_rate if learning_rate is None else learning_rate)
-        self._env = PlacementVecEnv(
-            count,
-            suite=suite,
-            cost_model=additive_estimate(self.cost_model),
-            reward=relative_reward,
-            observation=observation,
-        )
+        self._env = _new_env(count, suite, additive_estimate(self.cost_model), observation)
         if not isinstance(self.cost_model, AdditiveCostModel):
             self._env.envs.episodes.final_cost = TrueCost(self)  # observations have estimates
-        self._steps = suite.max_tables * count
+        # A table takes a step more for each time that it is halved; episodes that are cut off are valued by the critic.
+        self._length = suite.max_tables * (2 if plans else 1)
+        self._steps = self._length * count
         with _global_generators_kept():
             self._model: Any = defaults.kind(
                 defaults.policy,
@@ -177,7 +175,7 @@ class Sb3Learner(Learner):
         count = self._env.num_envs
         if self.name == "dqn":
             return {"buffer_size": replay, "target_update_interval": count, "exploration": self._exploration}
-        sizes = {"n_steps": self.suite.max_tables}
+        sizes = {"n_steps": self._length}
         if self.name != "a2c":  # the batch divides the rollout; advantages are normalised, so it has at least two steps
             sizes["batch_size"] = max(2, self._steps // math.gcd(count, MINIBATCHES))
         return sizes
@@ -260,7 +258,17 @@ class Sb3Learner(Learner):
 
     def agent(self) -> SetPolicyAgent:
         """See `Learner`."""
-        return SetPolicyAgent(self.name, copy.deepcopy(self._scorer), cost_model=self.cost_model.model)
+        kind = SetPlanAgent if self.observation == "splits" else SetPolicyAgent
+        return kind(self.name, copy.deepcopy(self._scorer), cost_model=self.cost_model.model)
+
+
+def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observation: str) -> PlacementVecEnv:
+    """The environments that show `observation`."""
+    options: dict[str, Any] = {"suite": suite, "cost_model": cost_model, "reward": relative_reward}
+    if observation == "splits":
+        splits = {"sharding_types": SPLIT_TYPES, "max_shards": MAX_SHARDS}
+        return ShardingVecEnv(count, observation="compact", **options, **splits)
+    return PlacementVecEnv(count, observation=observation, **options)
 
 
 @contextmanager

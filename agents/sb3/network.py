@@ -1,5 +1,7 @@
 """The networks over sets of devices, and their inputs. All devices share the weights, so any number of them fits.
 
+In `EmbeddingSharding-v0` the ways to split a table are further actions, after the devices.
+
 Needs torch; import it where it is used.
 """
 
@@ -18,18 +20,31 @@ PHASE_SUMS = 5
 """The four phases and their sum."""
 
 
+SPLITS = ("halve", "row_wise", "data_parallel")
+"""The actions that split a table, in the order of the environment."""
+
+SPLIT_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""The sharding types of that environment."""
+
+MAX_SHARDS = 8
+"""Column shards of a table in that environment at most; H = 3 halvings."""
+
+
 class Inputs(NamedTuple):
-    """The numbers of features that a network reads: of each device, and of the state."""
+    """The numbers of features that a network reads: of each device, of the state, and of each split."""
 
     rows: int
     shared: int
+    splits: int = 0
 
 
+_COMPACT = Inputs(3 * PHASE_SUMS + 4, 2 * PHASE_SUMS + len(FEATURE_NAMES) + 1)
 INPUTS: dict[str, Inputs] = {
-    "compact": Inputs(3 * PHASE_SUMS + 4, 2 * PHASE_SUMS + len(FEATURE_NAMES) + 1),
+    "compact": _COMPACT,
     "features": Inputs(3 * len(AMOUNT_NAMES) + 5, 3 * len(AMOUNT_NAMES) + len(FEATURE_NAMES) + 1),
+    "splits": Inputs(_COMPACT.rows, _COMPACT.shared + MAX_SHARDS.bit_length(), 2 * PHASE_SUMS + len(SPLITS) + 1),
 }
-"""By the observation that the network reads."""
+"""By the observation that the network reads; "splits" is "compact" of `EmbeddingSharding-v0`."""
 
 ILLEGAL = -1e8
 """Score of an illegal device: its probability is exactly 0 in float32, and nothing becomes infinite or NaN."""
@@ -50,17 +65,22 @@ class DeviceSet(NamedTuple):
             as shares of the slowest's, the features of the table, and the progress. Under "features" also the amounts
             of the current table beside those of a device that holds its part of the task.
         real: (N, D) bool, False for padding.
-        legal: (N, D) bool, whether the current table fits.
+        legal: (N, A) bool, whether each action is legal: the devices, then the splits.
+        splits: (N, 3, P) float32, features of each split: the costs of one part of it alone, as shares of the slowest
+            device's and in units of the current table's; which one it is, and whether it is legal. None without splits.
     """
 
     rows: torch.Tensor
     shared: torch.Tensor
     real: torch.Tensor
     legal: torch.Tensor
+    splits: torch.Tensor | None = None
 
 
 def observation_of(keys: Collection[str]) -> str:
     """Which of `INPUTS` an observation with these keys is read as; "full" is read as "compact"."""
+    if "variant_costs" in keys:
+        return "splits"
     return "compact" if "device_costs" in keys else "features"
 
 
@@ -70,7 +90,8 @@ def device_set(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     Only ratios of costs are used, so the features do not depend on the speed of the hardware. Late in an episode a
     table is small compared with what is placed; in units of its own cost the differences that matter stay visible.
     """
-    return (_by_costs if observation_of(observation.keys()) == "compact" else _by_amounts)(observation)
+    ways = {"compact": _by_costs, "features": _by_amounts, "splits": _by_costs}
+    return ways[observation_of(observation.keys())](observation)
 
 
 def _by_costs(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
@@ -82,7 +103,23 @@ def _by_costs(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
     mean = costs.sum(1, keepdim=True) / real.sum(1)[:, None, None]  # the costs of padding are zero
     scale = most[..., -1:] + table[..., -1:] + 1e-12
     unit = table + _RESOLUTION * scale
-    return _compared(observation, costs, table, (most, mean, scale, unit))
+    if "variant_costs" not in observation:
+        return _compared(observation, costs, table, (most, mean, scale, unit))
+    shared = [observation["parts_waiting"] / MAX_SHARDS]
+    compared = _compared(observation, costs, table, (most, mean, scale, unit), shared=shared)
+    return compared._replace(splits=_splits(observation, scale, unit))
+
+
+def _splits(observation: Mapping[str, torch.Tensor], scale: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    waiting = observation["parts_waiting"]
+    count, halvings = len(waiting), waiting.shape[1] - 1
+    costs = _with_sum(observation["variant_costs"].reshape(count, -1, 4))
+    level = ((waiting > 0) * torch.arange(halvings + 1)).amax(1)  # the smallest parts come first
+    half = costs[torch.arange(count), (level + 1).clamp(max=halvings)].unsqueeze(1)
+    parts = torch.cat([half, costs[:, halvings + 1 :]], dim=1)
+    legal = observation["action_mask"][:, -len(SPLITS) :].unsqueeze(-1)
+    which = torch.eye(len(SPLITS)).expand(count, -1, -1)
+    return torch.cat([parts / scale, _squashed(parts / unit), which, legal], dim=-1)
 
 
 def _by_amounts(observation: Mapping[str, torch.Tensor]) -> DeviceSet:
@@ -111,6 +148,7 @@ def _compared(
     further columns."""
     most, mean, scale, unit = units
     real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
+    fits = legal[:, : real.shape[1]]
     memory = observation["device_memory"].reshape(*real.shape, 2)
     rows = [
         held / scale,
@@ -119,7 +157,7 @@ def _compared(
         *own,
         memory,
         1.0 - memory.sum(-1, keepdim=True),
-        legal.unsqueeze(-1),
+        fits.unsqueeze(-1),
     ]
     parts = [
         (table / scale).squeeze(1),
@@ -158,7 +196,7 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """One score for each device, `ILLEGAL` where the current table does not fit.
+    """One score for each action: each device, and each split if it reads them; `ILLEGAL` for illegal ones.
 
     Args:
         width: of the hidden layers.
@@ -172,12 +210,19 @@ class DeviceScorer(nn.Module):
         self.own = _linear(width, width)
         self.context = _linear(2 * width, width)
         self.score = _linear(width, 1, gain=0.01)
+        if INPUTS[observation].splits:
+            self.split = _linear(INPUTS[observation].splits, width)
+            self.split_score = _linear(width, 1, gain=0.01)
 
     def forward(self, devices: DeviceSet) -> torch.Tensor:
-        """(N, D) scores."""
+        """(N, A) scores."""
         hidden, pooled = self.encoder(devices)
-        hidden = torch.relu(self.own(hidden) + self.context(pooled).unsqueeze(1))
-        scores: torch.Tensor = self.score(hidden).squeeze(-1)
+        context = self.context(pooled).unsqueeze(1)
+        scores: torch.Tensor = self.score(torch.relu(self.own(hidden) + context)).squeeze(-1)
+        if devices.splits is not None:
+            split = torch.relu(self.split(devices.splits) + self.encoder.shared(devices.shared).unsqueeze(1))
+            of_splits = self.split_score(torch.relu(self.own(split) + context)).squeeze(-1)
+            scores = torch.cat([scores, of_splits], dim=1)
         return scores.masked_fill(~devices.legal, ILLEGAL)
 
 

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices,
 from shard_gym.checks import is_integer
 from shard_gym.envs.core.episodes import ObservationDict
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
@@ -37,13 +38,16 @@ class PlacementVecEnv(VecEnv):
         InvalidOptionError: `num_envs` is no number, such as an environment to wrap; or `autoreset_mode` is given.
     """
 
+    kind: type[EmbeddingPlacementVectorEnv] = EmbeddingPlacementVectorEnv
+
     def __init__(self, num_envs: int, **options: Any) -> None:
         if not is_integer(num_envs):
-            way_out = "It makes its environments itself: PlacementVecEnv(64, suite='dlrm-20x4')."
-            raise wrong_kind("num_envs of a PlacementVecEnv", num_envs, "the number of environments", way_out)
+            own = type(self).__name__
+            way_out = f"It makes its environments itself: {own}(64, suite='dlrm-20x4')."
+            raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", way_out)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
-        self.envs = EmbeddingPlacementVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.envs = self.kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self.render_mode = self.envs.render_mode
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
@@ -100,7 +104,7 @@ class PlacementVecEnv(VecEnv):
         """
         if method_name != "action_masks":
             raise AttributeError(
-                f"The environments of a PlacementVecEnv have the method 'action_masks', not {method_name!r}."
+                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
             )
         masks = self.envs.action_masks()
         return [masks[env] for env in self._get_indices(indices)]
@@ -117,13 +121,19 @@ class PlacementVecEnv(VecEnv):
         """
         if indices is not None:
             raise InvalidOptionError(
-                "The environments of a PlacementVecEnv are one object; set attributes for all of them."
+                f"The environments of a {type(self).__name__} are one object; set attributes for all of them."
             )
         setattr(self.envs, attr_name, value)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
         """False for each environment: none has a wrapper of its own."""
         return [False for _ in self._get_indices(indices)]
+
+
+class ShardingVecEnv(PlacementVecEnv):
+    """The same of `EmbeddingSharding-v0`, with the options of `EmbeddingShardingVectorEnv`."""
+
+    kind = EmbeddingShardingVectorEnv
 
 
 def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:

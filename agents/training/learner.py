@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -88,13 +88,13 @@ class Learner(ABC):
         failures: placements for which it could not be measured.
         sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
         on_stage: called with what an iteration does next, such as "measuring placements", to show progress.
-        more_options: names of options that the constructor takes beside its keyword arguments.
+        presets: dataclasses of options by name, for a learner with presets: the constructor takes their fields, too.
     """
 
     name: str
     iterations: int
     planned_queries: int | None = None
-    more_options: ClassVar[Collection[str]] = ()
+    presets: ClassVar[Mapping[str, type]] = {}
 
     def __init__(self, suite: TaskSuite, cost_model: CostModel, seed: int) -> None:
         self.suite = suite

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,10 +91,10 @@ def learner_class(name: str) -> type[Learner]:
 
 
 def _option_names(learner: Any) -> list[str]:
-    """The keyword arguments of a `Learner` class, and the `more_options` it takes as `**options`."""
+    """The keyword arguments of a `Learner` class, and the fields of its presets, which it takes as `**options`."""
     parameters = inspect.signature(learner).parameters.values()
     own = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY and each.name != "name"]
-    return [*own, *learner.more_options]
+    return list(dict.fromkeys([*own, *(field.name for preset in learner.presets.values() for field in fields(preset))]))
 
 
 def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:

@@ -61,9 +61,7 @@ class ShardRecorder:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(
-        self, inputs: NDArray[np.float32], devices: IntArray, topology: Topology, estimate: CostEstimate
-    ) -> None:
+    def add(self, inputs: NDArray[np.float32], devices: IntArray, topology: Topology, estimate: CostEstimate) -> None:
         """Record the cost of shards with (R, F) `inputs` on the (R,) `devices` of `topology`."""
         key = json.dumps(topology_to_json(topology), sort_keys=True)
         self._topologies.setdefault(key, topology)

@@ -58,25 +58,29 @@ class PooledShardingModel(PooledCostModel):
         for column, name in enumerate(COLLECTIVES):
             mib = data.loads[..., cls.shared_loads][..., column]
             used = mib > 0
-            if used.any():
-                weights |= net.fitted_normalization(f"{name}.features", _exchange(mib, data.cluster)[used])
+            features = _exchange(mib, data.cluster)[used]
+            fitted = len(features) > 0
+            name += ".features"
+            weights |= (
+                net.fitted_normalization(name, features) if fitted else net.new_normalization(name, EXCHANGE_FEATURES)
+            )
         return weights
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
-        """(T, 21 + 17 + 8) float32: those of `PooledCostModel`, with dense gradients and partial sums before outputs."""
+        """(T, 21 + 17 + 8) float32: as in `PooledCostModel`, with dense gradients and partial sums before outputs."""
         return cls.describe_shards(tables, TABLE_WISE)
 
     @classmethod
     def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
         """See `NeuralCostModel`."""
         amounts = work(shards)
-        own, outputs = amounts[:, :-1], amounts[:, -1:]
-        nothing = np.zeros_like(outputs)
-        dense = (shards.num_embeddings * shards.embedding_dim * (4 / MIB))[:, None]
-        sent = {ROW_WISE: [nothing, outputs, nothing], DATA_PARALLEL: [dense, nothing, nothing]}
-        exchanged = sent.get(sharding_type, [nothing, nothing, outputs])
-        inputs = cls._inputs(shards, np.concatenate([own, *exchanged], axis=1))
+        outputs, exchanged = amounts[:, -1], np.zeros((len(shards), len(COLLECTIVES) + 1))
+        if sharding_type == DATA_PARALLEL:
+            exchanged[:, 0] = shards.num_embeddings * shards.embedding_dim * (4 / MIB)
+        else:
+            exchanged[:, 1 if sharding_type == ROW_WISE else 2] = outputs
+        inputs = cls._inputs(shards, np.concatenate([amounts[:, :-1], exchanged], axis=1))
         inputs[:, -1] = np.clip(2.0 ** np.ceil(np.log2(inputs[:, -1])), NARROWEST_GROUP, 1.0)
         return inputs
 

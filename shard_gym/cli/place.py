@@ -60,7 +60,7 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Agents that split tables (plan-search, hugectr, torchrec) return a sharding plan.
+    Agents that split tables (plan-search, hugectr, torchrec) make a sharding plan.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.

@@ -46,7 +46,7 @@ def show(
     moves: int = 5,
     picture: OptionalPath = None,
 ) -> None:
-    """Explain a placement or a sharding plan: what each device costs, and what would help.
+    """Explain a placement or a plan: what each device costs, and what would help.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.

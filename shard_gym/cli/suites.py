@@ -28,10 +28,12 @@ def suites(verbose: bool = False, verify: bool = False) -> int:
 def _list(verbose: bool) -> int:
     table = new_table()
     table.add_column("suite\nversion, SHA-256" if verbose else "suite", no_wrap=True)
-    table.add_column("tasks\ntrain/test" if verbose else "train/test", no_wrap=True, justify="right")
+    table.add_column("tasks", no_wrap=True, justify="right")
     table.add_column("T", no_wrap=True, justify="right")
     table.add_column("D", no_wrap=True, justify="right")
-    table.add_column("pool on hardware\ndescription" if verbose else "pool on hardware", min_width=30)
+    table.add_column(
+        "pool on hardware\ndescription" if verbose else "pool on hardware", min_width=27 if verbose else 31
+    )
     for info in map(suite_info, suite_names()):
         name, source = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
         if verbose:
@@ -42,7 +44,7 @@ def _list(verbose: bool) -> int:
     console = output()
     print_table(console, table)
     if not verbose:
-        console.print(sentence("\nT tables on D devices. Descriptions: shard-gym suites --verbose", "dim"))
+        console.print(sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"))
     return 0
 
 

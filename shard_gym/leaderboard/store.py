@@ -168,7 +168,11 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     folders = []
     for track in _subfolders(root, root, findings):
         if track.name not in TRACKS:
-            findings.append(Finding(track.name, f"There is no such track; the tracks are {', '.join(TRACKS)}."))
+            findings.append(
+                Finding(
+                    track.name, f"There is no such track; the tracks are {', '.join(TRACKS[:-1])} and {TRACKS[-1]}."
+                )
+            )
             continue
         for suite in _subfolders(root, track, findings):
             for path in _subfolders(root, suite, findings):

@@ -6,9 +6,9 @@ from dataclasses import fields
 import pytest
 
 from shard_gym.agents import LocalSearchAgent, agents_to_make, make_agent, options
-from shard_gym.agents.dreamshard.options import PRESETS
 from shard_gym.agents.options import about_agent, about_learner, placing_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
+from shard_gym.agents.training.registry import learner_class
 from shard_gym.errors import InvalidOptionError, ShardGymError, UnknownNameError
 
 
@@ -47,7 +47,8 @@ def test_learners_take_the_options_that_are_listed(name: str) -> None:
         learner = make_learner(name, "dlrm-20x4", **given)
         assert learner.iterations == given["iterations"]
         if preset:
-            assert {each.name for each in listed} == {"preset", *(field.name for field in fields(PRESETS[preset]))}
+            fields_of_preset = fields(learner_class(name).presets[preset])
+            assert {each.name for each in listed} == {"preset", *(field.name for field in fields_of_preset)}
     with pytest.raises(UnknownNameError) as error:
         make_learner(name, "dlrm-20x4", no_such_option=1)
     known = str(error.value).split("Known: ")[1].rstrip(".").split(", ")

@@ -19,7 +19,7 @@ from shard_gym.text import format_ms
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")
 KEYS = ["suite", "sha256", "split", "agent", "cost_model", "mean_cost_ms", "interval_ms", "failures", "tasks"]
-TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure"]
+TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure", "plan"]
 
 
 class StubbornAgent(GreedyAgent):

@@ -235,8 +235,11 @@ def test_a_race_that_is_not_that_of_the_entries_is_refused(root: Path, case: str
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("scores", r"\[cost_model] and \[scores] are required in the simulated track and refused in the measured one"),
-        ("cost_model", r"\[cost_model] and \[scores] are required"),
+        (
+            "scores",
+            r"\[cost_model] and \[scores] are refused in the measured track, where races score, and required in others",
+        ),
+        ("cost_model", r"\[cost_model] and \[scores] are refused"),
         ("hardware.gpu", "The key 'hardware.gpu' is not known"),
     ],
 )

@@ -23,7 +23,8 @@ DLRM = {
 }
 SAMPLED = [*DLRM, *(name for name in NAMES if "mixdim-" in name or name == "generalize")]
 MEASURED = suite_names("measured")
-WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED]]
+SPLIT = suite_names("sharding")
+WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED] and list(suite_info(name).tasks) == ["test"]]
 
 
 def splits(name: str) -> dict[str, TaskSuite]:
@@ -158,7 +159,7 @@ def test_a_whole_model_is_one_task_with_all_tables_of_its_pool(name: str) -> Non
 def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
     """Across suites too: whoever trains on one and is tested on another meets no known table."""
     seen: dict[str, dict[str, set[int]]] = {}
-    for name in [*SAMPLED, *MEASURED]:
+    for name in [*SAMPLED, *MEASURED, *(name for name in SPLIT if "train" in suite_info(name).tasks)]:
         pool = seen.setdefault(suite_info(name).pool, {split: set() for split in SPLITS})
         for split, tasks in read_json(DATA / f"{name}.json")["splits"].items():
             pool[split].update(index for task in tasks for index in task["tables"])
@@ -171,6 +172,21 @@ def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
 
 
 # Memory
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_tables_of_a_tenth_of_the_tasks_that_split_fit_no_device_whole(name: str) -> None:
+    """Of sampled suites; whole models have all the memory of the devices, and need splits of one table at most."""
+    tasks = tasks_of(name)
+    assert all(task.splittable for task in tasks)
+    large = [(task.tables.memory_bytes > task.topology.memory_cap_bytes.max()).any() for task in tasks]
+    if "train" in suite_info(name).tasks:
+        assert np.mean(large) == pytest.approx(0.1, abs=0.001)
+        if re.fullmatch(r"shard-\d", name):
+            filled = [task.tables.memory_bytes.sum() / task.topology.memory_cap_bytes.sum() for task in tasks]
+            assert 0.4 < np.mean(filled) < 1.0
+    else:
+        assert all((task.topology.memory_cap_bytes == task.topology.device.memory_bytes).all() for task in tasks)
 
 
 @pytest.mark.parametrize("name", SAMPLED)

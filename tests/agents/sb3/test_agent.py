@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.sb3.agent import SetPolicyAgent, load_policy
+from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent, load_policy
 from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, DeviceSet
 from shard_gym.agents.training import load_agent
 from shard_gym.agents.training.torch_arrays import module_arrays
@@ -55,7 +55,11 @@ def test_what_is_no_such_network_is_refused() -> None:
     for wrong, about, message in (
         ({}, ABOUT, "The policy lacks the array"),
         (arrays, {**ABOUT, "width": 0}, "width of the network must be an integer"),
-        (arrays, {**ABOUT, "observation": "full"}, "trained with the observation 'full'; known are compact, features"),
+        (
+            arrays,
+            {**ABOUT, "observation": "full"},
+            "trained with the observation 'full'; known are compact, features, splits",
+        ),
         (arrays, {**ABOUT, "observation": "features"}, "shape"),
     ):
         with pytest.raises(InvalidCheckpointError, match=message):
@@ -94,6 +98,9 @@ else:
 
 @pytest.mark.parametrize("observation", INPUTS)
 def test_only_a_policy_that_sees_costs_asks_for_them(observation: str, packing_task: Callable[..., Task]) -> None:
-    agent = SetPolicyAgent("policy", DeviceScorer(8, observation))
+    kind = SetPlanAgent if observation == "splits" else SetPolicyAgent
+    agent = kind("policy", DeviceScorer(8, observation))
     agent.place(packing_task((4, 4, 4), (10, 10)))
-    assert (agent.true_cost_queries(agent.cost_model.fingerprint) > 0) == agent.asks_costs == (observation == "compact")
+    assert (
+        (agent.true_cost_queries(agent.cost_model.fingerprint) > 0) == agent.asks_costs == (observation != "features")
+    )

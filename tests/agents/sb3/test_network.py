@@ -20,15 +20,19 @@ def scorer(observed: Observations) -> DeviceScorer:
     """One whose scores differ; the last layer begins close to zero."""
     made = DeviceScorer(24, observation_of(observed))
     torch.nn.init.normal_(made.score.weight)
+    if INPUTS[made.observation].splits:
+        torch.nn.init.normal_(made.split_score.weight)
     return made
 
 
 def by_device(observed: Observations, change: Any) -> Observations:
-    """The observations with every (N, D, k) array changed."""
+    """The observations with every (N, D, k) array changed; the mask of the splits stays."""
     count, devices = observed["device_mask"].shape
     sizes = {key: size for key, size in PER_DEVICE.items() if key in observed}
-    changed = {key: change(observed[key].reshape(count, devices, size)) for key, size in sizes.items()}
-    return {**observed, **{key: array.reshape(count, -1) for key, array in changed.items()}}
+    arrays = {key: observed[key][:, : devices * size].reshape(count, devices, size) for key, size in sizes.items()}
+    changed = {key: change(array).reshape(count, -1) for key, array in arrays.items()}
+    changed["action_mask"] = torch.cat([changed["action_mask"], observed["action_mask"][:, devices:]], dim=1)
+    return {**observed, **changed}
 
 
 def test_features_have_the_sizes_they_say_and_stay_small(observed: Observations) -> None:
@@ -45,7 +49,8 @@ def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed
     order = torch.from_numpy(np.random.default_rng(0).permutation(5))
     permuted = device_set(by_device(observed, lambda array: array[:, order]))
     one, other = score(device_set(observed)), score(permuted)
-    assert torch.allclose(one[:, order], other, atol=1e-5)
+    assert torch.allclose(one[:, order], other[:, :5], atol=1e-5)
+    assert torch.allclose(one[:, 5:], other[:, 5:], atol=1e-5)
     assert one[one > ILLEGAL].std() > 0.1
     assert torch.allclose(critic(device_set(observed)), critic(permuted), atol=1e-5)
 
@@ -54,8 +59,10 @@ def test_padding_the_devices_changes_nothing(observed: Observations) -> None:
     score, critic = scorer(observed), SetCritic(24, observation_of(observed))
     padded = by_device(observed, lambda array: torch.nn.functional.pad(array, (0, 0, 0, 7)))
     wide = score(device_set(padded))
-    assert torch.allclose(score(device_set(observed)), wide[:, :5], atol=1e-5)
-    assert (wide[:, 5:] == ILLEGAL).all()
+    narrow = score(device_set(observed))
+    assert torch.allclose(narrow[:, :5], wide[:, :5], atol=1e-5)
+    assert (wide[:, 5:12] == ILLEGAL).all()
+    assert torch.allclose(narrow[:, 5:], wide[:, 12:], atol=1e-5)
     assert torch.allclose(critic(device_set(observed)), critic(device_set(padded)), atol=1e-5)
 
 

@@ -28,8 +28,11 @@ def cropped(observed: Observations, devices: int) -> Observations:
     """The observations of the episodes on at most so many devices, with that padding."""
     few = observed["device_mask"].sum(1) <= devices
     kept = {key: array[few] for key, array in observed.items()}
+    splits = kept["action_mask"][:, 5:]
+    kept["action_mask"] = kept["action_mask"][:, :5]
     for key in [key for key in kept if key.startswith("device_") or key == "action_mask"]:
         kept[key] = kept[key].reshape(int(few.sum()), 5, -1)[:, :devices].reshape(int(few.sum()), -1)
+    kept["action_mask"] = torch.cat([kept["action_mask"], splits], dim=1)
     return kept
 
 

@@ -22,6 +22,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "dreamshard",
         {"preset": "paper", "measurements": 3, "cost_updates": 10, "policy_updates": 2, "episodes": 3},
     ),
+    "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
+    "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
     **{name: (name, STABLE_BASELINES) for name in ("ppo", "maskable-ppo", "a2c", "dqn")},
 }
@@ -119,6 +121,10 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
         ("dreamshard", {"preset": "paper", "policy_updates": -1}, "policy_updates"),
         ("dreamshard", {"preset": "paper", "entropy": -0.1}, "entropy"),
         ("dreamshard", {"preset": "paper", "cost_features": 1}, "cost_features must be True or False"),
+        ("neuroshard", {"cost_batch": 0}, "cost_batch must be an integer of at least 1, not 0"),
+        ("neuroshard", {"queries": 1e5}, "queries"),
+        ("neuroshard", {"preset": "paper", "width": 0}, "width must be an integer of at least 1, not 0"),
+        ("neuroshard", {"preset": "paper", "max_splits": -1}, "max_splits must be an integer of at least 0, not -1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

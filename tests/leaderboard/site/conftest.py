@@ -126,8 +126,8 @@ def with_first(
 
 def fail_task(entry: VerifiedEntry) -> VerifiedEntry:
     """The entry without a placement of the task 1."""
-    (placements,) = entry.placements
-    return replace(entry, placements=[[placements[0], None, *placements[2:]]])
+    (placements,) = entry.answers
+    return replace(entry, answers=[[placements[0], None, *placements[2:]]])
 
 
 @pytest.fixture(scope="session")

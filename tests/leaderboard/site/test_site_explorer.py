@@ -92,7 +92,7 @@ def test_a_device_lists_its_tables_the_costliest_first(
 def test_of_many_devices_the_chosen_one_is_in_sight(browser: Browser, example: Any, tmp_path: Path) -> None:
     suite = load_suite("merlin-medium-x128")
     first = example.leaderboards[0].entries[0]
-    verified = replace(first.verified, placements=[[suite[0].known_placement]], costs_ms=np.ones((1, 1)))
+    verified = replace(first.verified, answers=[[suite[0].known_placement]], costs_ms=np.ones((1, 1)))
     leaderboard = replace(example.leaderboards[0], scorer=Scorer(suite), best=None)
     write_site([replace(leaderboard, entries=(replace(first, verified=verified),))], tmp_path)
     browser.open(tmp_path)

@@ -1,0 +1,149 @@
+"""NeuroShard in training: what it measures, and that the plans it finds under its networks are good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import load_agent
+from shard_gym.agents.neuroshard.learner import NeuroShardLearner
+from shard_gym.agents.neuroshard.loads import load_of, paper_load, random_shards
+from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models.counted import CountedShardingModel
+from shard_gym.cost_models.data.shards import ShardRecorder
+from shard_gym.cost_models.neural.network import NORMALIZATION
+from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
+from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.neural.training import Samples, relative_loss, trainable
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.io.arrays import under
+from shard_gym.sharding import SHARDING_TYPES, check_plan
+from shard_gym.suites import load_suite
+from shard_gym.tasks import TaskSuite
+
+MODEL = make_sharding_cost_model("analytical")
+
+
+@pytest.fixture(scope="module")
+def tasks() -> TaskSuite:
+    return TaskSuite("four", load_suite("shard-4", "train").tasks[:4])
+
+
+def learner(suite: TaskSuite, **options: Any) -> NeuroShardLearner:
+    made = make_learner("neuroshard", suite, **options)
+    assert isinstance(made, NeuroShardLearner)
+    return made
+
+
+def test_the_load_of_a_plan_costs_what_the_plan_costs(tasks: TaskSuite) -> None:
+    for task in tasks:
+        split = PlanSearchAgent(max_queries=3_000).split(task)
+        estimate = MODEL.estimate_plan(split.plan(), task.tables, task.topology)
+        assert load_of(split).estimate(MODEL).total_ms == pytest.approx(estimate.total_ms, rel=1e-9)
+
+
+def test_loads_are_drawn_as_the_paper_draws_them(tasks: TaskSuite) -> None:
+    rng = np.random.default_rng(0)
+    counts: dict[bool, set[int]] = {True: set(), False: set()}
+    for one_device in (True, False) * 60:
+        load = paper_load(tasks, one_device, rng)
+        (shards,) = load.shards
+        counts[one_device].add(len(shards.tables))
+        assert load.topology.num_devices == (1 if one_device else 4)
+        assert set(shards.tables.embedding_dim.tolist()) <= {4, 8, 16, 32, 64, 128}
+        held = np.bincount(shards.devices, shards.tables.memory_bytes, load.topology.num_devices)
+        assert held.max() <= load.topology.device.memory_bytes
+    assert min(counts[True]) == 1
+    assert max(counts[True]) <= 15
+    assert 10 <= min(counts[False]) < max(counts[False]) <= 59
+
+
+def test_random_loads_have_shards_of_all_types_that_the_network_estimates(tasks: TaskSuite) -> None:
+    rng = np.random.default_rng(0)
+    loads = [random_shards(tasks, 3, rng) for _ in range(60)]
+    kinds = {shards.sharding_type for load in loads for shards in load.shards}
+    assert kinds == {"column_wise", "row_wise", "data_parallel"}
+    for load in loads:
+        inputs = load.inputs(PooledShardingModel)
+        assert len(inputs) == len(load.devices)
+        assert np.isfinite(inputs).all()
+        assert load.estimate(MODEL).total_ms > 0
+    widths = {int(w) for load in loads for s in load.shards for w in s.tables.embedding_dim}
+    assert len(widths) > 4
+
+
+@pytest.mark.parametrize("preset", ["search", "paper"])
+def test_planning_never_evaluates_the_true_cost(preset: str, tasks: TaskSuite, tmp_path: Path) -> None:
+    made = learner(tasks, preset=preset, iterations=2, measurements=6, cost_updates=5)
+    TrainingRun(made, tmp_path, {}).run()
+    assert made.true_cost_queries == 12
+    true_cost = CountedShardingModel(MODEL)
+    agent = load_agent(tmp_path, cost_model=true_cost)
+    for task in list(tasks)[:2]:
+        check_plan(agent.plan(task), task.tables, task.topology)
+    assert true_cost.queries == 0
+    assert agent.true_cost_queries(MODEL.fingerprint) == 0
+
+
+def test_after_few_measurements_its_plans_are_nearly_those_of_a_search_on_the_true_cost(tasks: TaskSuite) -> None:
+    """And its estimates of them are, which those of an untrained network are not."""
+
+    def mean_ms(agent: Any) -> tuple[float, float]:
+        """The mean cost of its plans, and the mean relative error of its estimates of them."""
+        plans = [agent.plan(task) for task in tasks]
+        costs = [
+            [model.estimate_plan(p, t.tables, t.topology).total_ms for p, t in zip(plans, tasks, strict=True)]
+            for model in (MODEL, agent.cost_model)
+        ]
+        return float(np.mean(costs[0])), float(np.mean(np.abs(np.divide(*costs) - 1)))
+
+    made = learner(tasks, iterations=1, measurements=60, cost_updates=250, queries=3_000)
+    _, untrained = mean_ms(made.agent())
+    made.iterate()
+    (reference, _), (trained, error) = (mean_ms(agent) for agent in (PlanSearchAgent(max_queries=3_000), made.agent()))
+    print(trained / reference, error, untrained)
+    assert trained < 1.1 * reference
+    assert error < 0.1 < 0.4 < untrained
+
+
+def test_every_weight_of_the_network_for_shards_gets_a_gradient(tasks: TaskSuite) -> None:
+    made = learner(tasks, iterations=2, measurements=40, cost_updates=1)
+    made.iterate()
+    data = ShardRecorder.from_arrays(under("data.", made.state())).dataset()
+    samples, weights = Samples(data, PooledShardingModel), trainable(made.weights())
+    relative_loss(weights, samples, np.random.default_rng(0), 64).backward()
+    for name, tensor in weights.items():
+        if not name.endswith(NORMALIZATION):
+            assert tensor.grad is not None, name
+            assert tensor.grad.abs().max() > 0, name
+
+
+def test_a_network_refuses_the_shards_it_knows_nothing_of(tasks: TaskSuite) -> None:
+    task = tasks[0]
+    network = NeuroShardCostModel(NeuroShardCostModel.new_weights(np.random.default_rng(0)))
+    with pytest.raises(InvalidOptionError, match="'neuroshard' does not estimate row_wise shards, only table_wise and"):
+        PlanSearchAgent(network, SHARDING_TYPES).plan(task)
+    check_plan(PlanSearchAgent(network, network.sharding_types, max_queries=200).plan(task), task.tables, task.topology)
+
+
+def test_bad_files_and_options_are_refused(tasks: TaskSuite, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="preset named 'papper'"):
+        learner(tasks, preset="papper")
+    with pytest.raises(UnknownNameError, match="option of preset 'paper' named 'queries'"):
+        learner(tasks, preset="paper", queries=5)
+    with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
+        make_learner("neuroshard", tasks, cost_model=make_cost_model("measured"))
+    made = learner(tasks, iterations=2, measurements=2, cost_updates=2)
+    made.iterate()
+    state = made.state()
+    state["data.devices"] = state["data.devices"] + 100
+    with pytest.raises(InvalidCheckpointError, match="a shard is on a device that is not there"):
+        learner(tasks, iterations=2, measurements=2, cost_updates=2).load_state(state)
+    del state["data.start"]
+    with pytest.raises(InvalidCheckpointError, match="not usable"):
+        learner(tasks, iterations=2, measurements=2, cost_updates=2).load_state(state)
