@@ -265,13 +265,14 @@ class AnalyticalCostModel(AdditiveCostModel):
         limits *= self.constants.overlap_loss
         limits += slowest
         limits[1] += columns[SORT_MS]
-        limits += np.multiply.outer(self._launches, columns[LAUNCH_MS])
+        limits += np.multiply.outer(self.launches, columns[LAUNCH_MS])
         phases = np.zeros((*loads.shape[:-1], len(PHASES)))
         phases.T[FORWARD], phases.T[BACKWARD] = limits
         return phases
 
     @cached_property
-    def _launches(self) -> FloatArray:
+    def launches(self) -> FloatArray:
+        """(2,) float64, launches of the forward and of the backward operator."""
         return np.array([self.constants.forward_launches, self.constants.backward_launches])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
@@ -334,7 +335,7 @@ class AnalyticalCostModel(AdditiveCostModel):
             loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
             sort=loads[SORT_MS],
             overlap_loss=self.constants.overlap_loss,
-            fixed_ms=self._launches * loads[LAUNCH_MS, 0],
+            fixed_ms=self.launches * loads[LAUNCH_MS, 0],
             outputs=loads[OUTPUT_BYTES_SENT],
             links=links_of(cluster),
             latency_ms=float(cluster.latency_ms),

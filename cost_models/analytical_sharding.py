@@ -69,7 +69,7 @@ HOST_PARTIAL_BYTES = _OWN_SUMS + 1
 GRADIENT_BYTES = _OWN_SUMS + 2
 CODEC_MS_PER_BYTE = _OWN_SUMS + 3
 _ADDED = 4
-_OWN = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]
+OWN_LOADS = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]
 """The columns of the analytical model."""
 
 
@@ -106,7 +106,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
         loads = np.zeros((len(shards), self.num_loads))
-        loads[:, _OWN] = AnalyticalCostModel.table_loads(self, shards, topology)
+        loads[:, OWN_LOADS] = AnalyticalCostModel.table_loads(self, shards, topology)
         several = topology.num_devices > 1
         exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
         loads[:, OUTPUT_BYTES_SENT] = 0.0
@@ -129,7 +129,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        return super().device_phases(loads[..., _OWN])
+        return super().device_phases(loads[..., OWN_LOADS])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""

@@ -202,7 +202,7 @@ class _Relaxation:
         objective = np.zeros(len(low))
         objective[-4:] = 1.0, 1.0, 0.0, 2.0
         whole = np.concatenate([np.tile(np.eye(tables), len(usable)), np.zeros((tables, 4))], axis=1)
-        result = _linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
+        result = linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
         if result.status == 2 and "infeasible" in result.message:
             return float("inf")
         solved = result.ineqlin is not None and result.ineqlin.marginals is not None
@@ -246,14 +246,14 @@ class _Relaxation:
         return np.array(rows), np.array(limits)
 
 
-def _linprog() -> Any:
+def linprog() -> Any:
     """scipy's solver of linear programs; HiGHS does the work.
 
     Raises:
         MissingExtraError: scipy is not installed.
     """
     try:
-        from scipy.optimize import linprog
+        from scipy.optimize import linprog as solve
     except ImportError as error:
         raise missing_extra("scipy", "exact", "A lower bound by linear programs") from error
-    return linprog
+    return solve

@@ -22,6 +22,8 @@ from shard_gym.text import format_ms
 REPO = Path(__file__).resolve().parents[1]
 OWN_TABLES = (REPO / "docs" / "tutorials" / "own-tables.md").read_text(encoding="utf-8")
 
+TORCHREC = (REPO / "docs" / "tutorials" / "torchrec.md").read_text(encoding="utf-8")
+
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
@@ -97,13 +99,23 @@ def test_tasks_can_be_drawn_from_ones_own_tables(shell: Callable[[str], str]) ->
 
 def test_a_plan_becomes_one_of_torchrec(shell: Callable[[str], str]) -> None:
     if find_spec("torchrec") is None:
-        pytest.skip("TorchRec is not installed; it is no dependency of the package")
-    shell(command("my_tables.json"))
+        pytest.skip("TorchRec is not installed")
+    shell(command("--format torchrec"))
     names: dict[str, Any] = {}
     exec(program(OWN_TABLES, "torchrec"), names)
-    assert {name: part.ranks for name, part in names["plan"].items()} == {
-        name: [device] for name, device in names["devices"].items()
-    }
+    assert list(names["plan"].plan) == ["tables"]
+    assert names["plan"].plan["tables"].keys() == set(load_pool("my_tables.json").tables.names)
+
+
+def test_a_model_of_torchrec_gets_the_plan_that_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    if find_spec("torchrec") is None:
+        pytest.skip("TorchRec is not installed")
+    names: dict[str, Any] = {}
+    for block in blocks(TORCHREC, "python"):
+        if not block.startswith("DistributedModelParallel"):  # tests/interop/test_torchrec.py wraps models
+            exec(block, names)
+    assert capsys.readouterr().out == "".join(blocks(TORCHREC, "text"))
+    assert names["torchrec_plan"].plan.keys() == {"embedding_bag_collection"}
 
 
 def mean_of_entry(suite: str, name: str) -> float:

@@ -1,9 +1,10 @@
 """Computes lower bounds of every test task and keeps the highest: `python tools/bounds.py`.
 
-Linear programs bound every task (cost_models/bounds.py). Where the best known placement is further than `gap` from
-that and `work` is not 0, CP-SAT goes on from it (agents/exact.py). The results go to
-shard_gym/suites/data/bounds/<suite>.json; bounds there already, of the same suite and cost model, can only rise. Better
-placements that CP-SAT finds go to shard_gym/suites/data/best_known/<suite>.json, so run tools/best_known.py first.
+Linear programs bound every task (cost_models/bounds.py, and plan_bounds.py for plans). Of tasks of whole tables, where
+the best known placement is further than `gap` from that and `work` is not 0, CP-SAT goes on from it (agents/exact.py).
+The results go to shard_gym/suites/data/bounds/<suite>.json; bounds there already, of the same suite and cost model, can
+only rise. Better placements that CP-SAT finds go to shard_gym/suites/data/best_known/<suite>.json, so run
+tools/best_known.py first.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import tyro
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.exact import ExactAgent
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.answers import PLANS, answers_to
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.bounds import lower_bound_ms
+from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
+from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
 from shard_gym.tasks import Task
 
@@ -56,8 +59,21 @@ def bounded(task: Task, model: AdditiveCostModel, start: Placement | None, work:
     return Bounded(simple, linear, bound, start_ms, cost, linear_seconds, seconds, placement)
 
 
+def bounded_plans(task: Task, best: BestKnown) -> Bounded:
+    """Bound the plans of one task; the best known one stays."""
+    model, began = make_sharding_cost_model("analytical"), time.perf_counter()
+    simple = PLANS.lower_bound_ms(task, model)
+    linear = max(simple, plan_lower_bound_ms(task.tables, task.topology, model))
+    seconds = time.perf_counter() - began
+    return Bounded(simple, linear, linear, best.cost_ms, best.cost_ms, seconds, seconds, best.answer)
+
+
 def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
-    """Bound one test task of a suite, from its best known placement."""
+    """Bound one test task of a suite, from its best known placement or plan."""
+    if answers_to(load_suite(suite_name)[number]) is PLANS:
+        plans = make_sharding_cost_model("analytical")
+        task = load_suite(suite_name)[number]
+        return bounded_plans(task, best_known(load_suite(suite_name), plans)[task.name])
     model = make_additive_cost_model("analytical")
     suite = load_suite(suite_name)
     known = best_known(suite, model).get(suite[number].name)
@@ -89,10 +105,11 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
         jobs: processes
     """
     model = make_additive_cost_model("analytical")
-    how = f"linear programs and up to {work:g} s of CP-SAT for each task" if work > 0 else "linear programs"
     with ProcessPoolExecutor(jobs) as pool:
-        for name in [suite] if suite else suite_names("simulated"):
+        for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             chosen = load_suite(name)
+            exact = work > 0 and answers_to(chosen[0]) is not PLANS
+            how = f"linear programs and up to {work:g} s of CP-SAT for each task" if exact else "linear programs"
             first = list(chosen)[: tasks or None]
             waiting = [pool.submit(search, name, number, work, gap) for number in range(len(first))]
             found = {task.name: each.result() for task, each in zip(first, waiting, strict=True)}

@@ -114,14 +114,14 @@ def test_wrong_multipliers_give_a_lower_bound(random_task: Any, monkeypatch: pyt
     costs = model.linear_costs(task.tables, task.topology)
     assert costs is not None
     right = [region.bound_ms for region in islice(regions(costs, *memory(task)), 1)]
-    solve, rng = bounds._linprog(), np.random.default_rng(0)
+    solve, rng = bounds.linprog(), np.random.default_rng(0)
 
     def disturbed(*arguments: Any) -> Any:
         result = solve(*arguments)
         result.ineqlin.marginals *= rng.uniform(0.5, 1.5, len(result.ineqlin.marginals))
         return result
 
-    monkeypatch.setattr(bounds, "_linprog", lambda: disturbed)
+    monkeypatch.setattr(bounds, "linprog", lambda: disturbed)
     for _ in range(5):
         wrong = [region.bound_ms for region in islice(regions(costs, *memory(task)), 1)]
         assert wrong[0] < right[0]

@@ -51,7 +51,7 @@ def test_every_agent_that_needs_no_training_has_its_entries_and_the_others_have_
     assert {entrant.slug for entrant in entries.ENTRANTS if entrant.suites is None} == set(AGENTS)
 
 
-def test_one_of_those_that_learn_by_trying_sees_no_costs(entries: Any) -> None:
+def test_of_those_that_learn_by_trying_one_sees_no_costs_and_one_splits_tables(entries: Any) -> None:
     seeing = [each.method for each in entries.ENTRANTS if each.method and "observation" in each.method.options]
     assert [(each.agent, each.options["observation"]) for each in seeing] == [
         ("maskable-ppo", "features"),
