@@ -59,7 +59,7 @@ def command(says: str) -> str:
 
 
 def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -> None:
-    place = command("my_tables.json")
+    place = command("--agent exact")
     printed, _ = blocks(OWN_TABLES, "text")
     assert shell(place) == printed
     searched = shell(place.replace("--agent exact", "--agent local-search"))
@@ -115,7 +115,7 @@ def test_a_model_of_torchrec_gets_the_plan_that_its_page_shows(capsys: pytest.Ca
         if not block.startswith("DistributedModelParallel"):  # tests/interop/test_torchrec.py wraps models
             exec(block, names)
     assert capsys.readouterr().out == "".join(blocks(TORCHREC, "text"))
-    assert names["torchrec_plan"].plan.keys() == {"embedding_bag_collection"}
+    assert names["torchrec_plan"].plan.keys() == {"sparse_arch.embedding_bag_collection"}
 
 
 def mean_of_entry(suite: str, name: str) -> float:
