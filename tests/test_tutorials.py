@@ -59,7 +59,7 @@ def command(says: str) -> str:
 
 
 def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -> None:
-    place = command("--agent exact")
+    place = command("--tables my_tables.json --hardware a100-dgx --num-devices 2 --agent exact")
     printed, _ = blocks(OWN_TABLES, "text")
     assert shell(place) == printed
     searched = shell(place.replace("--agent exact", "--agent local-search"))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from shard_gym.answers import Answer
+from shard_gym.cost_models import ShardingCostModel
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
@@ -21,9 +23,10 @@ from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
-from shard_gym.placement import Placement, memory_used, placement_to_json
+from shard_gym.placement import memory_used, placement_to_json
+from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
-from shard_gym.suites.load import SIMULATED
+from shard_gym.suites.load import MEASURED, SIMULATED
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
@@ -85,10 +88,10 @@ def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
-            yield f"{key}/best", _placement_sheets(each.scorer, each.best.costs_ms, each.best.answers)
+            yield f"{key}/best", _answer_sheets(each.scorer, each.best.costs_ms, each.best.answers)
         for ranked in each.entries:
-            costs, placements = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
-            yield f"{key}/entries/{ranked.verified.folder.slug}", _placement_sheets(each.scorer, costs, placements)
+            costs, answers = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
+            yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
 
 
 def _leaderboard_key(leaderboard: Leaderboard) -> str:
@@ -112,7 +115,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "devices": [min(devices), max(devices)],
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
-        "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track == SIMULATED else None,
+        "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track != MEASURED else None,
         "race": race and {"name": race.name, "about": race.about},
         "not_raced": [each.entry.name for each in leaderboard.not_raced],
     }
@@ -178,7 +181,7 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
     Device d is on host d // devices_per_host; `costs_ms` are those of each table alone on a device.
     """
     scorer, best = leaderboard.scorer, leaderboard.best
-    bound = scorer.lower_bound(number) if leaderboard.track == SIMULATED else None
+    bound = scorer.lower_bound(number) if leaderboard.track != MEASURED else None
     task = scorer.suite[number]
     tables, topology = task.tables, task.topology
     return {
@@ -196,26 +199,46 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
     }
 
 
-def _placement_sheets(
-    scorer: Scorer, costs_ms: ArrayLike, placements: Sequence[Placement | None]
-) -> dict[str, list[Any]]:
-    """The costs of all tasks, and a sheet of each placement."""
-    sheets = [_placement_sheet(scorer, number, placement) for number, placement in enumerate(placements)]
+def _answer_sheets(scorer: Scorer, costs_ms: ArrayLike, answers: Sequence[Answer | None]) -> dict[str, list[Any]]:
+    """The costs of all tasks, and a sheet of each placement or plan."""
+    sheets = [_answer_sheet(scorer, number, answer) for number, answer in enumerate(answers)]
     return {"task_costs_ms": rounded(costs_ms), "placements": sheets}
 
 
-def _placement_sheet(scorer: Scorer, number: int, placement: Placement | None) -> dict[str, Any] | None:
-    """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model."""
-    if placement is None:
+def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[str, Any] | None:
+    """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model.
+
+    A placement has a device for each table. A plan has shards: each a table, a device, rows, columns, the cost alone in
+    ms and MiB; and the sharding type of each table.
+    """
+    if answer is None:
         return None
-    task, (loads, cluster) = scorer.suite[number], scorer.loads(number)
-    phases, cost = scorer.model.costs(scorer.model.reduce(loads, placement, task.num_devices), cluster)
+    task, (loads, cluster), model = scorer.suite[number], scorer.loads(number), scorer.model
+    if isinstance(model, ShardingCostModel):
+        loads, shards = model.each_shard(answer, task.tables, task.topology)
+        device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)
+        workload = task.tables.workload
+        shard_bytes = shards[:, 3] * (shards[:, 5] * workload.weight_bytes + workload.optimizer_bytes_per_row)
+        numbers = zip(
+            shards[:, [0, 1, 3, 5]].tolist(),
+            rounded(model.single_table_costs(loads, task.topology), TABLE_DIGITS),
+            rounded(shard_bytes / MIB, TABLE_DIGITS),
+            strict=True,
+        )
+        own = {
+            "shards": [[*places, cost, mib] for places, cost, mib in numbers],
+            "types": [sharding.sharding_type for sharding in answer.tables],
+        }
+    else:
+        device, memory = answer, memory_used(answer, task.tables, task.num_devices)
+        own = {"placement": placement_to_json(answer)}
+    phases, cost = model.costs(model.reduce(loads, device, task.num_devices), cluster)
     return {
         "cost_ms": _number(float(cost), COST_DIGITS),
-        "phases_ms": [rounded(device) for device in phases],
+        "phases_ms": [rounded(each) for each in phases],
         "critical": [np.flatnonzero(phase).tolist() for phase in critical_devices(phases).T],
-        "memory_mib": rounded(memory_used(placement, task.tables, task.num_devices) / MIB),
-        "placement": placement_to_json(placement),
+        "memory_mib": rounded(memory / MIB),
+        **own,
     }
 
 

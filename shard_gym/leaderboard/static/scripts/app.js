@@ -3,7 +3,11 @@
 (() => {
   const { el, quoted, offer, named, load, lookAt, ranking, charts, explorer, format } = window.ShardGym;
 
-  const TRACKS = { simulated: "Simulated (cost model)", measured: "Measured (real devices)" };
+  const TRACKS = {
+    simulated: "Placements (cost model)",
+    sharding: "Sharding plans (cost model)",
+    measured: "Placements (measured)",
+  };
   // The best known placements are selected like an entry; no entry's id has a blank in it.
   const BEST = "best known";
   let index = null;

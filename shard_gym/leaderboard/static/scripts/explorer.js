@@ -169,17 +169,17 @@
         phases.map((ms, phase) => timeCell(ms, sheet.critical[phase].includes(device))),
         el("td", { class: "number" }, format.memory(sheet.memory_mib[device])),
         el("td", { class: "number" }, format.share(sheet.memory_mib[device] / task.caps_mib[device])),
-        el("td", { class: "number" }, sheet.placement.filter((each) => each === device).length),
+        el("td", { class: "number" }, partsOn(task, sheet, device).length),
       ),
     );
-    const heads = ["Device", ...PHASES, "Memory", "of cap", "Tables"];
+    const heads = ["Device", ...PHASES, "Memory", "of cap", sheet.shards ? "Shards" : "Tables"];
     const node = scroller(
       `Phases and memory, ${entry.name}; scrolls`,
       `wide ${rows.length > 24 ? "tall" : ""}`,
       el(
         "table",
         { class: "devices" },
-        el("caption", {}, "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists its tables."),
+        el("caption", {}, "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists what it holds."),
         el(
           "thead",
           {},
@@ -206,20 +206,36 @@
         )
       : el("td", { class: "number" }, format.ms(ms));
 
+  /** The tables of a placement, or the shards of a plan, on a device, costliest first. */
+  function partsOn(task, sheet, device) {
+    const parts = sheet.shards
+      ? sheet.shards.map(([table, where, rows, dim, cost, memory]) => ({ table, where, rows, dim, cost, memory }))
+      : task.tables.map((_, table) => ({
+          table,
+          where: sheet.placement[table],
+          rows: task.rows[table],
+          dim: task.dims[table],
+          cost: task.costs_ms[table],
+          memory: task.memory_mib[table],
+        }));
+    return parts
+      .filter((part) => part.where === device)
+      .sort((one, other) => other.cost - one.cost || one.table - other.table);
+  }
+
   function tablesOn(task, entry, sheet, device) {
-    const tables = task.tables
-      .map((_, table) => table)
-      .filter((table) => sheet.placement[table] === device)
-      .sort((one, other) => task.costs_ms[other] - task.costs_ms[one] || one - other);
-    const title = `Tables on device ${device}, costliest first`;
-    if (!tables.length) return [el("h4", {}, title), el("p", { class: "quiet" }, "None.")];
+    const parts = partsOn(task, sheet, device);
+    const title = `${sheet.shards ? "Shards" : "Tables"} on device ${device}, costliest first`;
+    if (!parts.length) return [el("h4", {}, title), el("p", { class: "quiet" }, "None.")];
     const columns = [
-      ["Cost alone, ms", (table) => format.ms(task.costs_ms[table])],
-      ["Memory", (table) => format.memory(task.memory_mib[table])],
-      ["Dim", (table) => task.dims[table]],
-      ["Rows", (table) => format.count(task.rows[table])],
-      ["Lookups per sample", (table) => format.short(task.pooling[table])],
+      ["Cost alone, ms", (part) => format.ms(part.cost)],
+      ["Memory", (part) => format.memory(part.memory)],
+      ["Dim", (part) => part.dim],
+      ["Rows", (part) => format.count(part.rows)],
+      ["Lookups per sample of the table", (part) => format.short(task.pooling[part.table])],
     ];
+    if (sheet.shards) columns.unshift(["Sharding type", (part) => sheet.types[part.table]]);
+    else columns[columns.length - 1][0] = "Lookups per sample";
     return [
       el("h4", {}, title),
       scroller(
@@ -241,12 +257,12 @@
           el(
             "tbody",
             {},
-            tables.map((table) =>
+            parts.map((part) =>
               el(
                 "tr",
                 {},
-                el("th", { scope: "row" }, quoted(task.tables[table])),
-                columns.map(([, value]) => el("td", { class: "number" }, value(table))),
+                el("th", { scope: "row" }, quoted(task.tables[part.table])),
+                columns.map(([, value]) => el("td", { class: "number" }, value(part))),
               ),
             ),
           ),
