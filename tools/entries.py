@@ -44,6 +44,12 @@ REPLAYED_TASKS = 5
 SMALL = ("dlrm-20x4", "mixdim-4")
 """Suites with entries of the agents that train slowly."""
 
+BOTH = (SIMULATED, SHARDING)
+"""The tracks of entries that are scored by the cost model: placements and plans."""
+
+QUICK_FOR_TORCHREC = ("shard-4", "shard-8", "shard-mlperf-x8", "shard-merlin-small-x16")
+"""Where TorchRec's planner takes seconds for a task; with 311 tables on 32 devices it takes two minutes."""
+
 SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of agents that learn to split tables."""
 
@@ -56,13 +62,15 @@ class Entrant:
         slug: name of its folders; for an agent that is not trained here, the agent's name.
         name: shown in the tables.
         method: how it is trained; None if it is not.
-        suites: where it has entries; None for every simulated suite.
+        suites: where it has entries; None for every suite of its tracks.
+        tracks: those of its suites.
     """
 
     slug: str
     name: str
     method: Method | None = None
     suites: tuple[str, ...] | None = None
+    tracks: tuple[str, ...] = (SIMULATED,)
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""
@@ -70,15 +78,18 @@ class Entrant:
 
 
 ENTRANTS = (
-    Entrant("random", "Random"),
+    Entrant("random", "Random", tracks=BOTH),
     Entrant("size-greedy", "Greedy by size"),
     Entrant("dim-greedy", "Greedy by dim"),
-    Entrant("lookup-greedy", "Greedy by lookups"),
+    Entrant("lookup-greedy", "Greedy by lookups", tracks=BOTH),
     Entrant("size-lookup-greedy", "Greedy by size and lookups"),
-    Entrant("lane-greedy", "Greedy by lanes"),
-    Entrant("cost-greedy", "Greedy by cost"),
-    Entrant("local-search", "Local search"),
-    Entrant("dreamshard", "DreamShard (dream-search), as it ships"),
+    Entrant("lane-greedy", "Greedy by lanes", tracks=BOTH),
+    Entrant("cost-greedy", "Greedy by cost", tracks=BOTH),
+    Entrant("local-search", "Local search", tracks=BOTH),
+    Entrant("dreamshard", "DreamShard (dream-search), as it ships", tracks=BOTH),
+    Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
+    Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", suites=QUICK_FOR_TORCHREC, tracks=(SHARDING,)),
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
@@ -93,7 +104,9 @@ ENTRANTS = (
         SMALL,
     ),
     *(
-        Entrant(name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), SPLIT)
+        Entrant(
+            name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), SPLIT, (SHARDING,)
+        )
         for name, preset in (("neuroshard", "search"), ("neuroshard-paper", "paper"))
     ),
     Entrant(
@@ -101,6 +114,7 @@ ENTRANTS = (
         "MaskablePPO (Stable-Baselines3, set policy), splits tables",
         Method("maskable-ppo-splits", "maskable-ppo", options={"observation": "splits"}),
         SPLIT,
+        (SHARDING,),
     ),
 )
 
@@ -109,10 +123,10 @@ def places() -> dict[EntryFolder, Entrant]:
     """Every entry: its folder, and who is entered."""
     return {
         EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
-        for track in (SIMULATED, SHARDING)
+        for track in BOTH
         for suite in suite_names(track)
         for entrant in ENTRANTS
-        if (track == SIMULATED if entrant.suites is None else suite in entrant.suites)
+        if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
     }
 
 

@@ -141,7 +141,8 @@ class Leaderboard:
         sentences.append(str(self.proven_gap or "No proven bounds of all its tasks are stored yet."))
         gap = self.smallest_gap(LEAGUES[0])
         if gap is not None:
-            sentences.append(f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known {self.scorer.answers.noun}s.")
+            noun = self.scorer.answers.noun
+            sentences.append(f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known {noun}s.")
         return " ".join(sentences)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shard_gym.agents import AGENTS
+from shard_gym.agents import AGENTS, PLANNERS
 from shard_gym.agents.training.registry import LEARNERS, make_learner
 from shard_gym.leaderboard.store import find_entries
 from shard_gym.suites import load_suite
@@ -25,7 +25,7 @@ def test_every_agent_enters_once(entries: Any) -> None:
     slugs = [entrant.slug for entrant in entries.ENTRANTS]
     assert len(set(slugs)) == len(slugs)
     agents = {entrant.method.agent if entrant.method else entrant.slug for entrant in entries.ENTRANTS}
-    assert agents == {*AGENTS, *LEARNERS}
+    assert agents == {*AGENTS, *PLANNERS, *LEARNERS}
 
 
 def test_trained_agents_are_trained_on_the_suite_they_are_ranked_on_with_known_options(entries: Any) -> None:
@@ -48,7 +48,9 @@ def test_every_agent_that_needs_no_training_has_its_entries_and_the_others_have_
     for entrant in entries.ENTRANTS:
         assert len(set(made[entrant.slug])) == 1, entrant.slug
         assert all(made[entrant.slug]) or entrant.method is not None
-    assert {entrant.slug for entrant in entries.ENTRANTS if entrant.suites is None} == set(AGENTS)
+    everywhere = {entrant.slug: entrant.tracks for entrant in entries.ENTRANTS if entrant.suites is None}
+    assert {slug for slug, tracks in everywhere.items() if "simulated" in tracks} == set(AGENTS)
+    assert {slug for slug, tracks in everywhere.items() if "sharding" in tracks} > {"plan-search", "hugectr"}
 
 
 def test_of_those_that_learn_by_trying_one_sees_no_costs_and_one_splits_tables(entries: Any) -> None:
