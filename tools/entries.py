@@ -47,9 +47,6 @@ SMALL = ("dlrm-20x4", "mixdim-4")
 BOTH = (SIMULATED, SHARDING)
 """The tracks of entries that are scored by the cost model: placements and plans."""
 
-QUICK_FOR_TORCHREC = ("shard-4", "shard-8", "shard-mlperf-x8", "shard-merlin-small-x16")
-"""Where TorchRec's planner takes seconds for a task; with 311 tables on 32 devices it takes two minutes."""
-
 SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of agents that learn to split tables."""
 
@@ -89,7 +86,6 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", suites=QUICK_FOR_TORCHREC, tracks=(SHARDING,)),
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),

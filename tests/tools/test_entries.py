@@ -25,7 +25,7 @@ def test_every_agent_enters_once(entries: Any) -> None:
     slugs = [entrant.slug for entrant in entries.ENTRANTS]
     assert len(set(slugs)) == len(slugs)
     agents = {entrant.method.agent if entrant.method else entrant.slug for entrant in entries.ENTRANTS}
-    assert agents == {*AGENTS, *PLANNERS, *LEARNERS}
+    assert agents == {*AGENTS, *PLANNERS, *LEARNERS} - {"torchrec"}  # needs a package that is in no extra of the tool
 
 
 def test_trained_agents_are_trained_on_the_suite_they_are_ranked_on_with_known_options(entries: Any) -> None:
