@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import save_arrays
 from shard_gym.placement import check_placement
+from shard_gym.sharding import check_plan
 from shard_gym.tasks import Task
 
 ABOUT = {"agent": "ppo", "width": 8}
@@ -27,8 +29,8 @@ ABOUT = {"agent": "ppo", "width": 8}
 class FirstLegal(DeviceScorer):
     """Fills one device after the other."""
 
-    def __init__(self) -> None:
-        super().__init__(1)
+    def __init__(self, observation: str = "compact") -> None:
+        super().__init__(1, observation)
 
     def forward(self, devices: DeviceSet) -> torch.Tensor:
         falling = -torch.arange(devices.legal.shape[1], dtype=torch.float32)
@@ -104,3 +106,22 @@ def test_only_a_policy_that_sees_costs_asks_for_them(observation: str, packing_t
     assert (
         (agent.true_cost_queries(agent.cost_model.fingerprint) > 0) == agent.asks_costs == (observation != "features")
     )
+
+
+class OfSplits(FirstLegal):
+    """Takes the first legal action from the back: a split where there is one."""
+
+    def forward(self, devices: DeviceSet) -> torch.Tensor:
+        order = torch.arange(devices.legal.shape[1], dtype=torch.float32)
+        return torch.where(devices.legal, order, ILLEGAL)
+
+
+def test_a_policy_of_splits_returns_checked_plans_and_whole_tables_if_asked_for_a_placement(random_task: Any) -> None:
+    for seed in range(4):
+        task = random_task(np.random.default_rng(seed), 6, 3, dims=(8, 64), devices_per_host=2)
+        splitting, first = (SetPlanAgent("x", kind("splits")) for kind in (OfSplits, FirstLegal))
+        plan = check_plan(splitting.plan(task), task.tables, task.topology)
+        assert {sharding.sharding_type for sharding in plan.tables} == {"data_parallel"}  # the last action
+        placement = first.place(task)
+        assert placement.tolist() == [sharding.shards[0].device for sharding in first.plan(task).tables]
+        check_placement(splitting.place(task), task.tables, task.topology)

@@ -26,6 +26,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
     **{name: (name, STABLE_BASELINES) for name in ("ppo", "maskable-ppo", "a2c", "dqn")},
+    "maskable-ppo splits": ("maskable-ppo", {**STABLE_BASELINES, "observation": "splits"}),
 }
 EVERY = pytest.mark.parametrize("case", OPTIONS)
 
