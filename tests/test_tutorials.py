@@ -97,7 +97,8 @@ def test_tasks_can_be_drawn_from_ones_own_tables(shell: Callable[[str], str]) ->
     assert 2 <= names["env"].unwrapped.task.num_tables <= 5
 
 
-def test_a_plan_becomes_one_of_torchrec(shell: Callable[[str], str]) -> None:
+def test_plans_become_those_of_torchrec(shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On both pages in one test: importing TorchRec takes longer than the rest."""
     if find_spec("torchrec") is None:
         pytest.skip("TorchRec is not installed")
     shell(command("--format torchrec"))
@@ -106,11 +107,8 @@ def test_a_plan_becomes_one_of_torchrec(shell: Callable[[str], str]) -> None:
     assert list(names["plan"].plan) == ["tables"]
     assert names["plan"].plan["tables"].keys() == set(load_pool("my_tables.json").tables.names)
 
-
-def test_a_model_of_torchrec_gets_the_plan_that_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    if find_spec("torchrec") is None:
-        pytest.skip("TorchRec is not installed")
-    names: dict[str, Any] = {}
+    capsys.readouterr()
+    names = {}
     for block in blocks(TORCHREC, "python"):
         if not block.startswith("DistributedModelParallel"):  # tests/interop/test_torchrec.py wraps models
             exec(block, names)
