@@ -1,4 +1,4 @@
-"""Gaps of suites: the best placements known of their tasks, compared with bounds that are proven."""
+"""Gaps of suites: the best placements or plans known of their tasks, compared with bounds that are proven."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shard_gym.answers import answers_to
 from shard_gym.cost_models import CostModel
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
@@ -25,17 +26,19 @@ class ProvenGap:
         largest: the largest of any task.
         proven: tasks whose best known placement is proven to be within `PROVEN` of the best one.
         tasks: number of tasks.
+        noun: "placement" or "plan".
     """
 
     mean: float
     largest: float
     proven: int
     tasks: int
+    noun: str = "placement"
 
     def __str__(self) -> str:
         """A sentence."""
         return (
-            f"The best known placements cost {100 * self.mean:.2f}% more than the proven bounds on average, at most "
+            f"The best known {self.noun}s cost {100 * self.mean:.2f}% more than the proven bounds on average, at most "
             f"{100 * self.largest:.2f}%; {self.proven} of {self.tasks} are proven to be within {100 * PROVEN:g}% of "
             "the best."
         )
@@ -58,4 +61,6 @@ def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, fl
     if any(name not in best or name not in bounds for name in names):
         return None
     gaps = np.array([max(best[name] / bounds[name] - 1.0, 0.0) for name in names])
-    return ProvenGap(float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names))
+    return ProvenGap(
+        float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names), answers_to(suite[0]).noun
+    )
