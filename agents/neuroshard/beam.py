@@ -44,22 +44,20 @@ class BeamSearch:
     """The search and its numbers; the defaults are the paper's.
 
     Each split halves the columns of a part: of one of the `candidates` largest, or of those that cost most alone. After
-    every split all parts are placed again. The `width` cheapest children go on; their parents do not.
+    every split all parts are placed again. The `width` cheapest children go on; their parents do not. Equal sets that
+    were reached by splits in another order stay apart in the beam, as in the authors' code, but are placed once.
 
     Attributes:
         width: k, sets of splits that go on.
         candidates: n, parts by size, and parts by cost, that may be halved next.
         max_splits: L, splits one after another.
         limits: M, how many greedy placements are made of a set, each with another limit on the columns of a device.
-        repeated: whether equal sets, reached by splits in another order, stay apart in the beam, as in the authors'
-            code.
     """
 
     width: int = 3
     candidates: int = 10
     max_splits: int = 10
     limits: int = 11
-    repeated: bool = True
 
     def search(self, options: SplitOptions) -> SplitTables:
         """The cheapest plan found under the model of `options`, of column shards only.
@@ -73,8 +71,6 @@ class BeamSearch:
         best, best_plan = cost[0], plan[0]
         for _ in range(self.max_splits):
             children = [child for parts in beam for child in self._children(options, parts)]
-            if not self.repeated:
-                children = list({child.key: child for child in children}.values())
             if not children:
                 break
             cost, plan = self._cheapest(options, children)

@@ -115,13 +115,3 @@ def test_splits_lower_the_cost_and_make_tables_fit(random_task: Any) -> None:
     with pytest.raises(NoPlacementFoundError, match="Allow more"):
         BeamSearch(max_splits=0).search(options_of(tight))
     check_plan(BeamSearch().search(options_of(tight)).plan(), tight.tables, tight.topology)
-
-
-def test_without_repeated_sets_the_beam_holds_different_ones(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(2), 6, 3, dims=(64, 128))
-    options = options_of(task)
-    costs = [
-        MODEL.estimate_plan(BeamSearch(repeated=repeated).search(options).plan(), task.tables, task.topology).total_ms
-        for repeated in (True, False)
-    ]
-    assert costs[1] <= costs[0]
