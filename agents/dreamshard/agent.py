@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.dreamshard.options import PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.dreamshard.policy import new_policy
 from shard_gym.agents.dreamshard.rollout import play
+from shard_gym.agents.presets import require_known, saved_options
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.envs.core.problem import prepare
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, unknown_name
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
@@ -105,14 +106,9 @@ def load_dreamshard(
         InvalidOptionError: an option has an impossible value.
         UnknownNameError: there is no such option for placing.
     """
-    try:
-        options = dreamshard_options(about["preset"], **about["options"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
+    options: SearchOptions | PaperOptions = saved_options(PRESETS, about)
     known = ("queries",) if isinstance(options, SearchOptions) else ()
-    for name in changes:
-        if name not in known:
-            raise unknown_name(f"option to place with preset {about['preset']!r}", name, known, "" if known else "none")
+    require_known(f"place with preset {about['preset']!r}", changes, known)
     network, rng = NETWORKS[options.network], np.random.default_rng(0)
     policy = new_policy(rng) if isinstance(options, PaperOptions) else {}
     require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy))

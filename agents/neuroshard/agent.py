@@ -13,14 +13,14 @@ import numpy as np
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.neuroshard.beam import BeamSearch
-from shard_gym.agents.neuroshard.options import PaperOptions, SearchOptions, neuroshard_options
+from shard_gym.agents.neuroshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.presets import require_known, saved_options
 from shard_gym.agents.splits import SplitOptions, SplitTables
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.errors import InvalidCheckpointError, unknown_name
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
@@ -86,14 +86,9 @@ def load_neuroshard(
         InvalidOptionError: an option has an impossible value.
         UnknownNameError: there is no such option for planning.
     """
-    try:
-        options = neuroshard_options(about["preset"], **about["options"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
+    options: SearchOptions | PaperOptions = saved_options(PRESETS, about)
     known = ("queries",) if isinstance(options, SearchOptions) else ()
-    for name in changes:
-        if name not in known:
-            raise unknown_name(f"option to plan with preset {about['preset']!r}", name, known, "" if known else "none")
+    require_known(f"plan with preset {about['preset']!r}", changes, known)
     network = NETWORKS[options.network]
     require_arrays("The agent's file", arrays, network.new_weights(np.random.default_rng(0)))
     return NeuroShardAgent(about["agent"], network(arrays), replace(options, **changes), seed)

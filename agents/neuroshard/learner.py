@@ -102,7 +102,7 @@ class NeuroShardLearner(Learner):
                 costs.append(self._measured(paper_load(self.suite, number % 2 == 0, rng)))
             elif self.iteration == 0:
                 max_halvings = self.options.max_shards.bit_length() - 1
-                costs.append(self._measured(random_shards(self.suite, max_halvings, rng)))
+                costs.append(self._measured(random_shards(self.suite, max_halvings, self._network.sharding_types, rng)))
             else:
                 task = self.suite.sample(rng)
                 agent.seed = int(rng.integers(2**31))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ WIDEST = (8, 16, 32, 64, 128)
 
 MOST_SPREAD = 5
 """Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
+
+SHARE_REPLICATED = 0.7
+"""Of the small ones among them, those that are data-parallel; the others are row-wise."""
 
 
 class Shards(NamedTuple):
@@ -79,11 +83,17 @@ def load_of(split: SplitTables) -> ShardLoad:
     return ShardLoad(task.topology, tuple(shards))
 
 
-def random_shards(suite: TaskSuite, max_halvings: int, rng: np.random.Generator) -> ShardLoad:
-    """Random parts of tables of the training tasks, unevenly placed, and in half of the loads spread tables."""
+def random_shards(
+    suite: TaskSuite, max_halvings: int, sharding_types: Collection[str], rng: np.random.Generator
+) -> ShardLoad:
+    """Random parts of tables of the training tasks, unevenly placed, and in half of the loads spread tables.
+
+    Tables are spread by those of row_wise and data_parallel that are among the `sharding_types`.
+    """
+    ways = [kind for kind in (ROW_WISE, DATA_PARALLEL) if kind in sharding_types]
     tables, topology, placement = random_load(suite, rng)
     spread = np.zeros(len(tables), np.bool_)
-    if rng.random() < 0.5:
+    if ways and rng.random() < 0.5:
         weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
         most = min(MOST_SPREAD, len(tables))
         spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
@@ -93,8 +103,9 @@ def random_shards(suite: TaskSuite, max_halvings: int, rng: np.random.Generator)
         halved = _halved(tables.select(parts), max_halvings, rng)
         shards.append(Shards(COLUMN_WISE, halved, placement[parts]))
     small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
-    kinds = np.where(small & (rng.random(len(tables)) < 0.7), DATA_PARALLEL, ROW_WISE)
-    for kind in (ROW_WISE, DATA_PARALLEL):
+    replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
+    kinds = np.where(replicated, ways[-1], ways[0]) if ways else None
+    for kind in ways:
         chosen = np.flatnonzero(spread & (kinds == kind))
         if len(chosen):
             shards.append(_on_each(tables.select(chosen), kind, topology, np.arange(topology.num_devices)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from shard_gym.agents.base import MAX_QUERIES
+from shard_gym.agents.presets import preset_options
 from shard_gym.checks import checked_count, checked_learning_rate
 from shard_gym.cost_models.neural.storage import network_named
-from shard_gym.errors import unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,5 @@ def neuroshard_options(preset: str, **changes: Any) -> SearchOptions | PaperOpti
         UnknownNameError: there is no such preset or network, or the preset has no such option.
         InvalidOptionError: an option has an impossible value.
     """
-    if preset not in PRESETS:
-        raise unknown_name("preset", preset, PRESETS)
-    known = [field.name for field in fields(PRESETS[preset])]
-    for name in changes:
-        if name not in known:
-            raise unknown_name(f"option of preset {preset!r}", name, known)
-    return PRESETS[preset](**changes)
+    options: SearchOptions | PaperOptions = preset_options(PRESETS, preset, **changes)
+    return options

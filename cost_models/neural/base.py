@@ -121,8 +121,21 @@ class NeuralCostModel(ShardingCostModel):
 
     @classmethod
     def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
-        """(S, F) float32, the inputs of shards of one of `sharding_types`, as `shard_tables` describes them."""
+        """(S, F) float32, the inputs of shards of one of `sharding_types`, as `shard_tables` describes them.
+
+        Raises:
+            InvalidOptionError: the network does not estimate shards of that type.
+        """
+        cls._require_known(sharding_type)
         return cls.describe(shards)
+
+    @classmethod
+    def _require_known(cls, sharding_type: str) -> None:
+        if sharding_type not in cls.sharding_types:
+            raise InvalidOptionError(
+                f"The network {cls.architecture!r} does not estimate {sharding_type} shards, only "
+                f"{' and '.join(cls.sharding_types)}. Name these as sharding_types, or another cost model."
+            )
 
     @classmethod
     @abstractmethod
@@ -168,11 +181,6 @@ class NeuralCostModel(ShardingCostModel):
         Raises:
             InvalidOptionError: the network does not estimate shards of that type.
         """
-        if sharding_type not in self.sharding_types:
-            raise InvalidOptionError(
-                f"The network {self.architecture!r} does not estimate {sharding_type} shards, only "
-                f"{' and '.join(self.sharding_types)}. Name these as sharding_types, or another cost model."
-            )
         return self._loads(self.describe_shards(shards, sharding_type), topology)
 
     def _loads(self, inputs: NDArray[np.float32], topology: Topology) -> FloatArray:

@@ -74,6 +74,7 @@ class PooledShardingModel(PooledCostModel):
     @classmethod
     def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
         """See `NeuralCostModel`."""
+        cls._require_known(sharding_type)
         amounts = work(shards)
         outputs, exchanged = amounts[:, -1], np.zeros((len(shards), len(COLLECTIVES) + 1))
         if sharding_type == DATA_PARALLEL:

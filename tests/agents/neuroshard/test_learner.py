@@ -65,7 +65,7 @@ def test_loads_are_drawn_as_the_paper_draws_them(tasks: TaskSuite) -> None:
 
 def test_random_loads_have_shards_of_all_types_that_the_network_estimates(tasks: TaskSuite) -> None:
     rng = np.random.default_rng(0)
-    loads = [random_shards(tasks, 3, rng) for _ in range(60)]
+    loads = [random_shards(tasks, 3, PooledShardingModel.sharding_types, rng) for _ in range(60)]
     kinds = {shards.sharding_type for load in loads for shards in load.shards}
     assert kinds == {"column_wise", "row_wise", "data_parallel"}
     for load in loads:
@@ -120,6 +120,18 @@ def test_every_weight_of_the_network_for_shards_gets_a_gradient(tasks: TaskSuite
         if not name.endswith(NORMALIZATION):
             assert tensor.grad is not None, name
             assert tensor.grad.abs().max() > 0, name
+
+
+def test_a_network_of_column_shards_is_trained_on_those_alone(tasks: TaskSuite) -> None:
+    rng = np.random.default_rng(0)
+    loads = [random_shards(tasks, 3, NeuroShardCostModel.sharding_types, rng) for _ in range(30)]
+    assert {shards.sharding_type for load in loads for shards in load.shards} == {"column_wise"}
+    with pytest.raises(InvalidOptionError, match="does not estimate data_parallel shards"):
+        NeuroShardCostModel.describe_shards(tasks[0].tables, "data_parallel")
+    made = learner(tasks, network="neuroshard", iterations=2, measurements=3, cost_updates=3, queries=200)
+    for made.iteration in range(2):
+        made.iterate()
+    check_plan(made.agent().plan(tasks[0]), tasks[0].tables, tasks[0].topology)
 
 
 def test_a_network_refuses_the_shards_it_knows_nothing_of(tasks: TaskSuite) -> None:
