@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
 
 IntArray = NDArray[np.int64]
+
+MANY_DEVICES = 64
+"""With fewer, it is faster to cost all devices anew for each candidate: 56 us instead of 101 with 16 devices."""
 
 
 class NoRoomError(Exception):
@@ -109,10 +113,12 @@ def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
     model = items.model
     held = np.zeros((items.num_devices, model.num_loads)) if items.fixed is None else items.fixed.copy()
     own_phases = model.device_phases(held)
+    many = items.num_devices >= MANY_DEVICES
+    costs_with_one = model.costs_with_one if many else partial(AdditiveCostModel.costs_with_one, model)
 
     def choose(item: int, fitting: IntArray) -> int:
         joined = model.add(held[fitting], items.loads[item])
-        phases, costs = model.costs_with_one(items.cluster, held, own_phases, fitting, joined)
+        phases, costs = costs_with_one(items.cluster, held, own_phases, fitting, joined)
         best = np.lexsort((phases.sum(axis=-1), costs))[0]
         device: int = fitting[best]
         held[device] = joined[best]

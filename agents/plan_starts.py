@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 
 import numpy as np
 
 from shard_gym.agents.heuristics import lane_placements
 from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import MOST_NUMBERS, FloatArray
 from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -117,7 +118,20 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     for count in SLOWEST:
         sets.append(np.where(too_large, np.array(numbers)[best], NOT_SPREAD))
         sets[-1][order[:count]] = np.array(numbers)[best[order[:count]]]
-    return list({each.tobytes(): each for each in sets}.values())
+    found = list({each.tobytes(): each for each in sets}.values())
+    return [found[number] for number in np.argsort(_balanced_ms(options, found), kind="stable")]
+
+
+def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
+    """(S,) ms of sets of spread tables, if all devices have even loads of narrow parts of the other tables."""
+    split, even = options.model.num_sum_loads, []
+    for spread in spreads:
+        parts, tables = _no_wider(options, spread, NARROW[0]), np.flatnonzero(spread != NOT_SPREAD)
+        variants = [options.spreads[number].variant for number in spread[tables]]
+        loads = np.concatenate([options.loads[parts.table, parts.level], options.loads[tables, variants]])
+        loads[: len(parts.table), :split] /= options.task.num_devices
+        even.append(np.concatenate([loads[:, :split].sum(axis=0), loads[:, split:].max(axis=0)]))
+    return _even_ms(options, np.stack(even))
 
 
 def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:
@@ -127,21 +141,34 @@ def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int])
         (T, n) ms that a table adds in each of the n variants, which are on all devices, and (T,) ms that a D-th of its
         parts saves. Of two copies the second counts, so what is paid once for all spread tables does not.
     """
-    model, devices, split = options.model, options.task.num_devices, options.model.num_sum_loads
+    model, split = options.model, options.model.num_sum_loads
     loads = options.loads[parts.table, parts.level]
     share = np.zeros((options.task.num_tables, split))
-    np.add.at(share, parts.table, loads[:, :split] / devices)
+    np.add.at(share, parts.table, loads[:, :split] / options.task.num_devices)
     even = np.concatenate([share.sum(axis=0), loads[:, split:].max(axis=0)])
     without = np.repeat(even[None], len(share), axis=0)
     without[:, :split] -= share
 
-    def cost(loads: FloatArray) -> FloatArray:
-        every = np.repeat(loads[..., None, :], devices, axis=-2)
-        return np.asarray(model.costs(every, options.cluster)[1])
-
     spread = options.loads[:, variants]
     once = model.add(even, spread)
-    return cost(model.add(once, spread)) - cost(once), cost(even) - cost(without)
+    more = _even_ms(options, model.add(once, spread)) - _even_ms(options, once)
+    return more, _even_ms(options, even) - _even_ms(options, without)
+
+
+def _even_ms(options: SplitOptions, loads: FloatArray) -> FloatArray:
+    """(...) ms if every device has the (..., K) loads."""
+    model, devices = options.model, options.task.num_devices
+
+    def piece_ms(loads: FloatArray) -> FloatArray:
+        shares = model.device_phases(loads), loads[:, model.shared_loads]
+        phases, shared = (np.repeat(each[:, None], devices, axis=1) for each in shares)
+        model.fill_communication(phases, shared, options.cluster)
+        return model.iteration_cost(phases, shared, options.cluster)
+
+    flat = loads.reshape(-1, loads.shape[-1])
+    at_once = max(1, MOST_NUMBERS // (devices * loads.shape[-1]))
+    pieces = [piece_ms(flat[first : first + at_once]) for first in range(0, len(flat), at_once)]
+    return np.concatenate(pieces).reshape(loads.shape[:-1])
 
 
 def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:
@@ -194,16 +221,28 @@ def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
 def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
     """The tables that are not spread, with the costliest parts halved; no part has a device yet (all are on 0)."""
     parts = _unsplit(options, spread)
-    table, level = parts.table, parts.level.copy()
+    table, level = parts.table.tolist(), parts.level.tolist()
+    tables, levels = np.ogrid[: options.task.num_tables, : options.max_halvings + 1]
+    may_be_halved = options.can_halve(tables, levels)
+    costliest: list[tuple[float, int]] = []  # a heap of parts that can be halved
+
+    def offer(part: int) -> None:
+        if may_be_halved[table[part], level[part]]:
+            heappush(costliest, (-options.part_ms[table[part], level[part]], part))
+
+    for part in range(len(table)):
+        offer(part)
     halved = 0
     for share in SHARE_SPLIT:
         wanted = int(share * options.task.num_tables)
         while halved < wanted:
-            cost = np.where(options.can_halve(table, level), options.part_ms[table, level], -np.inf)
-            if not len(cost) or cost.max() == -np.inf:
+            if not costliest:
                 return
-            part = int(cost.argmax())
+            _, part = heappop(costliest)
             level[part] += 1
-            table, level = np.append(table, table[part]), np.append(level, level[part])
+            table.append(table[part])
+            level.append(level[part])
+            offer(part)
+            offer(len(table) - 1)
             halved += 1
-        yield SplitTables(options, table.copy(), level.copy(), np.zeros(len(table), np.int64), spread)
+        yield SplitTables(options, np.array(table), np.array(level), np.zeros(len(table), np.int64), spread)

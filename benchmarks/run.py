@@ -5,7 +5,8 @@ Compare ratios within one run; absolute rates depend on the machine. The record 
     rates               rows of steps/s: tables x devices, N or kind, each observation, bare loop
     task_preparation_s  seconds to prepare a task of 50 tables
     local_search        moves costed per second, alone and within a whole search
-    large_task          seconds to place 1,000 tables on 128 devices
+    plan_search         seconds for each plan of a suite
+    exponents, largest  see benchmarks/scale.py
     evaluation_s        seconds for all test tasks of a suite
 """
 
@@ -26,20 +27,25 @@ from typing import Any
 import numpy as np
 import tyro
 from bare_loop import BareLoop
+from scale import DEVICES, MANY, ON_MANY, TABLES, exponents, largest
 
 import shard_gym
 from shard_gym.agents import make_agent
 from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import Neighbourhood
 from shard_gym.agents.search import BATCH
-from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_additive_cost_model
+from shard_gym.cost_models import (
+    AdditiveCostModel,
+    AnalyticalCostModel,
+    make_additive_cost_model,
+    make_sharding_cost_model,
+)
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.evaluation import score
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
 from shard_gym.system import cpu_model
-from shard_gym.tasks import TaskSampler, capped_task, pack_by_memory
+from shard_gym.tasks import TaskSampler, pack_by_memory
 from shard_gym.text import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -48,6 +54,17 @@ SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
 
 NUM_ENVS = (1, 16, 128, 1024, 4096)
 """Sizes of the vector environment."""
+
+PLANNED = (
+    "shard-4",
+    "shard-8",
+    "mixdim-4",
+    "mixdim-8",
+    "shard-mlperf-x8",
+    "shard-merlin-medium-x128",
+    "merlin-jumbo-x128",
+)
+"""Suites whose test tasks `plan-search` plans."""
 
 OBSERVATIONS = ("full", "compact")
 
@@ -205,19 +222,20 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
     }
 
 
-def large_task() -> dict[str, dict[str, float]]:
-    """1,000 tables on 128 devices: cost and seconds, greedy and improved."""
-    rng, pool = np.random.default_rng(0), shard_gym.load_pool("dlrm-2021").tables
-    tables = pool.select(rng.integers(len(pool), size=1000)).with_dims(rng.choice([16, 32, 64, 128], 1000))
-    task, model = capped_task("large", tables, 128, "a100-dgx", 1.5), make_additive_cost_model("analytical")
-    record = {}
-    for name in ("lookup-greedy", "cost-greedy", "local-search"):
+def plan_search(suite: str) -> dict[str, float]:
+    """Seconds of `plan-search` for each test task, and the mean cost."""
+    agent, model = make_agent("plan-search"), make_sharding_cost_model("analytical")
+    seconds, costs = [], []
+    for task in shard_gym.load_suite(suite):
         started = time.perf_counter()
-        options = {"max_queries": 300_000} if name == "local-search" else {}
-        placement = make_agent(name, **options).place(task)
-        spent = time.perf_counter() - started
-        record[name] = {"cost_ms": round(score(task, placement, model), 3), "seconds": round(spent, 3)}
-    return record
+        plan = agent.plan(task)
+        seconds.append(time.perf_counter() - started)
+        costs.append(model.estimate_plan(plan, task.tables, task.topology).total_ms)
+    return {
+        "mean_s": round(statistics.mean(seconds), 3),
+        "max_s": round(max(seconds), 3),
+        "cost_ms": round(statistics.mean(costs), 4),
+    }
 
 
 def evaluation(suite: str, agent: str) -> float:
@@ -238,7 +256,9 @@ def measure(args: Args) -> dict[str, Any]:
         "rates": [row for shape in SHAPES for row in rates(*shape, args.repeats)],
         "task_preparation_s": task_preparation(args.repeats),
         "local_search": {f"{t}x{d}": local_search(t, d, args.repeats) for t, d in ((50, 4), (200, 16))},
-        "large_task": large_task(),
+        "plan_search": {suite: plan_search(suite) for suite in PLANNED},
+        "exponents": exponents(),
+        "largest": largest(),
         "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
@@ -259,16 +279,34 @@ def page_block(record: dict[str, Any]) -> str:
         [shape, f"{row['changes_per_s']:,}", f"{row['queries_per_s_of_a_search']:,}"]
         for shape, row in record["local_search"].items()
     ]
-    large_task = [
-        [f"`{name}`", f"{row['cost_ms']:.2f}", f"{row['seconds']:.2f}"] for name, row in record["large_task"].items()
+    plans = [
+        [f"`{suite}`", f"{row['mean_s']:.2f}", f"{row['max_s']:.2f}", f"{row['cost_ms']:.3f}"]
+        for suite, row in record["plan_search"].items()
     ]
+    largest_tasks = [
+        [shape, name, f"{row['seconds']:.1f}", f"{row['peak_mib']:,}", f"{row['cost_ms']:.2f}"]
+        for shape, rows in record["largest"].items()
+        for name, row in rows.items()
+    ]
+    growth = [
+        [
+            name,
+            *(f"{1000 * row[by][end]:,.2f}" for by in ("by_tables_s", "by_devices_s") for end in (0, -1)),
+            *(f"{row[by]:.2f}" for by in ("tables", "devices")),
+        ]
+        for name, row in record["exponents"].items()
+    ]
+    ends = [f"{TABLES[0]:,} x {ON_MANY}", f"{TABLES[-1]:,} x {ON_MANY}"]
+    ends += [f"{MANY:,} x {DEVICES[0]}", f"{MANY:,} x {DEVICES[-1]}"]
     evaluations = [[f"`{name}`", f"{seconds:.2f}"] for name, seconds in record["evaluation_s"].items()]
     return "\n\n".join(
         [
             machine,
             table(("tables x devices", "N", *OBSERVATIONS, "bare loop", "compact / bare loop"), steps),
             table(("local search", "moves costed per second", "evaluations per second of a whole search"), searches),
-            table(("1,000 tables on 128 devices", "cost, ms", "seconds"), large_task),
+            table(("`plan-search`, test tasks of", "mean seconds", "longest", "mean cost, ms"), plans),
+            table(("ms at tables x devices", *ends, "exponent of T", "of D"), growth),
+            table(("tables x devices", "agent", "seconds", "peak MiB", "cost, ms"), largest_tasks),
             table(("evaluation of dlrm-200x8, 50 tasks", "seconds"), evaluations),
         ]
     )

@@ -29,8 +29,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms
+from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms
 from shard_gym.cost_models.analytical import (
     OUTPUT_BYTES,
     OUTPUT_BYTES_SENT,
@@ -38,7 +39,14 @@ from shard_gym.cost_models.analytical import (
     AnalyticalCostModel,
     Constants,
 )
-from shard_gym.cost_models.base import BACKWARD_COMM, COMPUTE, FORWARD_COMM, FloatArray
+from shard_gym.cost_models.base import (
+    BACKWARD_COMM,
+    COMPUTE,
+    FORWARD_COMM,
+    AdditiveCostModel,
+    FloatArray,
+    largest_of_others,
+)
 from shard_gym.cost_models.collectives import (
     all_reduce_bytes,
     all_reduce_ms,
@@ -148,6 +156,35 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if gradient.any():
             took = took + all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
+
+    def costs_with_one(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `AdditiveCostModel`; in O(M + D) where the all-to-all alone changes and takes no codec.
+
+        The other exchanges must also take all devices equally long; then the slowest device is that of the all-to-all.
+        """
+        shared = device_loads[:, self.shared_loads]
+        outputs, partial, host_partial, gradient, codec = shared.T
+        exchanges = (reduce_scatter_ms, partial), (host_reduce_scatter_ms, host_partial), (all_reduce_ms, gradient)
+        times = [exchange(sent, cluster) if sent.any() else np.zeros(1) for exchange, sent in exchanges]
+        others_change = (new_loads[:, self.shared_loads][:, 1:] != shared[devices, 1:]).any()
+        if others_change or codec.any() or any(took.min() < took.max() for took in times):
+            return AdditiveCostModel.costs_with_one(self, cluster, device_loads, own_phases, devices, new_loads)
+        reduce, host_reduce, all_reduce = (took[0] for took in times)
+        phases = self.device_phases(new_loads)
+        took, slowest = (
+            each + reduce + host_reduce
+            for each in all_to_all_ms_with_one(outputs, devices, new_loads[:, OUTPUT_BYTES_SENT], cluster)
+        )
+        phases[:, FORWARD_COMM], phases[:, BACKWARD_COMM] = took, took + all_reduce
+        forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
+        return phases, forward + slowest + (slowest + all_reduce) + backward
 
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
         """See `ShardingCostModel`: all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""

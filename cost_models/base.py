@@ -275,10 +275,8 @@ class AdditiveCostModel(CostModel):
         return np.concatenate([phases for phases, _ in parts]), np.concatenate([costs for _, costs in parts])
 
     def _first_alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        alone = np.zeros((len(loads), topology.num_devices, self.num_loads))
-        alone[:, 0] = loads
-        phases, costs = self.costs(alone, topology.cluster())
-        return phases[:, 0], costs
+        empty, first = np.zeros((topology.num_devices, self.num_loads)), np.zeros(len(loads), np.int64)
+        return self.costs_with_one(topology.cluster(), empty, self.device_phases(empty), first, loads)
 
 
 def _replaced(current: FloatArray, variants: int, changed: NDArray[np.int64], values: FloatArray) -> FloatArray:

@@ -13,6 +13,13 @@ from shard_gym.cost_models import (
     make_cost_model,
 )
 from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.analytical_sharding import (
+    CODEC_MS_PER_BYTE,
+    GRADIENT_BYTES,
+    HOST_PARTIAL_BYTES,
+    PARTIAL_BYTES,
+    AnalyticalShardingModel,
+)
 from shard_gym.cost_models.base import COMMUNICATION, placement_order
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, UnknownNameError
 from shard_gym.hardware import hardware_profile
@@ -143,6 +150,34 @@ def test_one_changed_device_costs_what_all_devices_together_say(num_devices: int
         ):
             assert fast.tolist() == plain.tolist()
         assert counted.queries == 12
+
+
+@pytest.mark.parametrize("devices_per_host", [1, 3, 4])
+@pytest.mark.parametrize("num_devices", [1, 8, 10])
+@pytest.mark.parametrize("present", ["outputs", "blocks", "replicas", "blocks on a host", "codec"])
+def test_one_changed_device_beside_spread_tables(present: str, num_devices: int, devices_per_host: int) -> None:
+    """The same of the model of sharded tables, where other exchanges take as long on all devices, and where not."""
+    model = AnalyticalShardingModel()
+    cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    for changes in (False, True):
+        device_loads, new_loads = rng.random((num_devices, model.num_loads)), rng.random((12, model.num_loads))
+        for loads in (device_loads, new_loads):
+            loads[:, OUTPUT_BYTES_SENT] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
+            loads[:, PARTIAL_BYTES : CODEC_MS_PER_BYTE + 1] = 0.0
+        devices = rng.integers(0, num_devices, 12)
+        if present != "outputs":
+            columns = {"blocks": PARTIAL_BYTES, "replicas": GRADIENT_BYTES, "codec": CODEC_MS_PER_BYTE}
+            column = columns.get(present, HOST_PARTIAL_BYTES)
+            device_loads[:, column] = 8192.0
+            if present == "blocks on a host":
+                device_loads[num_devices // 2 :, column] = 0.0
+            new_loads[:, column] = device_loads[devices, column] + 4096.0 * changes
+        state = cluster, device_loads, model.device_phases(device_loads), devices, new_loads
+        for fast, plain in zip(
+            model.costs_with_one(*state), AdditiveCostModel.costs_with_one(model, *state), strict=True
+        ):
+            assert fast.tolist() == plain.tolist()
 
 
 def test_a_model_with_its_own_communication_does_not_inherit_the_fast_way() -> None:
