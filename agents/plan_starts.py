@@ -127,7 +127,7 @@ def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
     split, even = options.model.num_sum_loads, []
     for spread in spreads:
         parts, tables = _no_wider(options, spread, NARROW[0]), np.flatnonzero(spread != NOT_SPREAD)
-        variants = [options.spreads[number].variant for number in spread[tables]]
+        variants = np.array([options.spreads[number].variant for number in spread[tables]], np.int64)
         loads = np.concatenate([options.loads[parts.table, parts.level], options.loads[tables, variants]])
         loads[: len(parts.table), :split] /= options.task.num_devices
         even.append(np.concatenate([loads[:, :split].sum(axis=0), loads[:, split:].max(axis=0)]))
@@ -245,4 +245,5 @@ def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[S
             offer(part)
             offer(len(table) - 1)
             halved += 1
-        yield SplitTables(options, np.array(table), np.array(level), np.zeros(len(table), np.int64), spread)
+        nowhere = np.zeros(len(table), np.int64)
+        yield SplitTables(options, np.array(table, np.int64), np.array(level, np.int64), nowhere, spread)
