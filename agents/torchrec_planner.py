@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shard_gym.agents.base import Agent
@@ -88,6 +89,20 @@ def _named(tables: Tables, names: list[str]) -> Tables:
     return replace(tables, names=tuple(names))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of TorchRec: a plan is all that is asked of it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@_quiet()
 def _planned(
     tables: Tables,
     topology: Topology,
@@ -147,16 +162,10 @@ def _planned(
         stats=[],
     )
     sharder = rec.EmbeddingBagCollectionSharder(fused_params={"optimizer": optimizer})
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return planner.plan(module=module, sharders=[sharder])
+        return planner.plan(module=module, sharders=[sharder])
     except rec.PlannerError as error:
         raise _PlannerError(str(error).split("\n", 1)[0]) from error
-    finally:
-        logging.disable(before)
 
 
 class _Imported:

@@ -86,6 +86,7 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shard_gym.io.files import write_atomically
@@ -21,8 +21,8 @@ from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.load import MEASURED
-from shard_gym.text import counted, format_ms, format_range
+from shard_gym.suites.load import MEASURED, SHARDING
+from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
 
@@ -76,7 +76,7 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    contents = {TABLES: _all_tables, TOP: _top_table, ROOM: _room_table}
+    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -108,6 +108,8 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     if not leaderboards:
         return "No entries yet."
     parts = [_leaderboard_table(each) for each in leaderboards]
+    if plans := _plans_table(leaderboards):
+        parts.insert(0, f"### Sharding suites\n\n{plans}")
     suites, ranked = competitors(leaderboards)
     if len(suites) > 1 and ranked:
         about = (
@@ -118,11 +120,17 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     return "\n\n".join(parts)
 
 
-def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
+def _top_tables(leaderboards: Sequence[Leaderboard]) -> str:
+    """The first competitors of each league on every core suite, and every entry of a plan."""
+    parts = [_core_table(leaderboards), _plans_table(leaderboards)]
+    return "\n\n".join(part for part in parts if part) or "No entries yet."
+
+
+def _core_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The first competitors of each league on every core suite, and what the best known placements cost there."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
-        return "No entries yet."
+        return ""
     about = (
         f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
         f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): what they cost more than the best "
@@ -137,10 +145,62 @@ def _top_table(leaderboards: Sequence[Leaderboard]) -> str:
             gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
             rows.append((league, escaped(each.name), budget, f"{100 * (each.iqm - 1):.1f}%", *gaps))
     on = {each.suite: each for each in leaderboards if each.track != MEASURED}
-    best = ["" if (found := on[suite].best) is None else _ms(found.costs_ms.mean()) for suite in suites]
-    bounds = ["" if (gap := on[suite].proven_gap) is None else f"{100 * gap.mean:.1f}%" for suite in suites]
-    rows += [("", "best known, ms", "", "", *best), ("", "best known above bounds", "", "", *bounds)]
+    rows += [("", title, "", "", *cells) for title, cells in _best_rows([on[suite] for suite in suites])]
     return f"{about}\n\n{table(('league', 'entry', 'budget', 'IQM', *suites), rows, left=2)}"
+
+
+def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """All entries of the track of plans, by league, with their gap on each suite; empty if there are none."""
+    boards = [each for each in leaderboards if each.track == SHARDING]
+    if not boards:
+        return ""
+    found: dict[tuple[str, ...], dict[str, RankedEntry]] = {}
+    for board in boards:
+        for ranked in board.entries:
+            entry = ranked.verified.entry
+            key = (ranked.league or "", ranked.verified.folder.slug, entry.agent.name, *sorted(entry.authors))
+            found.setdefault(key, {})[board.suite] = ranked
+    rows = []
+    for (league, *_), entries in sorted(found.items(), key=lambda each: _order_of_plans(each[0][0], each[1])):
+        declared = [each.verified.entry for each in entries.values()]
+        training = max(each.training.queries for each in declared)
+        planning = max(each.planning.queries for each in declared)
+        slowest = format_seconds(max(each.planning.seconds for each in declared))
+        cells = [_gap_or_failures(entries.get(board.suite)) for board in boards]
+        rows.append((league, escaped(declared[0].name), f"{training:,} + {planning:,.0f}", slowest, *cells))
+    rows += [("", title, "", "", *cells) for title, cells in _best_rows(boards)]
+    header = ("league", "entry", "budget", "time", *(board.suite for board in boards))
+    about = (
+        f"Plans, in which tables may be split, on {counted(len(boards), 'suite')} "
+        f"({counted(sum(len(board.scorer.suite) for board in boards), 'task')}): what entries cost more than the best "
+        "known plans, mean over the tasks and seeds of a suite; or how often they found no plan. Budget, and time to "
+        "plan a task: the largest of any suite."
+    )
+    return f"{about}\n\n{table(header, rows, left=2)}"
+
+
+def _order_of_plans(league: str, entries: Mapping[str, RankedEntry]) -> tuple[int, int, float]:
+    """By league; in it, those that fail on fewer suites first, then by the mean of the gaps where they do not."""
+    answered = [each.gap for each in entries.values() if not each.verified.failures and each.gap is not None]
+    failed = len(entries) - len(answered)
+    return LEAGUES.index(league), failed, sum(answered) / max(len(answered), 1)
+
+
+def _gap_or_failures(ranked: RankedEntry | None) -> str:
+    """The gap to the best known costs; if it fails on a task, how often it does, because a penalty is no cost."""
+    if ranked is None:
+        return ""
+    failures, answers = ranked.verified.failures, ranked.verified.costs_ms.size
+    if failures:
+        return f"fails {failures} of {answers}"
+    return "" if ranked.gap is None else f"{100 * ranked.gap:.1f}%"
+
+
+def _best_rows(boards: Sequence[Leaderboard]) -> list[tuple[str, list[str]]]:
+    """The mean of the best known costs of each suite, and what they are above proven bounds."""
+    best = ["" if (found := board.best) is None else _ms(found.costs_ms.mean()) for board in boards]
+    bounds = ["" if (gap := board.proven_gap) is None else f"{100 * gap.mean:.1f}%" for board in boards]
+    return [("best known, ms", best), ("best known above bounds", bounds)]
 
 
 def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
@@ -157,7 +217,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 f"`{info.name}`",
                 *(format_range(*info.num_tables), format_range(*info.num_devices)),
                 str(info.tasks.get("train", 0)),
-                *("-" if each is None else f"{100 * each:.2f}%" for each in room),
+                *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
                 status,
@@ -165,6 +225,10 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)
     return table((*header, "best known above bounds", f"within {100 * PROVEN:g}%", "status"), rows, notes=1)
+
+
+def _room(gap: float | None) -> str:
+    return "-" if gap is None else f"{100 * gap:.2f}%"
 
 
 def _competitors_table(ranked: Sequence[Competitor]) -> str:
@@ -214,7 +278,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
         "entry": _name(ranked.verified),
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
-        "gap to best": "" if ranked.gap is None else f"{100 * ranked.gap:+.2f}%",
+        "gap to best": "" if ranked.gap is None or ranked.verified.failures else f"{100 * ranked.gap:+.2f}%",
         "to the cheapest": "" if ratio is None or ratios is None else _ratio(ratio, *ratios),
         "beats next": "" if over is None else f"{over:.2f}",
         "failed": str(ranked.verified.failures),

@@ -121,8 +121,9 @@ class Leaderboard:
         return proven_gap(suite, self.scorer.model, costs)
 
     def smallest_gap(self, league: str) -> float | None:
-        """The smallest gap to the best placements known of the entries of `league`; None if it has none."""
-        return min((each.gap for each in self.entries if each.league == league and each.gap is not None), default=None)
+        """The smallest gap to the best known answers of those entries of `league` that fail on no task, if any."""
+        entries = [each for each in self.entries if each.league == league and not each.verified.failures]
+        return min((each.gap for each in entries if each.gap is not None), default=None)
 
     @property
     def is_solved(self) -> bool:

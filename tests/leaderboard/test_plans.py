@@ -13,7 +13,9 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
+from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
+from shard_gym.leaderboard.markdown import TABLES, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
 from shard_gym.leaderboard.replay import can_replay, replay
 from shard_gym.leaderboard.store import EntryFolder
@@ -57,6 +59,26 @@ def test_a_plan_is_an_entry(folder: EntryFolder) -> None:
     (board,) = load_leaderboards(folder.root)
     assert (board.track, board.suite, board.entries[0].mean_cost_ms) == ("sharding", SUITE, pytest.approx(cost))
     assert list(improvements([verified])) in ([SUITE], [])
+
+
+def test_failures_are_shown_as_such_and_not_as_costs(folder: EntryFolder, add_entry) -> None:
+    """The penalty of a task without a plan is no cost: a gap to it would say nothing."""
+    add_entry(folder.root, "lookup-greedy", "shard-4", track="sharding")
+    page = folder.root / "README.md"
+    page.write_text(f"{begin(TABLES)}\n{END}\n")
+    write_pages(folder.root)
+    boards = {board.suite: board for board in load_leaderboards(folder.root)}
+    (greedy,), (planner,) = boards["shard-4"].entries, boards[SUITE].entries
+    assert 0 < greedy.verified.failures < 50
+    assert boards["shard-4"].smallest_gap("zero-query") is None
+    assert boards[SUITE].smallest_gap("zero-query") == planner.gap
+    above, own = page.read_text().split("### shard-4")
+    rows = [line.split(" | ") for line in above.splitlines() if "| zero-query" in line]
+    assert [(row[1], row[4:]) for row in rows] == [
+        ("HugeCTR", ["", f"{100 * planner.gap:.1f}% |"]),
+        ("The lookup-greedy agent", [f"fails {greedy.verified.failures} of 50", " |"]),
+    ]
+    assert f"|  |  | {greedy.verified.failures} |" in own
 
 
 def test_an_evaluation_of_plans_is_read_again(tmp_path: Path) -> None:
