@@ -37,6 +37,11 @@ class Agent(ABC):
             NoPlacementFoundError: no valid placement was found; an evaluation counts it as a failure.
         """
 
+    @property
+    def splits(self) -> bool:
+        """Whether its plans may split tables: it has a `plan` of its own."""
+        return type(self).plan is not Agent.plan
+
     def plan(self, task: Task) -> ShardingPlan:
         """A sharding for every table of `task`; of an agent that only places, that of whole tables.
 

@@ -27,6 +27,7 @@ from shard_gym.sharding import (
     row_wise,
     table_wise,
 )
+from shard_gym.sharding.variants import checked_max_shards
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
@@ -51,7 +52,7 @@ class HugeCTRAgent(Agent):
     here. Dims are ignored, as there, where all are equal.
 
     Args:
-        replicated_gb: 1e9 bytes; that of the configuration for DGX H100.
+        replicated_gb: tables of fewer gigabytes (1e9 bytes) are data-parallel; as in the configuration for DGX H100.
         work_ratio: bytes that move in memory for each that is exchanged; HugeCTR's default. The constant for each shard
             is the ratio of the bandwidths of memory and link, over this.
         iterations: HugeCTR's.
@@ -71,7 +72,7 @@ class HugeCTRAgent(Agent):
                 raise InvalidOptionError(f"{name} must be a number above 0, not {short_repr(value)}.")
         self.replicated_gb, self.work_ratio = replicated_gb, work_ratio
         self.iterations = checked_count("iterations", iterations)
-        self.max_shards = checked_count("max_shards", max_shards)
+        self.max_shards = checked_max_shards(max_shards)
 
     def place(self, task: Task) -> Placement:
         """The same without splits and replicas."""

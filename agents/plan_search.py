@@ -21,7 +21,7 @@ from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.plan import TABLE_WISE
-from shard_gym.sharding.variants import checked_sharding_types
+from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
 from shard_gym.tasks import Task
 
 SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
@@ -40,7 +40,7 @@ class PlanSearchAgent(Agent):
 
     Args:
         cost_model: the model to search under, or its name; a `ShardingCostModel`.
-        sharding_types: those allowed.
+        sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start.
@@ -64,7 +64,7 @@ class PlanSearchAgent(Agent):
     ) -> None:
         self.cost_model = CountedShardingModel(make_sharding_cost_model(cost_model))
         self.sharding_types = checked_sharding_types(sharding_types)
-        self.max_shards = checked_count("max_shards", max_shards)
+        self.max_shards = checked_max_shards(max_shards)
         self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
         if max_seconds is not None:
             checked_positive("max_seconds", max_seconds)

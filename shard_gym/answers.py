@@ -130,11 +130,11 @@ class _Plans(Answers):
 
     def asker(self, agent: Any) -> Callable[[Task], Any]:
         """See `Answers`; of an agent that only places, the plan of whole tables."""
-        plan: Callable[[Task], Any] | None = getattr(agent, "plan", None)
         place: Callable[[Task], Any] = getattr(agent, "place", agent)
-        return plan or (
-            lambda task: plan_of_placement(check_placement(place(task), task.tables, task.topology), task.tables)
-        )
+        plan: Callable[[Task], Any] = getattr(agent, "plan", place)
+        if plan is not place or not callable(place):
+            return plan
+        return lambda task: plan_of_placement(check_placement(place(task), task.tables, task.topology), task.tables)
 
     def checked(self, given: Any, task: Task) -> Answer:
         """See `Answers`."""

@@ -190,11 +190,11 @@ def evaluate(
         InvalidCostError: the cost model says NaN or infinity.
         MeasurementError: all placements, or `MAX_FAILURES` in a row, could not be measured.
     """
-    _place_of(agent)
     tasks = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if not isinstance(tasks, TaskSuite):
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
+    _require_agent(agent, tasks[0])
     model = answers_to(tasks[0]).model(cost_model)
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
@@ -224,13 +224,14 @@ class Comparison:
     """An agent compared with a reference agent and with the best known placements.
 
     Attributes:
-        to_random: mean over the tasks of cost / cost of the reference agent, less 1.
-        to_best: mean over the tasks of cost / best known cost, less 1; None if a task has no best known cost.
+        to_random: mean over the tasks of cost / cost of the reference agent, less 1; None if either failed on a task,
+            because a penalty is no cost.
+        to_best: mean over the tasks of cost / best known cost, less 1; None if a task failed, or has no such cost.
         seconds: median over the tasks of the planning time.
         queries: mean over the tasks of the agent's evaluations of the scoring cost model.
     """
 
-    to_random: float
+    to_random: float | None
     to_best: float | None
     seconds: float
     queries: float
@@ -239,29 +240,31 @@ class Comparison:
 def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, float]) -> Comparison:
     """`evaluation` beside the reference agent's, of the same tasks, and the best known costs in ms by task."""
     to_best = None
-    if all(result.task in best for result in evaluation.tasks):
+    if not evaluation.failures and all(result.task in best for result in evaluation.tasks):
         known = np.array([best[result.task] for result in evaluation.tasks])
         to_best = float((evaluation.costs_ms / known).mean() - 1.0)
+    to_random = None
+    if not (evaluation.failures or reference.failures):
+        to_random = float((evaluation.costs_ms / reference.costs_ms).mean() - 1.0)
     return Comparison(
-        to_random=float((evaluation.costs_ms / reference.costs_ms).mean() - 1.0),
+        to_random=to_random,
         to_best=to_best,
         seconds=float(np.median([result.seconds for result in evaluation.tasks])),
         queries=float(np.mean([result.true_cost_queries for result in evaluation.tasks])),
     )
 
 
-def _place_of(agent: AnyAgent) -> Callable[[Task], ArrayLike]:
-    """The function that places tables.
+def _require_agent(agent: AnyAgent, task: Task) -> None:
+    """Refuse what answers no tasks such as `task`.
 
     Raises:
         InvalidOptionError: `agent` is no agent.
     """
-    place = getattr(agent, "place", agent)
-    if isinstance(agent, type) or not callable(place):
-        wanted = "an object with place(task), or a function of a task that returns a placement"
+    if isinstance(agent, type) or not callable(answers_to(task).asker(agent)):
+        plans = " or plan(task)" if task.splittable else ""
+        wanted = f"an object with place(task){plans}, or a function of a task that returns a placement"
         named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
         raise wrong_kind("agent", agent, wanted, f"The agents with a name come from shard_gym.agents.{named}.")
-    return place
 
 
 def _name_of(agent: AnyAgent) -> str:
@@ -277,7 +280,6 @@ def _queries_of(agent: AnyAgent, model: CostModel) -> int:
 
 def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: FailuresInARow) -> TaskResult:
     """The outcome of one task; see `evaluate`."""
-    _place_of(agent)
     answers, queries_before = answers_to(task), _queries_of(agent, model)
     seconds, listed, failure = None, None, ""
     started = time.perf_counter()

@@ -241,6 +241,8 @@ def _episodes(evaluations: Iterable[Evaluation], tasks: TaskSuite) -> list[_Epis
     Raises:
         InvalidOptionError: the evaluations are of other tasks, a placement is not valid, or there is none.
     """
+    if any(task.splittable for task in tasks):
+        raise InvalidOptionError(f"Data sets hold placements, but the tables of {tasks.name!r} may be split.")
     number = {task.name: index for index, task in enumerate(tasks)}
     if not isinstance(evaluations, Iterable):
         raise wrong_kind("evaluations", evaluations, "a list of what shard_gym.evaluate returns")

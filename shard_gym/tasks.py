@@ -47,7 +47,8 @@ class Task:
         tables: the T tables to place.
         topology: the D devices to place them on.
         known_placement: (T,) int64, a valid placement that proves the task solvable, of any cost; or None.
-        splittable: whether tables may be larger than a device, because they may be split (`EmbeddingSharding-v0`).
+        splittable: whether an answer is a sharding plan, so that tables may be larger than a device. An agent's `plan`
+            and `EmbeddingSharding-v0` may split the tables of any task.
 
     Raises:
         TableTooLargeError: a table does not fit any empty device; if it may be split, nor does any split of it.

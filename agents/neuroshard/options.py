@@ -9,6 +9,7 @@ from shard_gym.agents.base import MAX_QUERIES
 from shard_gym.agents.presets import preset_options
 from shard_gym.checks import checked_count, checked_learning_rate
 from shard_gym.cost_models.neural.storage import network_named
+from shard_gym.sharding.variants import checked_max_shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,9 @@ class NeuroShardOptions:
     max_shards: int
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "measurements", "cost_updates", "cost_batch", "max_shards"):
+        for name in ("iterations", "measurements", "cost_updates", "cost_batch"):
             checked_count(name, getattr(self, name))
+        checked_max_shards(self.max_shards)
         checked_learning_rate(self.learning_rate)
         network_named(self.network)
 
@@ -53,7 +55,10 @@ class PaperOptions(NeuroShardOptions):
     those of `NeuroShardCostModel`, which says how they differ.
 
     Attributes:
-        width, candidates, max_splits, limits: see `BeamSearch`.
+        width: k, sets of splits that go on after each split.
+        candidates: n, the largest parts, and the costliest, that may be halved next.
+        max_splits: L, splits one after another.
+        limits: M, greedy placements of each set, with as many limits on the columns of a device.
     """
 
     iterations: int = 10

@@ -32,7 +32,7 @@ from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
-from shard_gym.errors import unknown_name
+from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
@@ -110,7 +110,8 @@ class Sb3Learner(Learner):
         learning_rate: Adam's at the start; it falls to zero, linearly. None for the default.
         width: of the network's hidden layers.
         observation: "compact", with costs in it; "features", without, see `EmbeddingPlacementEnv`; or "splits": tables
-            are split, and it is trained on `EmbeddingShardingEnv` with its observation "compact".
+            are split, and it is trained on `EmbeddingShardingEnv` with its observation "compact", up to 8 shards of
+            a table, and all sharding types but table_row_wise.
         replay: steps in DQN's replay buffer, of all environments together; unused by the others.
 
     Raises:
@@ -146,6 +147,11 @@ class Sb3Learner(Learner):
         self.width = checked_count("width", width, most=MAX_UNITS)
         if observation not in INPUTS:
             raise unknown_name(f"observation of agent {name!r}", observation, INPUTS)
+        if suite[0].splittable and not plans:
+            raise InvalidOptionError(
+                f"The tables of {suite.name!r} may be split. Train with the option observation=splits, or on a suite "
+                "of placements."
+            )
         self.observation = observation
         count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
         rate = checked_learning_rate(defaults.learning_rate if learning_rate is None else learning_rate)

@@ -14,6 +14,7 @@ from shard_gym.agents.options import AgentOption, about_agent, about_learner, pl
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.errors import MissingExtraError, unknown_name
+from shard_gym.sharding import SHARDING_TYPES
 
 PLACING = "Place at once: --agent NAME; options with place and show --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
 TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
@@ -68,4 +69,6 @@ def _print_agent(console: Console, name: str, about: str, options: Sequence[Agen
 
 def _written(default: object) -> str:
     """A default as `--option KEY=VALUE` takes it."""
+    if default == SHARDING_TYPES:
+        return "all"
     return str(default).lower() if isinstance(default, bool) else str(default)

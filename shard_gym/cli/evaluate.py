@@ -135,7 +135,7 @@ def print_evaluations(
             (
                 format_ms(evaluation.mean_cost_ms),
                 "-".join(map(format_ms, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
-                format_change(row.to_random),
+                NONE if row.to_random is None else format_change(row.to_random),
                 NONE if row.to_best is None else format_change(row.to_best),
                 Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
                 format_seconds(row.seconds),
@@ -155,7 +155,8 @@ def print_evaluations(
         table.add_row(*cells)
     print_table(console, table)
     ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
-    console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.", "dim"))
+    none = " None where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
+    console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
     _print_failures(console, evaluations)
 
 

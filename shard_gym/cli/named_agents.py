@@ -21,15 +21,31 @@ from shard_gym.tasks import Task
 
 
 class OwnAgent(Agent):
-    """An agent of yours, which needs no more than `place(task)`."""
+    """An agent of yours: `place(task)` is enough, or `plan(task)` where tables may be split."""
 
-    def __init__(self, name: str, place: Callable[[Task], ArrayLike]) -> None:
+    def __init__(
+        self, name: str, place: Callable[[Task], ArrayLike] | None, plan: Callable[[Task], Any] | None = None
+    ) -> None:
         self.name = name
-        self._place = place
+        self._place, self._plan = place, plan
+
+    @property
+    def splits(self) -> bool:
+        """See `Agent`."""
+        return self._plan is not None
 
     def place(self, task: Task) -> Any:
         """See `Agent`; what it returns is checked by whoever asks."""
+        if self._place is None:
+            raise InvalidOptionError(
+                f"{self.name} has plan(task) alone, and the tables of task {task.name!r} may not be split. Give it "
+                "place(task), or a task of a suite shard-*."
+            )
         return self._place(task)
+
+    def plan(self, task: Task) -> Any:
+        """See `Agent`; what it returns is checked by whoever asks."""
+        return super().plan(task) if self._plan is None else self._plan(task)
 
 
 def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
@@ -67,14 +83,19 @@ def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: 
             f"{name} takes no options, and {', '.join(options)} was given: only a class, or a function that makes an "
             "agent, takes some."
         )
-    place = getattr(found, "place", found)
-    if not callable(place):
-        raise InvalidOptionError(f"{name} is no agent: it has no place(task), and it is no function of a task.")
-    try:
-        inspect.signature(place).bind(None)
-    except (TypeError, ValueError) as error:
-        raise InvalidOptionError(f"{name} is no agent: its function place does not take a task alone.") from error
-    return found if isinstance(found, Agent) else OwnAgent(str(getattr(found, "name", what)), place)
+    plan = getattr(found, "plan", None)
+    place = getattr(found, "place", None if callable(plan) else found)
+    if not (callable(place) or callable(plan)):
+        raise InvalidOptionError(
+            f"{name} is no agent: it has no place(task) and no plan(task), and it is no function of a task."
+        )
+    for kind, function in (("place", place), ("plan", plan)):
+        try:
+            if function is not None:
+                inspect.signature(function).bind(None)
+        except (TypeError, ValueError) as error:
+            raise InvalidOptionError(f"{name} is no agent: its function {kind} does not take a task alone.") from error
+    return found if isinstance(found, Agent) else OwnAgent(str(getattr(found, "name", what)), place, plan)
 
 
 def _parameters(found: Any, name: str) -> Mapping[str, inspect.Parameter]:

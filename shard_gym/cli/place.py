@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from shard_gym.agents import PLANNERS, make_agent
+from shard_gym.answers import PLANS
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.options import (
@@ -22,7 +22,7 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
-from shard_gym.cli.plans import print_plan
+from shard_gym.cli.plans import print_plan_devices, print_splits
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.show import GIB, print_devices, print_totals
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
@@ -60,7 +60,7 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Agents that split tables (plan-search, hugectr, torchrec) make a sharding plan.
+    Agents that split tables, such as plan-search, make a sharding plan.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
@@ -90,10 +90,10 @@ def place(
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     model = cost.make()
     console = output()
-    if agent in PLANNERS:
+    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
+    if placer.splits:
         task = Task(Path(tables).stem, loaded, topology, splittable=True)
-        planner = make_agent(agent, cost_model=model, seed=seed, **parse_options(option))
-        plan = planner.plan(task)
+        plan = PLANS.checked(PLANS.asker(placer)(task), task)
         explained = explain_plan(plan, loaded, topology, make_sharding_cost_model(model))
         content = {
             "agent": agent,
@@ -103,11 +103,12 @@ def place(
         }
         _deliver(console, content if format == "shard-gym" else torchrec_json(plan, loaded, topology, module), out)
         if out is not None:
-            print_plan(console, explained)
+            print_plan_devices(console, explained)
+            print_totals(console, explained.total_ms, None, None, "plan")
+            print_splits(console, explained)
             console.print(f"\nPlan written to {out}.", style="dim", markup=False)
         return
     task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     placement = placer.place(task)
     explanation = explain(task, placement, model, lower_bound_ms=proven_bound(placer, model))
     whole = plan_of_placement(placement, loaded)
@@ -116,7 +117,7 @@ def place(
     if out is None:
         return
     print_devices(console, explanation)
-    print_totals(console, explanation)
+    print_totals(console, explanation.total_ms, explanation.best_known_ms, explanation.lower_bound_ms)
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
 
 
@@ -176,5 +177,5 @@ def placement_to_json(explanation: Explanation, agent: str, model: CostModel) ->
         "cost_model": model.fingerprint,
         "cost_ms": explanation.total_ms,
         "placement": {name: int(device) for name, device in zip(names, explanation.placement, strict=True)},
-        "plan": [[names[table] for table in tables] for tables in per_device],
+        "devices": [[names[table] for table in tables] for tables in per_device],
     }

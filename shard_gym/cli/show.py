@@ -5,13 +5,12 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import PLANNERS, make_agent
 from shard_gym.answers import PLANS
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import NONE, heading, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
-from shard_gym.cli.plans import print_plan
+from shard_gym.cli.plans import print_plan_devices, print_plan_moves, print_splits
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
@@ -70,16 +69,22 @@ def show(
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)
     console = output()
-    if chosen.splittable or agent in PLANNERS:
+    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
+    if chosen.splittable:
         if picture is not None:
             raise InvalidOptionError("--picture draws placements of whole tables, and this is a sharding plan.")
         sharding_model = make_sharding_cost_model(model)
-        planner = make_agent(agent, cost_model=sharding_model, seed=seed, **parse_options(option))
-        plan = PLANS.asker(planner)(chosen)
+        plan = PLANS.checked(PLANS.asker(placer)(chosen), chosen)
         _print_heading(console, chosen, agent, sharding_model)
-        print_plan(console, explain_plan(plan, chosen.tables, chosen.topology, sharding_model))
+        best = best_known_costs(chosen_suite, sharding_model).get(chosen.name)
+        bound = lower_bounds(chosen_suite, sharding_model).get(chosen.name)
+        explained = explain_plan(plan, chosen.tables, chosen.topology, sharding_model)
+        print_plan_devices(console, explained, devices, tables)
+        print_totals(console, explained.total_ms, best, bound, "plan")
+        print_splits(console, explained)
+        if moves:
+            print_plan_moves(console, explained, moves)
         return
-    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     best = best_known_costs(chosen_suite, model).get(chosen.name)
     placement = placer.place(chosen)
     stored = lower_bounds(chosen_suite, model).get(chosen.name)
@@ -87,7 +92,7 @@ def show(
     explanation = explain(chosen, placement, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(console, chosen, agent, model)
     print_devices(console, explanation, devices, tables)
-    print_totals(console, explanation)
+    print_totals(console, explanation.total_ms, best, bound)
     if moves:
         print_moves(console, explanation, moves)
     if picture is not None:
@@ -146,9 +151,10 @@ def _costliest(explanation: Explanation, device: int, count: int) -> Text:
     return text
 
 
-def print_totals(console: Console, explanation: Explanation) -> None:
-    """Print the cost, the best known cost and the lower bound."""
-    total, bound, best = explanation.total_ms, explanation.lower_bound_ms, explanation.best_known_ms
+def print_totals(
+    console: Console, total: float, best: float | None, bound: float | None, noun: str = "placement"
+) -> None:
+    """Print the cost, the best known cost and the lower bound, in ms."""
     grid = new_table(header=False)
     grid.add_column()
     grid.add_column(justify="right")
@@ -158,7 +164,7 @@ def print_totals(console: Console, explanation: Explanation) -> None:
         if value is None:
             grid.add_row(name, NONE, "")
         else:
-            grid.add_row(name, f"{format_ms(value)} ms", f"this placement {format_change(total / value - 1)}")
+            grid.add_row(name, f"{format_ms(value)} ms", f"this {noun} {format_change(total / value - 1)}")
     console.print()
     console.print(grid)
 

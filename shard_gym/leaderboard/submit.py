@@ -22,8 +22,8 @@ from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, read_files, require_root
 from shard_gym.leaderboard.verify import name_taken, verify_entry
-from shard_gym.suites import load_suite
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites import load_suite, suite_info
+from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted
 
 
@@ -71,6 +71,14 @@ def require_free(folder: EntryFolder) -> None:
         InvalidOptionError: the entry exists already, or there is no folder of leaderboards.
     """
     require_root(folder.root)
+    plans = suite_info(folder.suite).track == SHARDING
+    if plans != (folder.track == SHARDING):
+        may = "may" if plans else "may not"
+        track = SHARDING if plans else SIMULATED
+        raise InvalidOptionError(
+            f"Tables of {folder.suite!r} {may} be split, so its entries are in the track {track!r}: submit to "
+            f"{track}/{folder.suite}/{folder.slug}."
+        )
     if folder.path.exists() or folder.path.is_symlink():
         raise InvalidOptionError(
             f"There is an entry {folder.id} already. Choose another name, or remove {folder.path}."

@@ -71,11 +71,15 @@ class Variants:
 def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     """The sharding types in the order of `SHARDING_TYPES`; table_wise is always one of them.
 
+    A text is names with commas between them, or "all", as on the command line.
+
     Raises:
         UnknownNameError: there is no such type.
         InvalidOptionError: it is no list of names, or table_wise is missing.
     """
-    if isinstance(sharding_types, str) or not isinstance(sharding_types, Collection):
+    if isinstance(sharding_types, str):
+        sharding_types = SHARDING_TYPES if sharding_types == "all" else sharding_types.split(",")
+    if not isinstance(sharding_types, Collection):
         raise wrong_kind("sharding_types", sharding_types, "a list of sharding types, such as ('table_wise',)")
     for name in sharding_types:
         if name not in SHARDING_TYPES:
@@ -83,6 +87,18 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     if TABLE_WISE not in sharding_types:
         raise InvalidOptionError(f"sharding_types must contain 'table_wise'; got {tuple(sharding_types)}.")
     return tuple(name for name in SHARDING_TYPES if name in sharding_types)
+
+
+def checked_max_shards(max_shards: int) -> int:
+    """`max_shards`, the most column shards of a table.
+
+    Raises:
+        InvalidOptionError: it is no power of two.
+    """
+    shards = checked_count("max_shards", max_shards)
+    if shards & (shards - 1):
+        raise InvalidOptionError(f"max_shards must be a power of two, because tables are halved; got {shards}.")
+    return shards
 
 
 def whole_tables(tables: Tables) -> Variants:

@@ -100,7 +100,7 @@ def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(
     args = ("--agent", "stubborn", "--suite", "dlrm-20x4", "--out", tmp_path / "r.json")
     code, out, _ = run("evaluate", *args, columns=200)
     assert code == 0
-    assert agent_rows(out)["stubborn"][3] == "25"  # no placement is best known, and it asks no cost model
+    assert agent_rows(out)["stubborn"][2] == "25"  # no gaps, because a penalty is no cost, and it asks no cost model
     assert "gap to" not in out
     assert "queries" not in out
     assert "stubborn failed on 25 of 50 tasks" in out

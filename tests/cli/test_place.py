@@ -38,13 +38,13 @@ def test_the_plan_is_valid_and_costs_what_it_says(run, file: Path, tables: Table
     assert code == 0
     assert "feature" in out
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert list(plan) == ["agent", "cost_model", "cost_ms", "placement", "plan"]
+    assert list(plan) == ["agent", "cost_model", "cost_ms", "placement", "devices"]
     assert list(plan["placement"]) == list(tables.names)
     topology = hardware_profile("a100-dgx").topology(4, memory_cap_bytes=int(cap * 2**30))
     placement = check_placement(list(plan["placement"].values()), tables, topology)
     assert AnalyticalCostModel().estimate(placement, tables, topology).total_ms == plan["cost_ms"]
-    assert len(plan["plan"]) == 4
-    for device, names in enumerate(plan["plan"]):
+    assert len(plan["devices"]) == 4
+    for device, names in enumerate(plan["devices"]):
         assert names == [name for name in tables.names if plan["placement"][name] == device]
 
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_count
-from shard_gym.errors import InvalidOptionError, InvalidTaskError
+from shard_gym.errors import InvalidTaskError
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
-from shard_gym.sharding.variants import checked_sharding_types
+from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
 from shard_gym.topology import Topology
 
 NONE = -1
@@ -61,9 +60,7 @@ class SplitRules:
             UnknownNameError: there is no such sharding type.
             InvalidOptionError: table_wise is not included, or `max_shards` is no power of two.
         """
-        types, shards = checked_sharding_types(sharding_types), checked_count("max_shards", max_shards)
-        if shards & (shards - 1):
-            raise InvalidOptionError(f"max_shards must be a power of two, because tables are halved; got {shards}.")
+        types, shards = checked_sharding_types(sharding_types), checked_max_shards(max_shards)
         return SplitRules(types, max_devices, max_hosts, shards.bit_length() - 1 if COLUMN_WISE in types else 0)
 
     @cached_property

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.envs.core.episodes import Observation
+from shard_gym.envs.core.episodes import Observation, ObservationDict
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
@@ -34,11 +37,12 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     - `0` to `max_devices - 1`: the current part to that device. Legal if the task has the device and the part fits into
       its free memory.
     - The next action, with "column_wise": halve the columns of the current part; its halves come next, in turn. Legal
-      if they are multiples of 4 wide, and if all that waits of the table would fit when halved to parts of one size.
+      if they are multiples of 4 wide, and if all parts of this table without a device would fit once they are halved to
+      the same width; so a table that was halved can always be completed.
     - The next, with "row_wise": a block of rows to every device. Legal for a table that is not halved, if a block fits
       every device and none is empty.
     - The next `max_hosts`, with "table_row_wise": the same on the devices of host 0, 1, ...; all hosts of the task must
-      have as many devices.
+      have the same number of devices. Of one host this is "row_wise" again; leave it out of `sharding_types` there.
     - The last, with "data_parallel": a replica to every device. Legal for a table that is not halved, if it fits.
 
     An illegal action ends the episode and raises nothing. With `illegal="redirect"` the part goes to the legal device
@@ -52,8 +56,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     times, then the other sharding types), and A that of actions. Tables are in the order in which they come.
 
     `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and
-    `observation="features"`, which holds no cost, none marked * or -. Tables then come in descending order of
-    embedding_dim * pooling_factor.
+    `observation="features"`, which holds no cost, none marked * or -. With "features" tables come in descending order
+    of embedding_dim * pooling_factor.
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
@@ -155,6 +159,18 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     def rules(self) -> SplitRules:
         """Which action means what."""
         return cast(ShardingEpisodes, self._episodes).rules
+
+    def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
+        """Do `action` with the current part: put it on a device, halve it, or spread its table.
+
+        Raises:
+            InvalidActionError, ResetNeeded, InvalidCostError: see `EmbeddingPlacementEnv.step`.
+        """
+        return super().step(action)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(A,) bool: the actions that are legal for the current part; MaskablePPO calls this method."""
+        return super().action_masks()
 
     def view(self) -> PlanView:
         """The plan so far, for rendering."""

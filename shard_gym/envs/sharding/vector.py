@@ -6,7 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.sharding import ShardingCostModel
@@ -27,7 +29,7 @@ class EmbeddingShardingVectorEnv(EmbeddingPlacementVectorEnv):
     Args:
         num_envs, autoreset_mode, copy, max_episode_steps: see `EmbeddingPlacementVectorEnv`.
 
-    The other arguments are those of `EmbeddingShardingEnv`.
+    The other arguments are those of `EmbeddingShardingEnv`. The plan of one of the environments is `plan(i)`.
     """
 
     def __init__(
@@ -59,6 +61,10 @@ class EmbeddingShardingVectorEnv(EmbeddingPlacementVectorEnv):
     def rules(self) -> SplitRules:
         """Which action means what."""
         return cast(ShardingEpisodes, self._episodes).rules
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(N, A) bool: the actions that are legal for the current parts."""
+        return super().action_masks()
 
     def plan(self, env: int) -> ShardingPlan:
         """The plan of environment `env` so far."""
