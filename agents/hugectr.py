@@ -69,7 +69,8 @@ class HugeCTRAgent(Agent):
     ) -> None:
         for name, value in (("replicated_gb", replicated_gb), ("work_ratio", work_ratio)):
             if not is_not_negative(value) or (name == "work_ratio" and value == 0):
-                raise InvalidOptionError(f"{name} must be a number above 0, not {short_repr(value)}.")
+                least = "above 0" if name == "work_ratio" else "of at least 0"
+                raise InvalidOptionError(f"{name} must be a number {least}, not {short_repr(value)}.")
         self.replicated_gb, self.work_ratio = replicated_gb, work_ratio
         self.iterations = checked_count("iterations", iterations)
         self.max_shards = checked_max_shards(max_shards)

@@ -44,7 +44,8 @@ class PlanSearchAgent(Agent):
         max_shards: column shards of a table at most, a power of two.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start.
-        max_seconds: wall-clock limit for each task; None for no limit. With a limit, results depend on the machine.
+        max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
+            limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
 
     Raises:
@@ -103,7 +104,10 @@ class PlanSearchAgent(Agent):
         found = {start.key: start for start in starts(options, lambda: budget.share > SHARE_OF_STARTS)}
         searches = [_PlanSearch(start, rng, budget) for start in found.values()]
         if not searches:
-            raise NoPlacementFoundError(f"No plan of task {task.name!r} was found: its tables leave no room.")
+            raise NoPlacementFoundError(
+                f"No plan of task {task.name!r} was found that fits the memory of its devices. Allow more sharding "
+                "types or shards (sharding_types, max_shards)."
+            )
         while len(searches) > 1 and not budget.spent():
             for search in searches:
                 search.descend(budget.share + SHARE_OF_ROUND / len(searches))
@@ -111,6 +115,10 @@ class PlanSearchAgent(Agent):
             searches = searches[: len(searches) // 2]
         searches[0].run()
         return searches[0].best
+
+
+_Spreading = tuple[Callable[[], np.ndarray], Callable[[], SplitTables]]
+"""Makes the (D, K) loads of the devices after a change, and the plan."""
 
 
 class _Change(NamedTuple):
@@ -225,38 +233,43 @@ class _PlanSearch:
 
     def _of_spreads(self) -> Iterator[_Change]:
         """Every way to spread a table with a part on a critical device, and to gather a spread one."""
-        split, options = self._split, self._split.options
+        options = self._split.options
         if not options.spreads:
             return
-        model = options.model
-        changes: list[Callable[[], SplitTables]] = []
-        loads = []
-        tables = np.unique(split.table[self._current.critical_tables()])
-        for table in tables.tolist():
+        changes = [*self._ways_to_spread(), *self._ways_to_gather()]
+        smoothed = []
+        for first in range(0, len(changes), BATCH):
+            if first and self._spent():
+                break
+            loads = np.stack([after() for after, _ in changes[first : first + BATCH]])
+            smoothed.append(Costs.of(*options.model.costs(loads, options.cluster)).smoothed)
+        if smoothed:
+            costs = np.concatenate(smoothed)
+            which = int(costs.argmin())
+            yield _Change(float(costs[which]), changes[which][1])
+
+    def _ways_to_spread(self) -> Iterator[_Spreading]:
+        """Every way that fits to spread a table with a part on a critical device."""
+        split, options = self._split, self._split.options
+        for table in np.unique(split.table[self._current.critical_tables()]).tolist():
             rest = split.spread_over(table, NOT_SPREAD)  # without the table
             items = rest.items()
             held, left = items.device_loads(rest.device), items.memory_left(rest.device)
-            for number, spread in enumerate(options.spreads):
-                needed = options.memory[table, spread.variant]
-                if options.legal[table, spread.variant] and (left[spread.devices] >= needed).all():
-                    after = held.copy()
-                    after[spread.devices] = model.add(held[spread.devices], options.loads[table, spread.variant])
-                    loads.append(after)
-                    changes.append(partial(split.spread_over, table, number))
+            for number, (_, variant, devices, *_) in enumerate(options.spreads):
+                if options.legal[table, variant] and (left[devices] >= options.memory[table, variant]).all():
+                    after = partial(_joined, options, held, devices, options.loads[table, variant])
+                    yield after, partial(split.spread_over, table, number)
+
+    def _ways_to_gather(self) -> Iterator[_Spreading]:
+        """Every device with room for a table that is spread."""
+        split, options = self._split, self._split.options
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
             rest = split.spread_over(table, NOT_SPREAD)
             items = rest.items()
             held, left = items.device_loads(rest.device), items.memory_left(rest.device)
             for device in np.flatnonzero(left >= options.memory[table, 0]).tolist():
-                after = held.copy()
-                after[device] = model.add(held[device], options.loads[table, 0])
-                loads.append(after)
-                changes.append(partial(split.gathered, table, device))
-        if not changes:
-            return
-        smoothed = Costs.of(*model.costs(np.stack(loads), options.cluster)).smoothed
-        which = int(smoothed.argmin())
-        yield _Change(float(smoothed[which]), changes[which])
+                after = partial(_joined, options, held, np.array([device]), options.loads[table, 0])
+                yield after, partial(split.gathered, table, device)
 
     def _perturb(self) -> None:
         """A few random changes: parts are moved, halved or merged."""
@@ -288,3 +301,10 @@ class _PlanSearch:
                     device = split.device.copy()
                     device[part] = self._rng.choice(targets)
                     self._take(split.moved(device))
+
+
+def _joined(options: SplitOptions, held: np.ndarray, devices: IntArray, added: np.ndarray) -> np.ndarray:
+    """(D, K) loads `held` by the devices, with (K,) loads `added` to each of `devices`."""
+    after = held.copy()
+    after[devices] = options.model.add(held[devices], added)
+    return after

@@ -108,6 +108,8 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     order = np.argsort(np.where(too_large, -1.0, share), kind="stable")
     fits = np.zeros(task.num_tables, np.bool_)
     fits[order] = np.cumsum(extra[order]) <= SHARE_OF_ROOM * room
+    legal = options.legal[:, variants].any(axis=1)
+    fits, too_large = fits & legal, too_large & legal
     sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in MOST_SHARES]
     # A table of which even a part makes a device slow, and how much less slow if it is spread.
     slow = np.zeros(task.num_tables)
@@ -117,7 +119,8 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     order = np.argsort(-np.where(fits, slow, -np.inf), kind="stable")
     for count in SLOWEST:
         sets.append(np.where(too_large, np.array(numbers)[best], NOT_SPREAD))
-        sets[-1][order[:count]] = np.array(numbers)[best[order[:count]]]
+        slowest = order[:count][fits[order[:count]]]
+        sets[-1][slowest] = np.array(numbers)[best[slowest]]
     found = list({each.tobytes(): each for each in sets}.values())
     return [found[number] for number in np.argsort(_balanced_ms(options, found), kind="stable")]
 

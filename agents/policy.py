@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episodes import CostFreeObservation, Observation, ObservationDict
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.errors import NoPlacementFoundError, wrong_kind
+from shard_gym.errors import NoPlacementFoundError, TableTooLargeError, wrong_kind
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task, TaskSuite
 
@@ -84,7 +85,7 @@ class PolicyAgent(CostGuidedAgent):
             max_tables=self.max_tables,
             max_devices=self.max_devices,
         )
-        observation, info = env.reset(seed=0)
+        observation, info = begun(env)
         over = False
         while not over:
             action = self.policy(observation, env.action_masks())
@@ -99,3 +100,15 @@ class PolicyAgent(CostGuidedAgent):
         if isinstance(self.observation, CostFreeObservation):
             return NoCosts()
         return additive_estimate(self.cost_model)
+
+
+def begun(env: EmbeddingPlacementEnv) -> tuple[ObservationDict, dict[str, Any]]:
+    """What the first reset of the only task of `env` returns.
+
+    Raises:
+        NoPlacementFoundError: a table of it fits no device.
+    """
+    try:
+        return env.reset(seed=0)
+    except TableTooLargeError as error:
+        raise NoPlacementFoundError(str(error)) from error

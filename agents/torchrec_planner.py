@@ -19,7 +19,14 @@ from shard_gym.errors import (
 from shard_gym.interop.torchrec import from_torchrec
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    devices_of_hosts,
+    has_equal_blocks,
+)
 from shard_gym.sharding.variants import checked_sharding_types
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -119,6 +126,11 @@ def _planned(
     rec = _imported()
     device, links, count = topology.device, topology.links, topology.num_devices
     types = [name for name in sharding_types if name != COLUMN_WISE or tables.embedding_dim.max() >= 2 * min_partition]
+    of_host = devices_of_hosts(topology)
+    legal = {
+        ROW_WISE: has_equal_blocks(tables.num_embeddings, count),
+        TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
+    }
     module = rec.EmbeddingBagCollection(
         device=rec.meta,
         tables=[
@@ -134,7 +146,7 @@ def _planned(
     )
     constraints = {
         name: rec.ParameterConstraints(
-            sharding_types=types,
+            sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],
             compute_kernels=["fused", "dense"],
             min_partition=min(min_partition, int(tables.embedding_dim[table])),
             pooling_factors=[float(tables.pooling_factor[table] / tables.num_features[table])]

@@ -98,7 +98,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def __init__(self, communication_dtype: str = "fp32", constants: Constants | None = None) -> None:
         super().__init__(constants)
-        if communication_dtype not in COMMUNICATION_BYTES:
+        if not isinstance(communication_dtype, str) or communication_dtype not in COMMUNICATION_BYTES:
             raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
         self.communication_dtype = communication_dtype
 
@@ -206,13 +206,13 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         the least evenly.
         """
         legal, split = variants.legal[..., None], self.num_sum_loads
-        total = loads * variants.parts[:, None]
+        total = loads * variants.parts[..., None]
         least = np.where(legal, total[..., :split], np.inf).min(axis=1)
         return self._least(variants, loads, least, topology), self._most(variants, loads, topology)
 
     def _most(self, variants: Variants, loads: FloatArray, topology: Topology) -> float:
         halves = np.array([kind == COLUMN_WISE for kind in variants.sharding_types])
-        on_one = np.where(halves, variants.parts, 1)[:, None] * loads  # all halves may be on one device
+        on_one = np.where(halves, variants.parts, 1)[..., None] * loads  # all halves may be on one device
         on_one[..., self.num_sum_loads :] = loads[..., self.num_sum_loads :]
         largest = np.where(variants.legal[..., None], on_one, 0.0).max(axis=1)
         device = self.reduce(largest, np.zeros(len(largest), np.int64), 1)

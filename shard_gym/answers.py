@@ -18,7 +18,8 @@ from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import check_placement, placement_from_json, placement_to_json
 from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
 from shard_gym.sharding.files import shardings_from_json, shardings_to_json
-from shard_gym.sharding.variants import variants_of
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.sharding.variants import variants_of, with_all_widths
 from shard_gym.tasks import Task
 
 Answer = Any
@@ -168,17 +169,26 @@ class _Plans(Answers):
     @staticmethod
     def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
-        halvings = int(task.tables.embedding_dim.max() // 4).bit_length() - 1
-        variants = variants_of(task.tables, task.topology, max_halvings=halvings)
+        dims = task.tables.embedding_dim
+        variants = variants_of(task.tables, task.topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
+        if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
+            variants = with_all_widths(variants, task.topology)
         return model.variant_bounds(variants, model.variant_loads(variants, task.topology), task.topology)
 
     def canonical(self, answer: Answer) -> bytes:
-        """See `Answers`; the order of the shards of a table does not matter either."""
-        kinds = ",".join(sharding.sharding_type for sharding in answer.tables)
-        ordered = [sorted(sharding.shards, key=lambda shard: shard[1:]) for sharding in answer.tables]
-        cells = np.array([shard[1:] for shards in ordered for shard in shards], np.int64)
-        devices = np.array([shard.device for shards in ordered for shard in shards], np.int64)
-        return kinds.encode() + cells.tobytes() + _renumbered(devices).tobytes()
+        """See `Answers`; nor do the order of shards, which of two equal shards is where, or a whole table's type."""
+        everywhere: list[tuple[int, str]] = []
+        held: dict[int, list[tuple[int, str, int]]] = {}
+        for table, sharding in enumerate(answer.tables):
+            kind, shards = sharding.sharding_type, sharding.shards
+            if kind in (ROW_WISE, DATA_PARALLEL):
+                everywhere.append((table, kind))
+                continue
+            for shard in shards:
+                held.setdefault(int(shard.device), []).append(
+                    (table, TABLE_WISE if len(shards) == 1 else kind, int(shard.num_columns))
+                )
+        return repr((everywhere, sorted(map(sorted, held.values())))).encode()
 
 
 def _renumbered(devices: np.ndarray) -> np.ndarray:

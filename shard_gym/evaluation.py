@@ -195,7 +195,7 @@ def evaluate(
         way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
     _require_agent(agent, tasks[0])
-    model = answers_to(tasks[0]).model(cost_model)
+    model = answers_to(next((task for task in tasks if task.splittable), tasks[0])).model(cost_model)
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.explain import Move, best_moves_of, critical_devices
@@ -85,13 +86,17 @@ class PlanExplanation:
         return shards[np.argsort(-self.single_shard_ms[shards], kind="stable")]
 
 
-def explain_plan(plan: ShardingPlan, tables: Tables, topology: Topology, model: ShardingCostModel) -> PlanExplanation:
-    """Explain `plan` under `model`.
+def explain_plan(
+    plan: ShardingPlan, tables: Tables, topology: Topology, model: str | ShardingCostModel = "analytical"
+) -> PlanExplanation:
+    """Explain `plan` under `model`, or the model of that name.
 
     Raises:
+        UnknownNameError, InvalidOptionError: there is no such model, or it does not estimate sharded tables.
         InvalidPlanError: the plan is not valid (see `check_plan`).
         MemoryExceededError: a device is over its memory cap.
     """
+    model = make_sharding_cost_model(model)
     checked = check_plan(plan, tables, topology)
     loads, shards = model.each_shard(checked, tables, topology)
     devices = shards[:, 1]

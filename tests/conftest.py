@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import memory_used
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.sharding import plan as plans
 from shard_gym.tables import Tables
@@ -269,3 +270,15 @@ def _row_probabilities(num_embeddings: int, q: float, s: float) -> np.ndarray:
 def row_probabilities() -> Callable[[int, float, float], np.ndarray]:
     """The definition of a row popularity: (num_embeddings,) probabilities of the rows 1 to num_embeddings."""
     return _row_probabilities
+
+
+@pytest.fixture(scope="session")
+def four_tables() -> Tables:
+    """Small and large, narrow and wide, read seldom and often."""
+    return Tables.from_popularity(
+        num_embeddings=[1_000, 10**7, 10**5, 10**6],
+        embedding_dim=[128, 16, 64, 32],
+        pooling_factor=[1.0, 20.0, 5.0, 60.0],
+        popularity=RowPopularity.zipf([1.05] * 4),
+        workload=Workload(4096, "fp32", "sgd"),
+    )

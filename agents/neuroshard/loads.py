@@ -15,15 +15,20 @@ from shard_gym.agents.splits import SplitTables
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
+from shard_gym.text import counted
 from shard_gym.topology import Topology
 
 PAPER_DIMS = (4, 8, 16, 32, 64, 128)
 MOST_ON_ONE, ON_ALL = 15, (10, 60)
 """The paper's dims, tables of a load on one device at most, and on all devices (from, to before)."""
+
+MOST_DRAWS = 10_000
+"""Of a load as the paper draws it, until one fits the memory."""
 
 WIDEST = (8, 16, 32, 64, 128)
 """Limits of the width of all parts of a random load; a good plan often has one, and all devices then run faster."""
@@ -124,7 +129,7 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
     devices = 1 if one_device else topology.num_devices
     whole_memory = np.full(devices, topology.device.memory_bytes, np.int64)
     topology = replace(topology, num_devices=devices, memory_cap_bytes=whole_memory)
-    while True:
+    for _ in range(MOST_DRAWS):
         count = int(rng.integers(1, MOST_ON_ONE + 1) if one_device else rng.integers(*ON_ALL))
         tables = pool.select(rng.integers(len(pool), size=count)).with_dims(np.sort(rng.choice(dims, count))[::-1])
         placement = np.zeros(count, np.int64)
@@ -136,6 +141,10 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
         held = np.bincount(placement, tables.memory_bytes, devices)
         if (held <= whole_memory).all():
             return ShardLoad(topology, (Shards(COLUMN_WISE, tables, placement),))
+    raise InvalidOptionError(
+        f"{MOST_DRAWS:,} random loads of tables of {suite.name!r} did not fit {counted(devices, 'device')}. Train with "
+        "the preset 'search', which draws loads that fit."
+    )
 
 
 def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> Shards:

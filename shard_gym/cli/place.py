@@ -78,19 +78,21 @@ def place(
         module: with torchrec, path of the EmbeddingBagCollection in the model that is wrapped.
         out: write the plan to this JSON file, and print the cost of each device instead.
     """
+    if module and format != "torchrec":
+        raise InvalidOptionError("--module is a path in the JSON of TorchRec; give --format torchrec, too.")
     if out is not None:
         require_writable(out)
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     profile = hardware_profile(hardware)
-    if num_devices > len(loaded):
+    model = cost.make()
+    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
+    if num_devices > len(loaded) and not placer.splits:
         raise InvalidOptionError(
             f"--num-devices is {num_devices:,}, but {tables} has {counted(len(loaded), 'table')}: the other devices "
             f"would stay empty. Give at most {len(loaded):,}."
         )
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
-    model = cost.make()
     console = output()
-    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
     if placer.splits:
         task = Task(Path(tables).stem, loaded, topology, splittable=True)
         plan = PLANS.checked(PLANS.asker(placer)(task), task)

@@ -6,6 +6,7 @@ for it. Writing it needs no TorchRec. Device d is rank d, on host d // devices_p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,17 @@ def from_torchrec(plan: TorchRecPlan, tables: Tables, topology: Topology) -> Sha
         InvalidPlanError, MemoryExceededError: a table is missing, its sharding type is none of `SHARDING_TYPES`, or the
             plan is not valid (`check_plan`).
     """
-    of_table = {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
+    if not isinstance(getattr(plan, "plan", None), dict):
+        raise InvalidPlanError(
+            f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; JSON goes through "
+            "plan_from_torchrec_json first."
+        )
+    of_table: dict[str, Any] = {}
+    for path, module in plan.plan.items():
+        for name, sharding in module.items():
+            if name in of_table:
+                raise InvalidPlanError(f"The plan has a table {name!r} twice, one in {path!r}; give each its own name.")
+            of_table[name] = sharding
     return check_plan(
         ShardingPlan(tuple(_sharding(of_table, tables, table, topology) for table in range(len(tables)))),
         tables,
@@ -176,6 +187,9 @@ def torchrec_json(
     """
     if device_type not in ("cuda", "cpu"):
         raise InvalidPlanError(f"device_type must be 'cuda' or 'cpu', not {short_repr(device_type)}.")
+    paths = modules.values() if isinstance(modules, Mapping) else [modules]
+    if not all(isinstance(path, str) for path in paths):
+        raise InvalidPlanError(f"modules is a path, or the path of each table by its name, not {short_repr(modules)}.")
     content: dict[str, dict[str, Any]] = {}
     for name, sharding in zip(tables.names, check_plan(plan, tables, topology).tables, strict=True):
         path = modules if isinstance(modules, str) else modules.get(name)
@@ -198,7 +212,9 @@ def torchrec_json(
                 }
                 for shard in sharding.shards
             ]
-        content.setdefault(path, {})[name] = entry
+        if name in content.setdefault(path, {}):
+            raise InvalidPlanError(f"Two tables are named {name!r}, by which TorchRec finds tables; give each its own.")
+        content[path][name] = entry
     return {"plan": content}
 
 
@@ -232,11 +248,16 @@ def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
 
     if not isinstance(entry, dict) or not set(entry) >= _KEYS:
         raise InvalidPlanError(f"Table {name!r} of a plan in JSON must have {sorted(_KEYS)}, not {short_repr(entry)}.")
+    given, ranks = entry.get("shards", []), entry["ranks"]
+    replicated = entry["sharding_type"] == DATA_PARALLEL
+    valid = isinstance(given, list) and isinstance(ranks, list) and all(map(is_integer, ranks))
+    if not valid or not (replicated or given) or not all(map(_is_shard, given)):
+        raise InvalidPlanError(
+            f"Table {name!r} of a plan in JSON needs ranks and, unless it is data_parallel, shards: each with "
+            "two shard_offsets, two shard_sizes and a placement such as 'rank:0/cuda:0'."
+        )
     try:
-        shards = [
-            ShardMetadata(shard["shard_offsets"], shard["shard_sizes"], shard["placement"])
-            for shard in entry.get("shards", ())
-        ]
+        shards = [ShardMetadata(shard["shard_offsets"], shard["shard_sizes"], shard["placement"]) for shard in given]
         return types.ParameterSharding(
             sharding_type=entry["sharding_type"],
             compute_kernel=entry["compute_kernel"],
@@ -245,6 +266,18 @@ def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidPlanError(f"The shards of table {name!r} in a plan in JSON are not valid: {error}") from error
+
+
+def _is_shard(shard: Any) -> bool:
+    """Whether a shard in JSON has two offsets, two sizes and a placement."""
+    return (
+        isinstance(shard, dict)
+        and all(
+            isinstance(pair := shard.get(key), list) and len(pair) == 2 and all(map(is_integer, pair))
+            for key in ("shard_offsets", "shard_sizes")
+        )
+        and re.fullmatch(r"rank:\d+/.+", str(shard.get("placement"))) is not None
+    )
 
 
 def _sharding(of_table: Mapping[str, Any], tables: Tables, table: int, topology: Topology) -> TableSharding:
@@ -259,7 +292,14 @@ def _sharding(of_table: Mapping[str, Any], tables: Tables, table: int, topology:
             f"{', '.join(SHARDING_TYPES)}."
         )
     if given.sharding_type == DATA_PARALLEL:
+        if sorted(given.ranks or ()) != list(range(topology.num_devices)):
+            raise InvalidPlanError(
+                f"Table {name!r} is data_parallel on ranks {short_repr(given.ranks)}, but a replica is on each of the "
+                f"{topology.num_devices} devices."
+            )
         return data_parallel(tables, table, topology)
+    if given.sharding_spec is None:
+        raise InvalidPlanError(f"Table {name!r} is {given.sharding_type}, but has no shards.")
     return TableSharding(
         given.sharding_type,
         tuple(

@@ -19,7 +19,7 @@ from shard_gym.suites.load import MEASURED
 
 try:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-    from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 except ImportError as error:
     raise missing_extra(error.name or "pydantic", "leaderboard", "Reading entries of the leaderboards") from error
 
@@ -107,7 +107,15 @@ Amount = Annotated[float, Field(ge=0, le=float(MAX_INT))]
 Schema = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
 """Not a `Literal`, which 1.0 and true equal."""
 
-Option = bool | Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | float | Line
+
+def _no_integer(value: object) -> object:
+    """A float that is none takes an integer, also one that is too large for `Option`."""
+    if isinstance(value, int):
+        raise ValueError("is too large")
+    return value
+
+
+Option = bool | Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | Annotated[float, BeforeValidator(_no_integer)] | Line
 
 
 class _Strict(BaseModel):

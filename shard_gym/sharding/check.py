@@ -54,8 +54,10 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
         InvalidPlanError: it is not such a plan; the message names the table.
         MemoryExceededError: the shards of a device need more bytes than its memory cap.
     """
-    if not isinstance(plan, ShardingPlan) or not isinstance(plan.tables, (tuple, list)):
-        raise InvalidPlanError(f"A plan is a ShardingPlan with a TableSharding for each table, not {short_repr(plan)}.")
+    is_plan = isinstance(plan, ShardingPlan)
+    if not is_plan or not isinstance(plan.tables, (tuple, list)):
+        wrong = short_repr(plan.tables if is_plan else plan)
+        raise InvalidPlanError(f"A plan is a ShardingPlan with a TableSharding for each table, not {wrong}.")
     if len(plan) != len(tables):
         raise InvalidPlanError(f"The plan has {counted(len(plan), 'sharding')}, but there are {len(tables)} tables.")
     for table, sharding in enumerate(plan.tables):
@@ -87,13 +89,15 @@ def _problem(sharding: Any, rows: int, dim: int, topology: Topology) -> str:
     for shard in shards:
         if not isinstance(shard, Shard) or not all(map(is_integer, shard)):
             return f"has a shard that is not a Shard of integers: {short_repr(shard)}"
+    shards = tuple(Shard(*map(int, shard)) for shard in shards)  # integers of NumPy overflow
+    for shard in shards:
         if not 0 <= shard.device < topology.num_devices:
             return f"has a shard on device {shard.device}, but the devices are 0 to {topology.num_devices - 1}"
         if min(shard[1:]) < 0 or shard.num_rows < 1 or shard.num_columns < 1:
             return f"has a shard of no cells or with a negative number: {short_repr(shard)}"
         if shard.first_row + shard.num_rows > rows or shard.first_column + shard.num_columns > dim:
             return f"has {rows} rows and {dim} columns, but a shard beyond them: {short_repr(shard)}"
-    return _OF_TYPE[sharding.sharding_type](tuple(shards), rows, dim, topology)
+    return _OF_TYPE[sharding.sharding_type](shards, rows, dim, topology)
 
 
 def _table_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:

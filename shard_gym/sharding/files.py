@@ -24,7 +24,12 @@ def plan_to_json(plan: ShardingPlan, tables: Tables) -> list[dict[str, Any]]:
     """The plan as a list of T objects: the table's name, its sharding type, and its shards, five integers each.
 
     The integers of a shard are those of `Shard`: device, first row, rows, first column, columns.
+
+    Raises:
+        InvalidPlanError: it is no plan of so many tables.
     """
+    if not isinstance(plan, ShardingPlan) or len(plan) != len(tables):
+        raise InvalidPlanError(f"A plan of {len(tables)} tables is needed, not {short_repr(plan)}.")
     return [
         {
             "table": name,
@@ -46,10 +51,12 @@ def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> Shard
     Raises:
         InvalidPlanError: `value` has another form; also the errors of `check_plan`.
     """
-    if not isinstance(value, list) or len(value) != len(tables):
+    if not isinstance(value, list):
         raise InvalidPlanError(
             f"A plan of {len(tables)} tables is a list with a pair for each, not {short_repr(value)}."
         )
+    if len(value) != len(tables):
+        raise InvalidPlanError(f"The plan has {len(value)} tables, but there are {len(tables)}.")
     shardings = []
     for table, pair in enumerate(value):
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
@@ -110,6 +117,7 @@ def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables) -> None:
     """Write the plan of `tables` to `path`, atomically and with a SHA-256 of its content.
 
     Raises:
+        InvalidPlanError: it is no plan of so many tables.
         UnwritablePathError: `path` cannot be written.
     """
     content = plan_to_json(plan, tables)

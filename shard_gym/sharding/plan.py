@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import checked_count, is_integer
-from shard_gym.errors import InvalidPlanError, short_repr
+from shard_gym.errors import InvalidPlanError, short_repr, wrong_kind
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -124,7 +124,7 @@ def devices_of_hosts(topology: Topology) -> int:
 def table_wise(tables: Tables, table: int, device: int) -> TableSharding:
     """The whole table on `device`."""
     rows, dim = _shape(tables, table)
-    return TableSharding(TABLE_WISE, (Shard(int(device), 0, rows, 0, dim),))
+    return TableSharding(TABLE_WISE, (Shard(checked_count("device", device, 0), 0, rows, 0, dim),))
 
 
 def column_wise(
@@ -142,7 +142,12 @@ def column_wise(
         InvalidPlanError: the dim cannot be split so.
     """
     rows, dim = _shape(tables, table)
-    given = [dim // len(devices)] * len(devices) if widths is None and len(devices) else list(widths or ())
+    for name, values in (("devices", devices), ("widths", devices if widths is None else widths)):
+        if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, str):
+            raise wrong_kind(name, values, "a list of integers")
+    if widths is None:
+        widths = [dim // len(devices)] * len(devices) if len(devices) else []
+    given = list(widths)
     valid = len(given) == len(devices) > 0 and all(is_integer(width) and width > 0 for width in given)
     if not valid or sum(given) != dim or any(width % 4 for width in given):
         raise InvalidPlanError(
@@ -151,7 +156,7 @@ def column_wise(
         )
     first, shards = 0, []
     for device, width in zip(devices, given, strict=True):
-        shards.append(Shard(int(device), 0, rows, first, int(width)))
+        shards.append(Shard(checked_count("device", device, 0), 0, rows, first, int(width)))
         first += int(width)
     return TableSharding(COLUMN_WISE, tuple(shards))
 
@@ -188,7 +193,13 @@ def data_parallel(tables: Tables, table: int, topology: Topology) -> TableShardi
 
 
 def plan_of_placement(placement: Iterable[int], tables: Tables) -> ShardingPlan:
-    """The plan that puts every whole table on its device; `placement` has one device for each table."""
+    """The plan that puts every whole table on its device; `placement` has one device for each table.
+
+    Raises:
+        InvalidOptionError: it is no list of device numbers.
+    """
+    if not isinstance(placement, Iterable):
+        raise wrong_kind("placement", placement, "a device for each table")
     return ShardingPlan(tuple(table_wise(tables, table, device) for table, device in enumerate(placement)))
 
 

@@ -21,7 +21,7 @@ from shard_gym.sharding.plan import (
     has_equal_blocks,
 )
 from shard_gym.sharding.statistics import shard_tables
-from shard_gym.tables import Tables
+from shard_gym.tables import MAX_DIM, Tables
 from shard_gym.topology import Topology
 
 
@@ -38,7 +38,7 @@ class Variants:
     """
 
     sharding_types: tuple[str, ...]
-    parts: NDArray[np.int64]
+    parts: NDArray[np.int64] | NDArray[np.float64]
     tables: tuple[Tables, ...]
     legal: NDArray[np.bool_]
     memory: NDArray[np.int64]
@@ -93,9 +93,9 @@ def checked_max_shards(max_shards: int) -> int:
     """`max_shards`, the most column shards of a table.
 
     Raises:
-        InvalidOptionError: it is no power of two.
+        InvalidOptionError: it is no power of two, or more than columns can be halved.
     """
-    shards = checked_count("max_shards", max_shards)
+    shards = checked_count("max_shards", max_shards, most=MAX_DIM // 4)
     if shards & (shards - 1):
         raise InvalidOptionError(f"max_shards must be a power of two, because tables are halved; got {shards}.")
     return shards
@@ -110,7 +110,9 @@ def whole_tables(tables: Tables) -> Variants:
 def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
     """(T,) bool, whether each table alone fits the memory of the devices, whole or split in some way."""
     halvings = int(tables.embedding_dim.max() // 4).bit_length() - 1
-    return np.asarray(variants_of(tables, topology, max_halvings=halvings).fit_empty_devices(topology).any(axis=1))
+    fits = variants_of(tables, topology, max_halvings=halvings).fit_empty_devices(topology).any(axis=1)
+    narrow = shard_tables(tables, COLUMN_WISE, topology, np.full(len(tables), 4)).memory_bytes
+    return np.asarray(fits | ((topology.memory_cap_bytes // narrow[:, None]).sum(axis=1) >= tables.embedding_dim // 4))
 
 
 def variants_of(
@@ -131,7 +133,9 @@ def variants_of(
     types = checked_sharding_types(sharding_types)
     whole = np.ones(len(tables), np.bool_)
     names, parts, forms, legal = [TABLE_WISE], [1], [tables], [whole]
-    for halvings in range(1, checked_count("max_halvings", max_halvings, 0) + 1 if COLUMN_WISE in types else 0):
+    for halvings in range(
+        1, checked_count("max_halvings", max_halvings, 0, MAX_DIM.bit_length()) + 1 if COLUMN_WISE in types else 0
+    ):
         fits = tables.embedding_dim % (4 << halvings) == 0
         widths = np.where(fits, tables.embedding_dim >> halvings, tables.embedding_dim)
         names.append(COLUMN_WISE)
@@ -156,4 +160,28 @@ def variants_of(
         tuple(forms),
         np.stack(legal, axis=1),
         np.stack([form.memory_bytes for form in forms], axis=1),
+    )
+
+
+def with_all_widths(variants: Variants, topology: Topology) -> Variants:
+    """Those of `variants`, and column shards of every width: for bounds over all plans, not only those of halves.
+
+    `parts` is then (T, V) float64, the dim divided by the width, which is no integer for some.
+    """
+    tables = variants.tables[0]
+    widths = np.arange(4, int(tables.embedding_dim.max()) + 1, 4)
+    narrower = [np.minimum(tables.embedding_dim, width) for width in widths]
+    forms = [shard_tables(tables, COLUMN_WISE, topology, each) for each in narrower]
+    return Variants(
+        variants.sharding_types + (COLUMN_WISE,) * len(widths),
+        np.concatenate(
+            [
+                np.broadcast_to(variants.parts, variants.legal.shape),
+                np.stack([tables.embedding_dim / each for each in narrower], axis=1),
+            ],
+            axis=1,
+        ),
+        variants.tables + tuple(forms),
+        np.concatenate([variants.legal, np.ones((len(tables), len(widths)), np.bool_)], axis=1),
+        np.concatenate([variants.memory, np.stack([form.memory_bytes for form in forms], axis=1)], axis=1),
     )

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
-from shard_gym.errors import InvalidPlanError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    MemoryExceededError,
+    NoPlacementFoundError,
+    UnknownNameError,
+)
+from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
+    SHARDING_TYPES,
     ShardingPlan,
     TableSharding,
     check_plan,
@@ -27,6 +35,7 @@ from shard_gym.sharding import (
 )
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
 MODEL = make_sharding_cost_model("analytical")
@@ -123,3 +132,22 @@ def test_a_table_larger_than_a_device_is_split(random_task: Any, dim: int) -> No
     assert plan.split_tables == [0]
     with pytest.raises(NoPlacementFoundError, match="No plan of task 'large' was found"):
         PlanSearchAgent(sharding_types=["table_wise"]).plan(large)
+
+
+def test_a_table_of_few_rows_is_not_cut_into_rows(four_tables: Tables) -> None:
+    """One row on eight devices: the search must not spread it, although it spreads others."""
+    one_row = replace(
+        four_tables, num_embeddings=np.array([1, *four_tables.num_embeddings[1:]]), distinct_rows=np.ones(4)
+    )
+    task = Task("few", one_row, hardware_profile("a100-dgx").topology(8), splittable=True)
+    agent = PlanSearchAgent(sharding_types=("table_wise", "column_wise", "row_wise"), max_queries=2_000)
+    plan = check_plan(agent.plan(task), task.tables, task.topology)
+    assert plan.tables[0].sharding_type != "row_wise"
+
+
+def test_sharding_types_are_a_list_or_a_text() -> None:
+    assert PlanSearchAgent(sharding_types="all").sharding_types == SHARDING_TYPES
+    assert PlanSearchAgent(sharding_types="table_wise,row_wise").sharding_types == ("table_wise", "row_wise")
+    for wrong in ({"sharding_types": "table_wise,grid"}, {"max_shards": 3}, {"max_shards": 2**62}):
+        with pytest.raises((InvalidOptionError, UnknownNameError)):
+            PlanSearchAgent(**wrong)  # type: ignore[arg-type]

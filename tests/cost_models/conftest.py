@@ -74,11 +74,6 @@ def zipf_tables() -> MakeTables:
     return make
 
 
-@pytest.fixture(scope="session")
-def four_tables(zipf_tables: MakeTables) -> Tables:
-    return zipf_tables([1_000, 10**7, 10**5, 10**6], [128, 16, 64, 32], [1.0, 20.0, 5.0, 60.0], s=1.05)
-
-
 COUNTS = {"train": 400, "validation": 60, "test": 120}
 
 

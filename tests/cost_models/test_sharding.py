@@ -228,7 +228,7 @@ def test_wrong_sharding_types_are_named(random_tables: Any) -> None:
     with pytest.raises(InvalidOptionError, match="must contain 'table_wise'"):
         variants_of(tables, topology, ("row_wise",))
     with pytest.raises(InvalidOptionError, match="list of sharding types"):
-        variants_of(tables, topology, "table_wise")
+        variants_of(tables, topology, 7)
     with pytest.raises(InvalidOptionError, match="max_halvings"):
         variants_of(tables, topology, max_halvings=-1)
 

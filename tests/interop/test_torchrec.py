@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from shard_gym.agents import make_agent
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec import (
@@ -29,8 +31,17 @@ from shard_gym.interop.torchrec import (
     to_torchrec,
     torchrec_json,
 )
-from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.sharding import (
+    ShardingPlan,
+    column_wise,
+    data_parallel,
+    plan_of_placement,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
 from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
 ROWS = {"user": 50, "item": 40, "tag": 17, "city": 30, "page": 64, "clicks": 24}
@@ -248,3 +259,49 @@ def test_two_processes_train_as_one_with_every_sharding_type(tmp_path: Path) -> 
             for parameter in model.parameters():
                 parameter -= 0.5 * parameter.grad
                 parameter.grad = None
+
+
+def json_of(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"plan": {"m": {"user": {"sharding_type": "table_wise", "compute_kernel": "fused", "ranks": [0], **entry}}}}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"shards": []},
+        {"shards": [{"shard_offsets": [0, 0], "shard_sizes": [50, 16], "placement": None}]},
+        {"shards": [{"shard_offsets": [0], "shard_sizes": [50], "placement": "rank:0/cpu"}]},
+        {"shards": 3},
+        {"ranks": "x"},
+    ],
+)
+def test_hostile_json_is_refused_with_a_sentence(entry: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPlanError, match="Table 'user' of a plan in JSON"):
+        plan_from_torchrec_json(json_of(entry))
+
+
+def test_a_plan_that_names_a_table_twice_is_refused(four_tables: Tables) -> None:
+    twice = replace(four_tables, names=("a", "a", "b", "c"))
+    topology = hardware_profile("a100-dgx").topology(4)
+    with pytest.raises(InvalidPlanError, match="Two tables are named 'a'"):
+        torchrec_json(plan_of_placement([0, 1, 2, 3], twice), twice, topology, "m")
+    for wrong in (None, 5, {"a": 1}):
+        with pytest.raises(InvalidPlanError, match="modules is a path"):
+            torchrec_json(plan_of_placement([0, 1, 2, 3], twice), twice, topology, wrong)  # type: ignore[arg-type]
+    for wrong in (None, {}, plan_of_placement([0, 1, 2, 3], twice)):
+        with pytest.raises(InvalidPlanError, match="takes a ShardingPlan of TorchRec"):
+            from_torchrec(wrong, twice, topology)
+    one = plan_from_torchrec_json(json_of({"sharding_type": "data_parallel", "compute_kernel": "dense"}))
+    user = replace(four_tables.select([0]), names=("user",))
+    with pytest.raises(InvalidPlanError, match=r"data_parallel on ranks \[0\]"):
+        from_torchrec(one, user, topology)
+
+
+def test_the_planner_is_not_offered_rows_that_a_plan_cannot_have(four_tables: Tables) -> None:
+    """Four devices in hosts of three, and a table of five rows on four devices: 2 + 2 + 1 + 0."""
+    few = replace(four_tables, num_embeddings=np.array([5, 50, 60, 70]), distinct_rows=np.ones(4))
+    for per_host in (3, 8):
+        topology = hardware_profile("a100-dgx").topology(4, devices_per_host=per_host)
+        plan = make_agent("torchrec").plan(Task("few", few, topology, splittable=True))
+        assert plan.tables[0].sharding_type not in ("row_wise", "table_row_wise")

@@ -103,7 +103,7 @@ def split(plan: list[Any]) -> list[Any]:
         (lambda plan: split(plan)[1][0].append(0), "must be lists of five integers"),
         (lambda plan: split(plan).__setitem__(0, "grid_shard"), "has the sharding type 'grid_shard'"),
         (lambda plan: split(plan).__setitem__(0, "row_wise"), "is row_wise, so each of devices 0 to 7 has one block"),
-        (lambda plan: plan.pop(), "A plan of 26 tables is a list with a pair for each"),
+        (lambda plan: plan.pop(), "The plan has 25 tables, but there are 26"),
         (lambda plan: plan.__setitem__(TABLE, None), "Table 3 .* of a plan is a type and its shards"),
     ],
 )

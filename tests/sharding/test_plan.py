@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.errors import InvalidPlanError, MemoryExceededError
+from shard_gym.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
     SHARDING_TYPES,
@@ -229,3 +229,40 @@ def test_widths_that_do_not_fit_are_refused(random_tables: Any, widths: list[int
         column_wise(tables, 0, [0, 1], widths)
     with pytest.raises(InvalidPlanError, match="not 3 shards"):
         column_wise(tables, 0, [0, 1, 0])
+
+
+def test_integers_of_numpy_are_checked_as_integers(four_tables: Tables) -> None:
+    """They overflow: 2**63 - 4 + 4 columns are negative, and 128 + 128 of eight bits are none."""
+    tables, topology = four_tables.with_dims(256), devices(4)
+    rest = tuple(table_wise(tables, table, 0) for table in range(1, 4))
+    rows = int(tables.num_embeddings[0])
+    halves = column_wise(tables, 0, [0, 1])
+    narrow = replace(halves, shards=(halves.shards[0], Shard(1, 0, rows, np.uint8(128), np.uint8(128))))
+    check_plan(ShardingPlan((narrow, *rest)), tables, topology)
+    beyond = Shard(0, 0, rows, np.int64(2**63 - 4), np.int64(4))
+    with pytest.raises(InvalidPlanError, match="a shard beyond them"):
+        check_plan(ShardingPlan((replace(halves, shards=(*halves.shards, beyond)), *rest)), tables, topology)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tables: table_wise(tables, 0, 1.7),
+        lambda tables: table_wise(tables, 0, None),
+        lambda tables: column_wise(tables, 0, 3),
+        lambda tables: column_wise(tables, 0, [0.5, 1.5]),
+        lambda tables: column_wise(tables, 0, [0, 1], 64),
+        lambda tables: plan_of_placement(None, tables),
+        lambda tables: plan_of_placement([0.9] * 4, tables),
+        lambda tables: check_plan(ShardingPlan(None), tables, devices(4)),
+        lambda tables: check_plan(ShardingPlan("abcd"), tables, devices(4)),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_a_sentence(make: Any, four_tables: Tables) -> None:
+    with pytest.raises((InvalidOptionError, InvalidPlanError)):
+        make(four_tables)
+
+
+def test_widths_may_be_an_array(four_tables: Tables) -> None:
+    tables = four_tables.with_dims(64)
+    assert column_wise(tables, 0, np.array([0, 1]), np.array([48, 16])) == column_wise(tables, 0, [0, 1], [48, 16])

@@ -57,6 +57,16 @@ class PreparedTasks:
             InvalidTaskError: a task has more tables or devices than the padding holds.
         """
         rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
+        # All are prepared before any replaces a task that an environment plays: one of them may be refused.
+        padding = self.problem.max_tables, self.problem.max_devices
+        new = {
+            row: prepare(task, self._model, *padding, self._order_of, self.problem.rules)
+            for row, task in dict(zip(rows.tolist(), tasks, strict=True)).items()
+            if row >= len(self._suite) or not self._prepared[row]
+        }
+        for row, prepared in new.items():
+            self._all.put(row, prepared)
+        self._prepared[[row for row in new if row < len(self._suite)]] = True
         self.problem.take(envs, self._all, rows)
         self.suite_index[envs] = np.where(rows < len(self._suite), rows, -1)
 
@@ -69,12 +79,4 @@ class PreparedTasks:
 
     def _row(self, env: int, task: Task) -> int:
         row = self._row_of.get(task.name, -1)
-        if row < 0 or self._suite[row] is not task:
-            row = len(self._suite) + env
-        elif self._prepared[row]:
-            return row
-        padding = self.problem.max_tables, self.problem.max_devices
-        self._all.put(row, prepare(task, self._model, *padding, self._order_of, self.problem.rules))
-        if row < len(self._suite):
-            self._prepared[row] = True
-        return row
+        return len(self._suite) + env if row < 0 or self._suite[row] is not task else row

@@ -20,6 +20,7 @@ from shard_gym.envs.core.state import ShardingState
 from shard_gym.envs.sharding.observation import make_sharding_observation
 from shard_gym.sharding import ShardingPlan
 from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.topology import MAX_DEVICES
 
 
 class ShardingEpisodes(Episodes):
@@ -46,7 +47,7 @@ class ShardingEpisodes(Episodes):
     ) -> None:
         source, model = task_source(suite, split), make_sharding_cost_model(cost_model)
         devices = padding("max_devices", max_devices, source.max_devices)
-        hosts = _hosts_of(source) if max_hosts is None else checked_count("max_hosts", max_hosts)
+        hosts = _hosts_of(source) if max_hosts is None else checked_count("max_hosts", max_hosts, most=MAX_DEVICES)
         self.rules = SplitRules.of(sharding_types, devices, hosts, max_shards)
         observe = make_sharding_observation(observation, self.rules)
         super().__init__(num_envs, source, split, model, reward, observe, max_tables, devices, illegal, self.rules)

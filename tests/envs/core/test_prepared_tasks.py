@@ -16,6 +16,7 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import TableRows, prepare
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import Cluster, Topology
@@ -145,3 +146,20 @@ def test_many_environments_of_a_suite_take_little_memory() -> None:
     set_aside = sum(value.nbytes for value in vars(env.episodes.problem.tables).values())
     assert set_aside > 100e6
     assert resident() - before < set_aside / 2
+
+
+def test_a_refused_task_changes_no_running_episode(random_task: Callable[..., Task]) -> None:
+    """A reset that fails leaves the tables of all environments as they are."""
+    first, other, large = (random_task(np.random.default_rng(seed), 4, 3) for seed in range(3))
+    suite = TaskSuite("one", (first,))
+    vector = EmbeddingPlacementVectorEnv(2, suite, max_tables=4, max_devices=3)
+    vector.reset(seed=0, options={"tasks": [replace(other, name="a"), replace(other, name="b")]})
+    twin = EmbeddingPlacementVectorEnv(2, suite, max_tables=4, max_devices=3)
+    twin.reset(seed=0, options={"tasks": [replace(other, name="a"), replace(other, name="b")]})
+    wide = random_task(np.random.default_rng(5), 9, 3)
+    with pytest.raises(InvalidTaskError):
+        vector.reset(options={"tasks": [replace(large, name="c"), wide]})
+    for _ in range(4):
+        action = np.zeros(2, np.int64)
+        for mine, theirs in zip(vector.step(action)[:2], twin.step(action)[:2], strict=True):
+            np.testing.assert_equal(mine, theirs)
