@@ -266,7 +266,7 @@ class Episodes:
         if len(complete):
             placement[complete] = self.placements(complete)
         mask = self.masks().astype(np.int8, order="C")
-        return self._infos(mask, placement, FAILURES[status], np.ndarray.copy, np.ndarray.copy)
+        return self._infos(mask, placement, FAILURES[status], np.ndarray.copy, _copy_as_it_lies)
 
     def info(self) -> dict[str, Any]:
         """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
@@ -359,6 +359,11 @@ class Episodes:
         clone.state = self.state.copy()
         clone._constant = {key: array.copy() for key, array in self._constant.items()}
         return clone
+
+
+def _copy_as_it_lies(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy in the same order in memory, where the device is the slowest axis: it takes half the time."""
+    return array.copy(order="K")
 
 
 def _first_copy(array: NDArray[Any]) -> NDArray[Any]:

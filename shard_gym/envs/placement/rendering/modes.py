@@ -110,8 +110,8 @@ def _timeline(view: PlacementView, device: int) -> str:
 
 
 def _ms(value: float) -> str:
-    """`value`, which is not negative, in at most 7 characters."""
-    for digits, limit in ((3, 1e3), (1, 1e5)):
+    """`value`, which is not negative, in at most 6 characters; 7 from 10 s on."""
+    for digits, limit in ((3, 1e2), (1, 1e4)):
         if value < limit - 0.5 * 10.0**-digits:
             return f"{value:.{digits}f}"
     return f"{value:.1e}"
