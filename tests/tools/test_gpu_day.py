@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -229,3 +230,14 @@ def test_an_agent_is_trained_when_its_run_is_done(tmp_path: Path) -> None:
         about = {"agent": "dreamshard", "trained": {"iteration": done, "iterations": 3}}
         save_arrays(folder / "agent.safetensors", "agent", {"weights": np.ones(2)}, about)
         assert _trained(day) == (folder if done == 3 else None)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/tmp/elsewhere"])
+def test_an_archive_writes_only_below_its_folder(tmp_path: Path, name: str) -> None:
+    from tools.gpu_day import parcels
+
+    with tarfile.open(tmp_path / "fit.tar.xz", "w:xz") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    with pytest.raises(parcels.ParcelError, match="no file below its folder"):
+        parcels.unpack(tmp_path, "fit", tmp_path / "there")
+    assert not (tmp_path / "elsewhere").exists()

@@ -61,13 +61,32 @@ def unpack(source: Path, name: str, target: Path) -> bool:
         whole.seek(0)
         try:
             with lzma.open(whole) as packed, tarfile.open(fileobj=packed) as tar:
-                tar.extractall(target, filter="data")
+                for member in tar:
+                    _extract(tar, member, target)
                 while packed.read(2**20):  # the check sum is at the end
                     pass
         except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
             shutil.rmtree(target)
             raise ParcelError(f"{parts[0]} is damaged or a part of it is missing: {error}. Copy it again.") from error
     return True
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write a file of the archive into the folder `target`. Filters of `tarfile` are missing before Python 3.11.4.
+
+    Raises:
+        ParcelError: the member is a link or the like, or lies elsewhere.
+    """
+    path = target / member.name
+    if not (member.isfile() or member.isdir()) or not path.resolve().is_relative_to(target.resolve()):
+        raise ParcelError(f"The archive holds {member.name!r}, which is no file below its folder. Pack it again.")
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None
+    path.write_bytes(content.read())
 
 
 def files_of(out: Path) -> list[Path]:
