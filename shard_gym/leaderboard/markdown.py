@@ -173,8 +173,8 @@ def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
     about = (
         f"Plans, in which tables may be split, on {counted(len(boards), 'suite')} "
         f"({counted(sum(len(board.scorer.suite) for board in boards), 'task')}): what entries cost more than the best "
-        "known plans, mean over the tasks and seeds of a suite; or how often they found no plan. Budget, and time to "
-        "plan a task: the largest of any suite."
+        "known plans, mean over the tasks and seeds of a suite for which they found a plan, and how often they found "
+        "none. Budget, and time to plan a task: the largest of any suite."
     )
     return f"{about}\n\n{table(header, rows, left=2)}"
 
@@ -187,13 +187,13 @@ def _order_of_plans(league: str, entries: Mapping[str, RankedEntry]) -> tuple[in
 
 
 def _gap_or_failures(ranked: RankedEntry | None) -> str:
-    """The gap to the best known costs; if it fails on a task, how often it does, because a penalty is no cost."""
+    """The gap to the best known costs, of the tasks with a plan, and how often there is none: a penalty is no cost."""
     if ranked is None:
         return ""
     failures, answers = ranked.verified.failures, ranked.verified.costs_ms.size
-    if failures:
-        return f"fails {failures} of {answers}"
-    return "" if ranked.gap is None else f"{100 * ranked.gap:.1f}%"
+    gap = "" if ranked.gap_of_answers is None else f"{100 * ranked.gap_of_answers:.1f}%"
+    often = f"fails {failures} of {answers}"
+    return gap if not failures else f"{gap} ({often})" if gap else often
 
 
 def _best_rows(boards: Sequence[Leaderboard]) -> list[tuple[str, list[str]]]:

@@ -49,6 +49,7 @@ class RankedEntry:
         mean_cost_ms: mean over seeds and tasks, failures charged with the penalty.
         interval_ms: 95% interval of that mean.
         gap: mean of cost / best known cost, less 1; None without best known costs.
+        gap_of_answers: the same of the seeds and tasks with an answer; None without any.
         improvement_over_next: probability that it costs less than the entry of the next rank of its league; None for
             the last one.
         replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
@@ -62,6 +63,7 @@ class RankedEntry:
     gap: float | None
     improvement_over_next: float | None
     replayed_seconds: float | None
+    gap_of_answers: float | None = None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
 
@@ -222,12 +224,20 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
                 mean_cost_ms=float(each.costs_ms.mean()),
                 interval_ms=statistics.mean_interval(each.costs_ms),
                 gap=None if best is None else float((each.costs_ms / best.costs_ms).mean() - 1.0),
+                gap_of_answers=_gap_of_answers(each, best),
                 improvement_over_next=over,
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
             )
         )
     info = suite_info(scorer.suite.name)
     return Leaderboard(info.track, info.hardware, scorer, best, tuple(ranked))
+
+
+def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | None:
+    answered = np.array([[answer is not None for answer in row] for row in entry.answers])
+    if best is None or not answered.any():
+        return None
+    return float((entry.costs_ms / best.costs_ms)[answered].mean() - 1.0)
 
 
 def _place(league: str | None) -> int:
