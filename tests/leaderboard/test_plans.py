@@ -71,7 +71,6 @@ def test_failures_are_shown_as_such_and_not_as_costs(folder: EntryFolder, add_en
     (greedy,), (planner,) = boards["shard-4"].entries, boards[SUITE].entries
     assert 0 < greedy.verified.failures < 50
     assert greedy.gap_of_answers < greedy.gap
-    solved = f"{100 * greedy.gap_of_answers:.1f}%"
     assert boards["shard-4"].smallest_gap("zero-query") is None
     assert boards[SUITE].smallest_gap("zero-query") == planner.gap
     above, own = page.read_text().split("### shard-4")
