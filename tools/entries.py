@@ -90,6 +90,7 @@ ENTRANTS = (
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
+    Entrant("attention", "Attention policy", Method("attention", "attention"), ("mixdim-4", "mixdim-8", "generalize")),
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))

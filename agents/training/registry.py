@@ -41,6 +41,9 @@ LEARNERS: dict[str, LearnerEntry] = {
         "shard_gym.agents.dreamshard.learner:DreamShardLearner", "shard_gym.agents.dreamshard.agent:load_dreamshard"
     ),
     "rnn": LearnerEntry("shard_gym.agents.rnn.learner:RnnLearner", "shard_gym.agents.rnn.agent:load_rnn"),
+    "attention": LearnerEntry(
+        "shard_gym.agents.attention.learner:AttentionLearner", "shard_gym.agents.attention.agent:load_attention"
+    ),
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),

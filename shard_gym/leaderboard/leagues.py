@@ -23,7 +23,10 @@ from shard_gym.tasks import Task
 
 ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 
-NEVER_ASK = {*PAPER_HEURISTICS, "random", "lane-greedy", "dreamshard", "neuroshard", "rnn", "hugectr", "torchrec"}
+NEVER_ASK = {
+    *PAPER_HEURISTICS,
+    *("random", "lane-greedy", "dreamshard", "neuroshard", "attention", "rnn", "hugectr", "torchrec"),
+}
 """The agents of ShardGym that evaluate no scoring model when they place."""
 
 

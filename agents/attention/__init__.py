@@ -1,0 +1,1 @@
+"""An autoregressive policy with attention over the tables, trained by REINFORCE with a baseline shared by rollouts."""
