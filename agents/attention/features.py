@@ -26,7 +26,8 @@ LEAST_SHARE = 1e-3
 
 
 class Described(NamedTuple):
-    """A task of T tables in the order in which they are placed: by descending embedding_dim * pooling_factor.
+    """A task of T tables in the order in which they are placed: those of the widest lanes first, then by descending
+    embedding_dim * pooling_factor. Wide tables should be together, which is easier to learn if they come together.
 
     Attributes:
         order: (T,) int64, the task's own number of each.
@@ -48,13 +49,14 @@ class Described(NamedTuple):
 def described(task: Task) -> Described:
     """What the policy sees of `task`."""
     tables, topology = task.tables, task.topology
-    order = np.argsort(-lookup_score(tables), kind="stable")
+    lane = lane_share(tables.embedding_dim)
+    order = np.lexsort((-lookup_score(tables), -lane))
     inputs = PooledCostModel.describe(tables).astype(np.float64)
     inputs[:, -len(WORK) - 1 : -1] = np.log2(1.0 + inputs[:, -len(WORK) - 1 : -1])
     amounts = tables.amounts()
     shares = amounts / np.maximum(amounts.sum(axis=0), 1e-12) * task.num_devices
     memory = (tables.memory_bytes / topology.memory_cap_bytes.max())[:, None]
-    lane, cluster = lane_share(tables.embedding_dim), topology.cluster()
+    cluster = topology.cluster()
     machine = [
         np.log2(task.num_devices),
         np.log2(topology.device.dram_gb_per_s / 1e3),
