@@ -20,8 +20,8 @@ class AttentionPolicy(nn.Module):
     As in Kool et al. (Attention, Learn to Solve Routing Problems!, ICLR 2019), the tables are encoded once, and each
     step scores all devices. A device is what it holds: the sum of learned vectors of its tables, the sums of their
     shares, and the widest. FBGEMM runs all tables of a device at the width of the widest, so the products of work and
-    width, before and after the step, are inputs, too: on mixdim-4 the policy is 30% above the best known placements
-    after two minutes without them, and 18% with them (one seed, 22 November 2026).
+    width, before and after the step, are inputs, too. A prototype was 30% above the best known placements of mixdim-4
+    after two minutes without them, and 18% with them (one seed, tables by work alone, 22 November 2026).
 
     Args:
         hidden: of the encoder, a multiple of `heads`.
