@@ -50,19 +50,22 @@ def test_the_same_plan_written_otherwise_is_the_same(four_tables: Tables) -> Non
     assert PLANS.canonical(plan) not in {PLANS.canonical(ShardingPlan(each)) for each in others}
 
 
-@pytest.mark.parametrize("dims", [[120], [12], [68], [36, 100]])
+@pytest.mark.parametrize("dims", [[120], [12], [68], [36, 100], [200], [136, 1000]])
 def test_bounds_hold_for_columns_that_are_no_halves(four_tables: Tables, dims: list[int]) -> None:
     """Any widths that are multiples of 4 are legal, and a valid plan is never worse than none."""
     for num_devices in (1, 4):
         tables = with_dims(four_tables, dims)
         task = task_of(tables, num_devices)
         narrow = [column_wise(tables, table, [0] * (dim // 4)) for table, dim in enumerate(dims)]
-        wide = [
-            column_wise(tables, table, [0] * len(widths), widths)
-            for table, dim in enumerate(dims)
-            for widths in [[32] * (dim // 32) + [dim % 32] * (dim % 32 > 0)]
-        ]
-        for shardings in (narrow, wide):
+        wide, wider = (
+            [
+                column_wise(tables, table, [0] * len(widths), widths)
+                for table, dim in enumerate(dims)
+                for widths in [[width] * (dim // width) + [dim % width] * (dim % width > 0)]
+            ]
+            for width in (32, 128)
+        )
+        for shardings in (narrow, wide, wider):
             cost = MODEL.estimate_plan(ShardingPlan(tuple(shardings)), tables, task.topology).total_ms
             assert PLANS.lower_bound_ms(task, MODEL) <= cost * (1 + 1e-12)
             assert cost < PLANS.penalty_ms(task, MODEL)

@@ -91,7 +91,7 @@ def cell(found: Outcome, tasks: int) -> str:
 
 
 TOO_SLOW = {("merlin-jumbo-x128", "TorchRec's planner")}
-"""Not run: 614 tables on as many devices take TorchRec's planner 15 minutes."""
+"""Not run: 612 tables on as many devices take TorchRec's planner 8 minutes."""
 
 
 def main(suites: tuple[str, ...] = SUITES, methods: tuple[str, ...] = tuple(METHODS)) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from shard_gym.agents.attention.features import described
-from shard_gym.agents.attention.network import AttentionPolicy
+from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
@@ -56,6 +56,8 @@ def load_attention(arrays: Arrays, about: Mapping[str, Any], cost_model: CostMod
         InvalidCheckpointError: these are not the weights of such a policy.
     """
     hidden, layers = network_size(about, "hidden", MAX_HIDDEN), network_size(about, "layers", MAX_LAYERS)
+    if hidden % HEADS:
+        raise InvalidCheckpointError(f"hidden of the policy must be a multiple of {HEADS}, not {hidden}.")
     with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
         policy = AttentionPolicy(hidden, layers)
     load_module_arrays(policy, arrays, "The policy")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_gym.agents.attention.agent import AttentionAgent
+from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, AttentionAgent
 from shard_gym.agents.attention.features import described
-from shard_gym.agents.attention.network import new_policy
+from shard_gym.agents.attention.network import HEADS, new_policy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
@@ -27,8 +27,6 @@ from shard_gym.tasks import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES = range(3)
 """Purposes of random generators."""
-
-HEADS = 8
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -89,7 +87,8 @@ class AttentionLearner(Learner):
         if not is_not_negative(entropy):
             raise InvalidOptionError(f"entropy must be a number of at least 0, not {short_repr(entropy)}.")
         self.entropy = entropy
-        self.hidden, self.layers = checked_count("hidden", hidden), checked_count("layers", layers)
+        self.hidden = checked_count("hidden", hidden, most=MAX_HIDDEN)
+        self.layers = checked_count("layers", layers, most=MAX_LAYERS)
         if self.hidden % HEADS:
             raise InvalidOptionError(f"hidden must be a multiple of {HEADS}, not {self.hidden}.")
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
@@ -116,6 +115,8 @@ class AttentionLearner(Learner):
         frame = self.suite.sample(rng)
         caps = frame.topology.memory_cap_bytes
         fitting = np.flatnonzero(self._pool.memory_bytes * ROOM <= caps.max())
+        if not fitting.size:
+            return frame
         tables = self._pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
         least = int(tables.memory_bytes.max() * ROOM)

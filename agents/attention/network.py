@@ -11,6 +11,9 @@ from shard_gym.agents.attention.features import LOOKUPS, NUM_FEATURES, NUM_SHARE
 NOWHERE = -1e9
 """The score of an illegal device; -inf would make NaN of the entropy."""
 
+HEADS = 8
+"""Of the encoder's attention; its hidden size is a multiple of it."""
+
 _WORK = [LOOKUPS, VALUES_UPDATED]
 
 
@@ -24,21 +27,20 @@ class AttentionPolicy(nn.Module):
     after two minutes without them, and 18% with them (one seed, tables by work alone, 22 November 2026).
 
     Args:
-        hidden: of the encoder, a multiple of `heads`.
+        hidden: of the encoder, a multiple of `HEADS`.
         layers: of the encoder.
-        heads: of its attention.
         latent: of the vectors that devices sum.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, hidden: int, layers: int, heads: int = 8, latent: int = 64) -> None:
+    def __init__(self, hidden: int, layers: int, latent: int = 64) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(NUM_FEATURES))
         self.register_buffer("scale", torch.ones(NUM_FEATURES))
         self.embed = nn.Linear(NUM_FEATURES, hidden)
-        layer = nn.TransformerEncoderLayer(hidden, heads, 2 * hidden, 0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(hidden, HEADS, 2 * hidden, 0.0, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
         self.value = nn.Linear(hidden, latent)
         self.query = nn.Linear(hidden, latent)

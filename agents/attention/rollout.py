@@ -110,13 +110,13 @@ def play(policy: AttentionPolicy, batch: Batch, count: int, noise: NDArray[np.fl
         free = batch.caps[:, None].repeat(1, count, 1)
         there = batch.devices[:, None].expand(tasks, count, devices)
         complete = torch.ones(tasks, count, dtype=torch.bool)
-        actions, legal = [], []
+        table, actions, legal = batch.table, [], []
         for step in range(tables):
             fits = (free >= batch.memory[:, step, None, None]) & there
             real = ~batch.padding[:, step, None]
             complete = complete & (fits.any(dim=-1) | ~real)
             now = slice(step, step + 1)
-            scores = policy.scores(query[:, None, now], sums, widest, batch.table[:, None, now], there)
+            scores = policy.scores(query[:, None, now], sums, widest, table[:, None, now], there)
             scores = scores.masked_fill(~fits, NOWHERE)
             if noise is not None:
                 scores = scores + torch.from_numpy(noise[step]) * fits

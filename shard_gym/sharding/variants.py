@@ -24,6 +24,9 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import MAX_DIM, Tables
 from shard_gym.topology import Topology
 
+FULL_WIDTH = 128
+"""Columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there."""
+
 
 @dataclass(frozen=True, eq=False)
 class Variants:
@@ -31,7 +34,8 @@ class Variants:
 
     Attributes:
         sharding_types: V sharding types; those of halves are column_wise.
-        parts: (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas.
+        parts: (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas; of
+            `with_all_widths` (T, V) float64.
         tables: V times what a part of each table is to its device (`shard_tables`).
         legal: (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty.
         memory: (T, V) int64, bytes of one part; of blocks, the largest.
@@ -166,22 +170,24 @@ def variants_of(
 def with_all_widths(variants: Variants, topology: Topology) -> Variants:
     """Those of `variants`, and column shards of every width: for bounds over all plans, not only those of halves.
 
-    `parts` is then (T, V) float64, the dim divided by the width, which is no integer for some.
+    All up to `FULL_WIDTH`, and its largest multiple: what a column costs repeats from there on, and what a shard costs
+    by itself counts less. `parts` is then (T, V) float64, the dim divided by the width, which is no integer for some.
     """
     tables = variants.tables[0]
-    widths = np.arange(4, int(tables.embedding_dim.max()) + 1, 4)
-    narrower = [np.minimum(tables.embedding_dim, width) for width in widths]
+    dims = tables.embedding_dim
+    narrower = [np.minimum(dims, width) for width in range(4, min(int(dims.max()), FULL_WIDTH) + 1, 4)]
+    narrower.append(np.where(dims > FULL_WIDTH, dims - dims % FULL_WIDTH, dims))
     forms = [shard_tables(tables, COLUMN_WISE, topology, each) for each in narrower]
     return Variants(
-        variants.sharding_types + (COLUMN_WISE,) * len(widths),
+        variants.sharding_types + (COLUMN_WISE,) * len(narrower),
         np.concatenate(
             [
                 np.broadcast_to(variants.parts, variants.legal.shape),
-                np.stack([tables.embedding_dim / each for each in narrower], axis=1),
+                np.stack([dims / each for each in narrower], axis=1),
             ],
             axis=1,
         ),
         variants.tables + tuple(forms),
-        np.concatenate([variants.legal, np.ones((len(tables), len(widths)), np.bool_)], axis=1),
+        np.concatenate([variants.legal, np.ones((len(tables), len(narrower)), np.bool_)], axis=1),
         np.concatenate([variants.memory, np.stack([form.memory_bytes for form in forms], axis=1)], axis=1),
     )

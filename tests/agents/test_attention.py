@@ -117,11 +117,11 @@ def test_it_learns_to_balance() -> None:
 
 def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_task: MakeTask) -> None:
     suite = TaskSuite("one", (random_task(np.random.default_rng(0), 4, 2),))
-    for wrong in ({"hidden": 12}, {"rollouts": 1}, {"entropy": -1.0}, {"layers": 0}):
+    for wrong in ({"hidden": 12}, {"rollouts": 1}, {"entropy": -1.0}, {"layers": 0}, {"hidden": 2048}):
         with pytest.raises(InvalidOptionError):
             AttentionLearner(suite, make_cost_model("analytical"), 0, **wrong)
     about = {"agent": "attention", "hidden": 16, "layers": 2}
     assert isinstance(load_attention(module_arrays(policy), about, make_cost_model("analytical"), 0), AttentionAgent)
-    for changed in ({"layers": 3}, {"hidden": 2**40}, {"hidden": 24}):
+    for changed in ({"layers": 3}, {"hidden": 2**40}, {"hidden": 24}, {"hidden": 12}):
         with pytest.raises(InvalidCheckpointError):
             load_attention(module_arrays(policy), about | changed, make_cost_model("analytical"), 0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym import TaskSuite, load_suite, save_suite
+from shard_gym import TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 
@@ -118,3 +118,33 @@ def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert "mine" in outcome.out
     assert "3 tasks" in outcome.out
+
+
+PLANNER = """
+from shard_gym.sharding import ShardingPlan, column_wise, table_wise
+
+
+class Planner:
+    def plan(self, task):
+        tables, devices = task.tables, task.num_devices
+        return ShardingPlan(tuple(
+            column_wise(tables, table, [table % devices, (table + 1) % devices])
+            if tables.embedding_dim[table] >= 64 else table_wise(tables, table, table % devices)
+            for table in range(len(tables))
+        ))
+"""
+
+
+def test_an_agent_may_have_a_plan_alone(tmp_path: Path) -> None:
+    """Its own plan is asked for, here and by `evaluate`, and a task whose tables may not be split is refused."""
+    (tmp_path / "planner.py").write_text(PLANNER)
+    agent = agent_named(f"{tmp_path / 'planner.py'}:Planner")
+    task = load_suite("shard-mlperf-x8")[0]
+    assert agent.splits
+    assert agent.plan(task).split_tables
+    (result,) = evaluate(agent, "shard-mlperf-x8").tasks
+    assert result.valid
+    with pytest.raises(InvalidOptionError, match=r"has plan\(task\) alone"):
+        agent.place(load_suite("dlrm-20x4")[0])
+    with pytest.raises(InvalidOptionError, match=r"object with place\(task\), or a function"):
+        evaluate(type("Only", (), {"plan": agent.plan})(), "dlrm-20x4")

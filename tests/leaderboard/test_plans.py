@@ -11,6 +11,7 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
 from shard_gym.io.markdown import END, begin
@@ -141,3 +142,11 @@ def test_a_folder_of_plans_has_no_placements(folder: EntryFolder) -> None:
     (folder.path / "plans.json").rename(folder.path / "placements.json")
     found = [str(finding) for finding in verify_entry(folder)[1]]
     assert any("The folder holds entry.toml, plans.json and nothing else" in each for each in found)
+
+
+def test_plans_and_placements_have_their_own_tracks(tmp_path: Path) -> None:
+    info = EntryInfo("Mine", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)
+    for track, suite, right in (("simulated", SUITE, "sharding"), ("sharding", "mlperf-x8", "simulated")):
+        agent = EvaluatedAgent("hugectr", False, (evaluate(make_agent("hugectr"), suite),))
+        with pytest.raises(InvalidOptionError, match=f"submit to {right}/{suite}/mine"):
+            submit(EntryFolder(tmp_path, track, suite, "mine"), agent, info)
