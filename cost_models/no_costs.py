@@ -1,16 +1,19 @@
-"""A cost model without costs, for placing with a policy that sees none."""
+"""Cost models without costs, for placing with a policy that sees none."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.counted import CountedCostModel, CountedShardingModel
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
 
-class NoCosts(AdditiveCostModel):
-    """Every placement costs 0 ms. An environment steps under it without evaluating anything."""
+class NoCosts(ShardingCostModel):
+    """Every placement and every plan costs 0 ms. An environment steps under it without evaluating anything."""
 
     name = "no-costs"
     version = 1
@@ -33,6 +36,45 @@ class NoCosts(AdditiveCostModel):
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """0, and 1, so that a failure is charged more than nothing."""
         return 0.0, 1.0
+
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """(S, 1) zeros."""
+        return self.table_loads(shards, topology)
+
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """See `cost_bounds`."""
+        return self.cost_bounds(loads, topology)
+
+    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
+        """Nothing."""
+        return {}
+
+
+class _WithoutCosts(CountedCostModel):
+    """The loads of a model, whose costs are not computed."""
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) zeros."""
+        return np.zeros((*loads.shape[:-1], len(PHASES)))
+
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """Nothing; the phases are zero."""
+
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
+        """(...) zeros."""
+        return np.zeros(phases.shape[:-2])
+
+
+class _ShardingWithoutCosts(_WithoutCosts, CountedShardingModel):
+    """The same for plans."""
+
+
+def without_costs(model: AdditiveCostModel) -> AdditiveCostModel:
+    """A model with the loads of `model`, under which an environment steps without evaluating anything.
+
+    The costs at the end follow from the loads of the devices then: `model.costs(state.device_loads, cluster)`.
+    """
+    return _ShardingWithoutCosts(model) if isinstance(model, ShardingCostModel) else _WithoutCosts(model)
 
 
 def _nothing(

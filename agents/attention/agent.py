@@ -5,60 +5,143 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from shard_gym.agents.attention.features import described
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
-from shard_gym.agents.attention.rollout import Batch, play
-from shard_gym.agents.base import Agent
+from shard_gym.agents.attention.rollout import Batch, Rollouts, play
+from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
-from shard_gym.cost_models import CostModel
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.io.arrays import Arrays
+from shard_gym.checks import checked_count, checked_seed, is_not_negative
+from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.errors import (
+    InvalidCheckpointError,
+    InvalidOptionError,
+    NoPlacementFoundError,
+    TableTooLargeError,
+    short_repr,
+)
+from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task
+from shard_gym.text import counted
+
+POLICY, COST = "policy.", "cost."
+"""Prefixes of the weights in a file."""
 
 MAX_HIDDEN, MAX_LAYERS = 2**10, 32
 """The largest network that is loaded from a file."""
 
+MAX_SAMPLES = 2**14
+
 
 class AttentionAgent(Agent):
-    """Places tables on the policy's likeliest devices, in one pass; it evaluates no cost model.
+    """Places tables as the policy rolls out, and keeps the rollout that a learned cost says is the cheapest.
+
+    It never evaluates the true cost. The first rollout takes the likeliest actions, the others draw them. So a rollout
+    that leaves a table without room is not the end, if there are others.
 
     Args:
         name: how result files call it.
         policy: takes tasks of any size.
-    """
-
-    def __init__(self, name: str, policy: AttentionPolicy) -> None:
-        self.name = name
-        self.policy = policy
-
-    def place(self, task: Task) -> Placement:
-        """See `Agent`."""
-        batch = Batch.of([described(task)])
-        with one_thread():
-            rollouts = play(self.policy, batch, 1, None)
-        if not rollouts.complete[0, 0]:
-            raise NoPlacementFoundError(
-                f"{self.name} left a table of task {task.name!r} without a device that has room for it. Where memory "
-                "is short, use local-search."
-            )
-        placement: Placement = rollouts.placements(batch, 0)[0]
-        return placement
-
-
-def load_attention(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int) -> AttentionAgent:
-    """The agent of a training run, from the policy's weights.
+        cost_model: the learned cost.
+        samples: rollouts of a task; with 1 only the likeliest actions, and the learned cost is not used.
+        temperature: divides the scores before actions are drawn.
+        seed: of the drawn actions. Equal seeds give equal placements.
 
     Raises:
-        InvalidCheckpointError: these are not the weights of such a policy.
+        InvalidOptionError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        policy: AttentionPolicy,
+        cost_model: AdditiveCostModel,
+        *,
+        samples: int = 64,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.cost_model = cost_model
+        self.samples = checked_count("samples", samples, most=MAX_SAMPLES)
+        if not is_not_negative(temperature):
+            raise InvalidOptionError(f"temperature must be a number of at least 0, not {short_repr(temperature)}.")
+        self.temperature = float(temperature)
+        self.seed = checked_seed(seed)
+
+    def place(self, task: Task) -> Placement:
+        """See `Agent`; tables are not split."""
+        rollouts, episode = self._best(task, plans=False)
+        return rollouts.placement(episode)
+
+    def _best(self, task: Task, *, plans: bool) -> tuple[Rollouts, int]:
+        """Rollouts of `task`, and the complete one that the learned cost prefers.
+
+        Raises:
+            NoPlacementFoundError: none is complete.
+        """
+        alone = self.samples == 1
+        temperature = np.full(self.samples, self.temperature)
+        temperature[0] = 0.0
+        with one_thread():
+            try:
+                batch = Batch.of([task], self.samples, NoCosts() if alone else self.cost_model, plans=plans)
+            except TableTooLargeError as error:
+                raise NoPlacementFoundError(str(error)) from error
+            rollouts = play(self.policy, batch, None if alone else task_rng(self.seed, task), temperature)
+            complete = np.flatnonzero(rollouts.complete)
+            if not len(complete):
+                raise NoPlacementFoundError(
+                    f"In all {counted(self.samples, 'rollout')} of {self.name}, a table of task {task.name!r} was left "
+                    "without a device that has room for it. Take more samples, or use local-search."
+                )
+            costs = rollouts.costs()[1][complete]
+        return rollouts, int(complete[costs.argmin()])
+
+
+class AttentionPlanAgent(AttentionAgent):
+    """The same for plans, whose tables may be split."""
+
+    def plan(self, task: Task) -> ShardingPlan:
+        """See `Agent`."""
+        rollouts, episode = self._best(task, plans=True)
+        return rollouts.plan(episode)
+
+
+def load_attention(
+    arrays: Arrays,
+    about: Mapping[str, Any],
+    cost_model: CostModel,
+    seed: int,
+    *,
+    samples: int = 64,
+    temperature: float = 1.0,
+) -> AttentionAgent:
+    """The agent of a training run; the other arguments are those of `AttentionAgent`.
+
+    Raises:
+        InvalidCheckpointError: these are not the weights of such an agent.
+        InvalidOptionError: an option is out of range.
     """
     hidden, layers = network_size(about, "hidden", MAX_HIDDEN), network_size(about, "layers", MAX_LAYERS)
     if hidden % HEADS:
         raise InvalidCheckpointError(f"hidden of the policy must be a multiple of {HEADS}, not {hidden}.")
+    plans = about.get("plans")
+    if not isinstance(plans, bool):
+        raise InvalidCheckpointError(f"plans must be true or false, not {short_repr(plans)}.")
     with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
-        policy = AttentionPolicy(hidden, layers)
-    load_module_arrays(policy, arrays, "The policy")
-    return AttentionAgent(about["agent"], policy)
+        policy = AttentionPolicy(hidden, layers, plans)
+    load_module_arrays(policy, under(POLICY, arrays), "The policy")
+    weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
+    expected = PooledShardingModel.new_weights(np.random.default_rng(0))
+    require_arrays("The agent's file", weights, {COST + name: array for name, array in expected.items()})
+    kind = AttentionPlanAgent if plans else AttentionAgent
+    learned = PooledShardingModel(under(COST, weights))
+    return kind(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)

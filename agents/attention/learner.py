@@ -3,59 +3,75 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, AttentionAgent
+from shard_gym.agents.attention.agent import (
+    COST,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    POLICY,
+    AttentionAgent,
+    AttentionPlanAgent,
+)
 from shard_gym.agents.attention.features import described
 from shard_gym.agents.attention.network import HEADS, new_policy
-from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
+from shard_gym.agents.attention.rollout import MAX_SHARDS, SPLIT_TYPES, Batch, Rollouts, log_probabilities, play
+from shard_gym.agents.attention.selection import LEARNING_RATE, CostTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
-from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.errors import InvalidOptionError, short_repr
-from shard_gym.io.arrays import Arrays
+from shard_gym.io.arrays import Arrays, under
+from shard_gym.sharding.variants import variants_of
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
 
-WEIGHTS, TASKS, CHOICES = range(3)
+WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
 """Purposes of random generators."""
 
 MAX_GRADIENT_NORM = 1.0
 
 FAILURE = 1.1
-"""A placement that got stuck counts as this many times the costliest one of its task."""
+"""A rollout that got stuck counts as this many times the costliest one of its task."""
 
 ROOM = 1.05
-"""A drawn table needs at most a device divided by this."""
+"""A drawn table needs at most a device divided by this, where tables are not split."""
 
 
 class AttentionLearner(Learner):
     """An attention policy in training, as the field trains policies for routing: POMO's REINFORCE (Kwon et al., NeurIPS
     2020).
 
-    A step draws tasks: tables of all training tasks together, as many as one of them has, with its devices. It rolls
-    each out several times and evaluates the true cost of every placement. The advantage of a placement is how much
-    cheaper it is than the mean of its task's, in shares of that mean; the unit is their root mean square over the step.
+    A step draws a training task, and as many tables of all training tasks as it has for each of some new tasks. It
+    rolls each out many times and evaluates the true cost of every rollout. The advantage is how much cheaper a rollout
+    is than the mean of its task's, in shares of that mean; the unit is their root mean square over the step. The
+    gradient is that of the cheapest and the costliest rollouts of each task alone, because it takes longer than the
+    rollouts do. On suites whose tables may be split, the policy splits.
+
+    Some of the rollouts train a learned cost, by which the agent chooses among its samples (see `AttentionAgent`).
 
     Args:
         suite, cost_model, seed: see `Learner`.
         name: of the agent.
-        iterations: how often the state is saved, and the learning rate lowered; it falls to zero, as a cosine.
+        iterations: how often the state is saved, and the learning rates lowered; they fall to zero, as a cosine.
         updates: steps in each iteration.
         tasks: drawn in each step.
-        rollouts: placements of each task, at least two.
+        rollouts: of each task.
+        kept: the cheapest and the costliest rollouts of a task that the gradient is of, as many of both.
         learning_rate: Adam's at the start.
         entropy: weight of the entropy of the choices.
         hidden: of the encoder, a multiple of 8.
         layers: of the encoder.
+        records: rollouts in each iteration that train the learned cost.
+        cost_updates: batches that it is trained on in each iteration.
 
     Raises:
         InvalidOptionError: an option is out of range.
@@ -69,20 +85,25 @@ class AttentionLearner(Learner):
         *,
         name: str = "attention",
         iterations: int = 100,
-        updates: int = 30,
+        updates: int = 60,
         tasks: int = 8,
-        rollouts: int = 48,
+        rollouts: int = 96,
+        kept: int = 8,
         learning_rate: float = 1e-3,
         entropy: float = 0.003,
-        hidden: int = 96,
+        hidden: int = 64,
         layers: int = 3,
+        records: int = 20,
+        cost_updates: int = 60,
     ) -> None:
-        super().__init__(suite, cost_model, seed)
+        self.plans = suite[0].splittable
+        super().__init__(suite, make_sharding_cost_model(cost_model) if self.plans else cost_model, seed)
         self.name = name
         self.iterations = checked_count("iterations", iterations)
         self.updates = checked_count("updates", updates)
         self.tasks = checked_count("tasks", tasks)
         self.rollouts = checked_count("rollouts", rollouts, least=2)
+        self.kept = checked_count("kept", kept)
         self.learning_rate = checked_learning_rate(learning_rate)
         if not is_not_negative(entropy):
             raise InvalidOptionError(f"entropy must be a number of at least 0, not {short_repr(entropy)}.")
@@ -91,92 +112,133 @@ class AttentionLearner(Learner):
         self.layers = checked_count("layers", layers, most=MAX_LAYERS)
         if self.hidden % HEADS:
             raise InvalidOptionError(f"hidden must be a multiple of {HEADS}, not {self.hidden}.")
+        self.records = checked_count("records", records)
+        self.cost_updates = checked_count("cost_updates", cost_updates)
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
         self._pool = concatenate_tables([task.tables for task in suite])
-        self._policy = new_policy(self.hidden, self.layers, self.rng(WEIGHTS))
-        self._policy.normalize(np.concatenate([described(task).features for task in suite]))
+        self._policy = new_policy(self.hidden, self.layers, self.plans, self.rng(WEIGHTS))
+        self._policy.normalize(np.concatenate([described(task) for task in suite]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
+        self._learned = CostTraining(self.rng(COST_WEIGHTS))
 
     def iterate(self) -> Report:
         """See `Learner`."""
-        draws, choices = self.rng(TASKS), self.rng(CHOICES)
+        draws, choices, left = self.rng(TASKS), self.rng(CHOICES), self._left
         for group in self._optimizer.param_groups:
-            group["lr"] = self.learning_rate * 0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations))
+            group["lr"] = self.learning_rate * left
         costs, entropies = [], []
+        recorded = choices.integers(self.updates, size=self.records)
         with one_thread():
-            for _ in range(self.updates):
-                cost, entropy = self._update([self._drawn(draws) for _ in range(self.tasks)], choices)
+            for update in range(self.updates):
+                tasks = self._drawn(self.suite.sample(draws), draws)
+                cost, entropy = self._update(tasks, int((recorded == update).sum()), choices)
                 costs.append(cost)
                 entropies.append(entropy)
-        return Report(float(np.mean(costs)), {"entropy": float(np.mean(entropies))})
+            loss = self._learned.train(self.rng(COSTS), self.cost_updates, LEARNING_RATE * left)
+        return Report(float(np.mean(costs)), {"entropy": float(np.mean(entropies)), "cost_loss": loss})
 
-    def _drawn(self, rng: np.random.Generator) -> Task:
-        """A task of random training tables on the devices of a training task, as full as those are."""
-        frame = self.suite.sample(rng)
-        caps = frame.topology.memory_cap_bytes
-        fitting = np.flatnonzero(self._pool.memory_bytes * ROOM <= caps.max())
-        if not fitting.size:
-            return frame
+    @property
+    def _left(self) -> float:
+        """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
+        return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
+
+    def _drawn(self, frame: Task, rng: np.random.Generator) -> list[Task]:
+        """Tasks of random training tables on the devices of `frame`, as many and as full as there."""
+        return [self._one_drawn(f"drawn {number}", frame, rng) for number in range(self.tasks)]
+
+    def _one_drawn(self, name: str, frame: Task, rng: np.random.Generator) -> Task:
+        caps, most = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes
+        fitting = np.arange(len(self._pool)) if self.plans else np.flatnonzero(self._pool.memory_bytes * ROOM <= most)
         tables = self._pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
-        least = int(tables.memory_bytes.max() * ROOM)
-        most = frame.topology.device.memory_bytes
+        least = 1 if self.plans else int(tables.memory_bytes.max() * ROOM)
         topology = replace(frame.topology, memory_cap_bytes=np.clip((caps * fuller).astype(np.int64), least, most))
-        fits = tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum()
-        return Task("drawn", tables, topology) if fits else frame
+        possible = tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum()
+        if possible and self.plans:
+            variants = variants_of(tables, topology, SPLIT_TYPES, MAX_SHARDS.bit_length() - 1)
+            possible = bool(variants.fit_empty_devices(topology).any(axis=1).all())
+        return Task(name, tables, topology, splittable=self.plans) if possible else replace(frame, name=name)
 
-    def _update(self, tasks: Sequence[Task], rng: np.random.Generator) -> tuple[float, float]:
-        """One step; the mean cost of the placements, and the mean entropy of their choices."""
-        batch = Batch.of([described(task) for task in tasks])
-        shape = (batch.padding.shape[1], len(tasks), self.rollouts, batch.caps.shape[1])
-        rollouts = play(self._policy, batch, self.rollouts, rng.gumbel(size=shape).astype(np.float32))
-        costs = np.stack([self._costs(task, batch, rollouts, number) for number, task in enumerate(tasks)])
+    def _update(self, tasks: list[Task], records: int, rng: np.random.Generator) -> tuple[float, float]:
+        """One step; the mean cost of the rollouts, and the mean entropy of the choices of those that were kept."""
+        model = additive_estimate(self.cost_model)
+        batch = Batch.of(tasks, self.rollouts, model, plans=self.plans)
+        rollouts = play(self._policy, batch, rng)
+        recorded = rng.choice(len(rollouts.complete), records, replace=False)
+        costs = self._costs(rollouts, recorded).reshape(len(tasks), -1)
         mean = costs.mean(axis=1, keepdims=True)
         advantage = 1.0 - costs / mean
         advantage /= np.sqrt((advantage**2).mean()) + 1e-6
-        logs, entropy = log_probabilities(self._policy, batch, rollouts)
-        loss = -(torch.from_numpy(advantage.astype(np.float32)) * logs).mean() - self.entropy * entropy.mean()
+        kept = self._kept(costs)
+        logs, entropy = log_probabilities(self._policy, batch, rollouts.trajectories.take(kept))
+        weight = torch.from_numpy(advantage.reshape(-1)[kept].astype(np.float32))
+        loss = -(weight * logs).mean() - self.entropy * entropy.mean()
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._policy.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
         return float(costs.mean()), float(entropy.mean().detach())
 
-    def _costs(self, task: Task, batch: Batch, rollouts: Rollouts, number: int) -> FloatArray:
-        """(R,) ms of the placements of one task; those that got stuck cost more than all others."""
-        complete = np.flatnonzero(rollouts.complete[number].numpy())
-        placements = rollouts.placements(batch, number)[complete]
-        costs = np.full(self.rollouts, np.nan)
-        model = self.cost_model
-        if isinstance(model, AdditiveCostModel):
-            loads = model.table_loads(task.tables, task.topology)
-            held = [model.reduce(loads, placement, task.num_devices) for placement in placements]
-            if held:
-                costs[complete] = model.costs(np.stack(held), task.topology.cluster())[1]
-                self.costed += len(held)
+    def _kept(self, costs: FloatArray) -> NDArray[np.int64]:
+        """The numbers of the cheapest and the costliest episodes of each task; all of them if there are no more."""
+        tasks, count = costs.shape
+        order = np.argsort(costs, axis=1, kind="stable")
+        if 2 * self.kept < count:
+            order = np.concatenate([order[:, : self.kept], order[:, count - self.kept :]], axis=1)
+        return np.asarray(order + count * np.arange(tasks)[:, None], np.int64).reshape(-1)
+
+    def _costs(self, rollouts: Rollouts, recorded: NDArray[np.int64]) -> FloatArray:
+        """(N,) ms; those that got stuck cost more than all others. The complete ones of `recorded` are recorded."""
+        complete = rollouts.complete
+        phases, costs = np.zeros(0), np.full(len(complete), np.nan)
+        if isinstance(self.cost_model, AdditiveCostModel):
+            before = self.cost_model.queries
+            phases, every = rollouts.costs()
+            self.cost_model.queries = before + int(complete.sum())  # the others are not placements
+            costs[complete] = every[complete]
+            self.costed += int(complete.sum())
+            for episode in recorded[complete[recorded]].tolist():
+                self._learned.add(rollouts, episode, phases[episode], costs[episode])
         else:
-            for row, placement in zip(complete, placements, strict=True):
-                estimate = self.true_cost(placement, task.tables, task.topology)
-                costs[row] = np.nan if estimate is None else estimate.total_ms
-        worst = np.nanmax(costs) if np.isfinite(costs).any() else model.penalty_ms(task.tables, task.topology)
-        return np.where(np.isnan(costs), FAILURE * worst, costs)
+            for episode in np.flatnonzero(complete).tolist():
+                task = rollouts.batch.tasks[episode // rollouts.batch.count]
+                estimate = self.true_cost(rollouts.placement(episode), task.tables, task.topology)
+                if estimate is not None:
+                    costs[episode] = estimate.total_ms
+                    self._learned.add(rollouts, episode, estimate.phases_ms, estimate.total_ms)
+        by_task = costs.reshape(len(rollouts.batch.tasks), -1)
+        worst = np.array(
+            [
+                np.nanmax(row) if np.isfinite(row).any() else self.cost_model.penalty_ms(task.tables, task.topology)
+                for row, task in zip(by_task, rollouts.batch.tasks, strict=True)
+            ]
+        )
+        return np.where(np.isnan(by_task), FAILURE * worst[:, None], by_task).reshape(-1)
 
     def state(self) -> Arrays:
         """See `Learner`."""
-        return training_arrays(self._policy, self._optimizer)
+        return {
+            **{POLICY + name: array for name, array in training_arrays(self._policy, self._optimizer).items()},
+            **{COST + name: array for name, array in self._learned.state().items()},
+        }
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
-        load_training_arrays(self._policy, self._optimizer, arrays, "The policy")
+        load_training_arrays(self._policy, self._optimizer, under(POLICY, arrays), "The policy")
+        self._learned.load_state(under(COST, arrays))
 
     def weights(self) -> Arrays:
         """See `Learner`."""
-        return module_arrays(self._policy)
+        return {
+            **{POLICY + name: array for name, array in module_arrays(self._policy).items()},
+            **{COST + name: array for name, array in self._learned.weights().items()},
+        }
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
-        return {"hidden": self.hidden, "layers": self.layers}
+        return {"hidden": self.hidden, "layers": self.layers, "plans": self.plans}
 
     def agent(self) -> AttentionAgent:
         """See `Learner`."""
-        return AttentionAgent(self.name, copy.deepcopy(self._policy))
+        kind = AttentionPlanAgent if self.plans else AttentionAgent
+        return kind(self.name, copy.deepcopy(self._policy), self._learned.model())

@@ -1,152 +1,250 @@
-"""Rollouts of the attention policy: R placements of each of B tasks at once, and their probabilities for training."""
+"""Rollouts of the attention policy: R placements or plans of each of B tasks at once, by the environment's step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from shard_gym.agents.attention.features import Described
-from shard_gym.agents.attention.network import NOWHERE, AttentionPolicy
+from shard_gym.agents.attention.features import NUM_FEATURES, NUM_SHARES, described, parts_of, placing_order
+from shard_gym.agents.attention.network import LATENT, NOWHERE, NUM_SPLITS, AttentionPolicy, Held
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.no_costs import without_costs
+from shard_gym.envs.core.plans import plan_of
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.split_rules import SplitRules
+from shard_gym.envs.core.state import COMPLETE, PlacementState, ShardingState, advance, current_rows, initial_state
+from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.tasks import Task, TaskSuite
+
+SPLIT_TYPES = (TABLE_WISE, COLUMN_WISE, ROW_WISE, DATA_PARALLEL)
+
+MAX_SHARDS = 8
+"""Of a table, as `EmbeddingSharding-v0` has them."""
+
+
+def split_rules(max_devices: int) -> SplitRules:
+    """The rules of plans; the splits are the actions after the devices."""
+    return SplitRules.of(SPLIT_TYPES, max_devices, 1, MAX_SHARDS)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B tasks, padded to T tables and D devices.
+    """R episodes of each of B tasks, padded to T tables and D devices; episode b * R + r is the r-th of task b.
 
     Attributes:
-        orders: of each task, its own numbers of the tables in the order of the other arrays.
-        features, shares, lane: (B, T, ...) float32, see `Described`; zeros in padding.
-        memory: (B, T) int64, bytes; 0 in padding.
-        caps: (B, D) int64, bytes; -1 in padding.
+        tasks: B, with different names.
+        count: R.
+        features: (B, T, F) float32, in placing order; zeros in padding.
         padding: (B, T) bool.
+        problem: the N = B * R episodes.
+        model: whose loads they add up; it computes no cost while they are played.
     """
 
-    orders: Sequence[NDArray[np.int64]]
+    tasks: Sequence[Task]
+    count: int
     features: Tensor
-    shares: Tensor
-    lane: Tensor
-    memory: Tensor
-    caps: Tensor
     padding: Tensor
+    problem: Problem
+    model: AdditiveCostModel
 
     @staticmethod
-    def of(tasks: Sequence[Described]) -> Batch:
-        """The batch of `tasks`."""
+    def of(tasks: Sequence[Task], count: int, model: AdditiveCostModel, *, plans: bool) -> Batch:
+        """`count` episodes of each of `tasks`, whose tables may be split for `plans`.
 
-        def padded(name: str, fill: int = 0) -> Tensor:
-            arrays = [getattr(task, name) for task in tasks]
-            longest = max(len(array) for array in arrays)
-            stacked = np.full((len(tasks), longest, *arrays[0].shape[1:]), fill, arrays[0].dtype)
-            for row, array in zip(stacked, arrays, strict=True):
-                row[: len(array)] = array
-            return torch.from_numpy(stacked)
-
-        memory = padded("memory", -1)
-        return Batch(
-            [task.order for task in tasks],
-            padded("features"),
-            padded("shares"),
-            padded("lane"),
-            memory.clip(min=0),
-            padded("caps", -1),
-            memory < 0,
-        )
+        Raises:
+            TableTooLargeError: a table fits no device.
+        """
+        longest, widest = max(task.num_tables for task in tasks), max(task.num_devices for task in tasks)
+        rules = split_rules(widest) if plans else None
+        suite, total = TaskSuite("drawn", tuple(tasks)), len(tasks) * count
+        prepared = PreparedTasks(suite, model, longest, widest, total, placing_order, rules)
+        prepared.begin(np.arange(total), [task for task in tasks for _ in range(count)])
+        features = np.zeros((len(tasks), longest, NUM_FEATURES), np.float32)
+        padding = np.ones((len(tasks), longest), np.bool_)
+        for row, task in enumerate(tasks):
+            features[row, : task.num_tables] = described(task)[placing_order(task.tables)]
+            padding[row, : task.num_tables] = False
+        return Batch(tasks, count, torch.from_numpy(features), torch.from_numpy(padding), prepared.problem, model)
 
     @property
-    def table(self) -> Tensor:
-        """(B, T, S + 1), what a step reads of the table that it places."""
-        return torch.cat([self.shares, self.lane[..., None]], dim=-1)
+    def task_of(self) -> NDArray[np.int64]:
+        """(N,) int64, the task of each episode."""
+        return np.repeat(np.arange(len(self.tasks)), self.count)
 
-    @property
-    def devices(self) -> Tensor:
-        """(B, D) bool, those of each task."""
-        return self.caps >= 0
+
+@dataclass(frozen=True)
+class Trajectories:
+    """M episodes of S steps; a step beyond the end of an episode is not `taken`.
+
+    Attributes:
+        task: (M,) int64, the number of its task in the batch.
+        table: (M, S) int64, the position of the table in placing order.
+        variant: (M, S) int64, that of the table that was given to devices; -1 if it was halved.
+        given: (M, S, D) float32, the share of the table that each device received.
+        shares, widest: (M, S, D, ...) float32, see `Held`.
+        part, splits: (M, S, ...) float32, see `Held`.
+        legal: (M, S, A) bool.
+        action: (M, S) int64.
+        taken: (M, S) bool.
+    """
+
+    task: NDArray[np.int64]
+    table: NDArray[np.int64]
+    variant: NDArray[np.int64]
+    given: NDArray[np.float32]
+    shares: NDArray[np.float32]
+    widest: NDArray[np.float32]
+    part: NDArray[np.float32]
+    splits: NDArray[np.float32]
+    legal: NDArray[np.bool_]
+    action: NDArray[np.int64]
+    taken: NDArray[np.bool_]
+
+    def take(self, episodes: NDArray[np.int64]) -> Trajectories:
+        """Those of `episodes`."""
+        return Trajectories(*(getattr(self, field.name)[episodes] for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """R placements of each of B tasks.
+    """The ends of the N episodes of a batch, and the way there.
 
     Attributes:
-        actions: (B, R, T) int64, a device for each table in the order of the batch; anything in padding.
-        legal: (B, R, T, D) bool, where it fitted.
-        complete: (B, R) bool, whether every table fitted somewhere.
+        batch: what was played.
+        state: at the ends; a `ShardingState` of plans.
+        complete: (N,) bool, whether every table found a place.
+        trajectories: inputs and actions.
     """
 
-    actions: Tensor
-    legal: Tensor
-    complete: Tensor
+    batch: Batch
+    state: PlacementState
+    complete: NDArray[np.bool_]
+    trajectories: Trajectories
 
-    def placements(self, batch: Batch, task: int) -> NDArray[np.int64]:
-        """(R, T) int64, the placements of one of the tasks in its own order of tables."""
-        order = batch.orders[task]
-        placements = np.empty((self.actions.shape[1], len(order)), np.int64)
-        placements[:, order] = self.actions[task, :, : len(order)].numpy()
-        return placements
+    def costs(self) -> tuple[FloatArray, FloatArray]:
+        """(N, D, 4) phases and (N,) ms under the model of the batch; of incomplete ones, of what they hold."""
+        return self.batch.model.costs(self.state.device_loads, self.batch.problem.cluster)
+
+    def placement(self, episode: int) -> Placement:
+        """(T,) int64, of a complete one in which no table was split."""
+        task = self.batch.tasks[episode // self.batch.count]
+        found = self.batch.problem.placements_of(self.state.assignment, np.array([episode]))[0, : task.num_tables]
+        placement: Placement = found if self.batch.problem.rules is None else found[:, 0]
+        return placement
+
+    def plan(self, episode: int) -> ShardingPlan:
+        """The plan of a complete one whose tables might be split."""
+        rules = self.batch.problem.rules
+        assert rules is not None
+        placement = self.batch.problem.placements_of(self.state.assignment, np.array([episode]))[0]
+        return plan_of(self.batch.tasks[episode // self.batch.count], placement, rules)
 
 
-def play(policy: AttentionPolicy, batch: Batch, count: int, noise: NDArray[np.float32] | None) -> Rollouts:
-    """`count` placements of each task: the likeliest devices, or drawn ones.
+def play(
+    policy: AttentionPolicy, batch: Batch, rng: np.random.Generator | None, temperature: FloatArray | float = 1.0
+) -> Rollouts:
+    """Play the episodes of `batch` to their ends.
 
     Args:
-        policy: scores the devices.
+        policy: scores the actions.
         batch: the tasks.
-        count: R.
-        noise: (T, B, R, D) standard Gumbel noise; the largest score with it is a draw from the softmax. None for the
-            likeliest devices.
+        rng: draws the actions from the softmax of the scores; with None the best are taken.
+        temperature: divides the scores, of all or of each of the N episodes; 0 takes the best.
     """
+    problem, model = batch.problem, without_costs(batch.model)
+    state, task = initial_state(problem, model), batch.task_of
+    count, devices, rules = problem.num_envs, problem.max_devices, problem.rules
+    parts, real = parts_of(problem), problem.cluster.device_mask.copy()
+    each_has = np.asarray(problem.cluster.num_devices)
+    there = torch.from_numpy(real)
+    shares, widest = np.zeros((count, devices, NUM_SHARES), np.float32), np.zeros((count, devices), np.float32)
+    sums, steps = torch.zeros(count, devices, LATENT), []
     with torch.no_grad():
         query, value = policy.encode(batch.features, batch.padding)
-        held = torch.cat([value, batch.shares], dim=-1)
-        tasks, tables, devices = *batch.padding.shape, batch.caps.shape[1]
-        sums = torch.zeros(tasks, count, devices, held.shape[-1])
-        widest = torch.zeros(tasks, count, devices)
-        free = batch.caps[:, None].repeat(1, count, 1)
-        there = batch.devices[:, None].expand(tasks, count, devices)
-        complete = torch.ones(tasks, count, dtype=torch.bool)
-        table, actions, legal = batch.table, [], []
-        for step in range(tables):
-            fits = (free >= batch.memory[:, step, None, None]) & there
-            real = ~batch.padding[:, step, None]
-            complete = complete & (fits.any(dim=-1) | ~real)
-            now = slice(step, step + 1)
-            scores = policy.scores(query[:, None, now], sums, widest, table[:, None, now], there)
-            scores = scores.masked_fill(~fits, NOWHERE)
-            if noise is not None:
-                scores = scores + torch.from_numpy(noise[step]) * fits
-            device = scores.argmax(dim=-1)
-            put = one_hot(device, devices) * (real & complete)[..., None]
-            sums = sums + put[..., None] * held[:, None, now]
-            widest = torch.maximum(widest, put * batch.lane[:, None, now])
-            free = free - put * batch.memory[:, step, None, None]
-            actions.append(device)
-            legal.append(fits)
-        return Rollouts(torch.stack(actions, dim=2), torch.stack(legal, dim=2), complete)
+        while not state.over.all():
+            taken = ~state.over
+            table = np.minimum(state.step, problem.max_tables - 1)
+            at = torch.from_numpy(task), torch.from_numpy(table)
+            rows, level = current_rows(problem, state), _level(state)
+            splits = _splits(parts, problem, state)
+            legal = state.fits.copy()
+            seen = shares.copy(), widest.copy(), parts[rows], splits
+            held = Held.of(sums, *seen, there)
+            scored = policy.scores(query[at], held)[:, : legal.shape[1]]
+            scores = scored.masked_fill(~torch.from_numpy(legal), NOWHERE).numpy()
+            if rng is not None:
+                scores = scores + rng.gumbel(size=scores.shape) * np.reshape(temperature, (-1, 1)) * legal
+            action = scores.argmax(axis=1)
+            variant = level if rules is None else _variants(rules, action, level)
+            given = _given(rules, action, real, each_has, level) * taken[:, None]
+            steps.append((table, variant, given, *seen, legal, action, taken))
+            advance(problem, state, action, model)
+            received = (given > 0)[..., None]
+            added = parts[rows - level + np.maximum(variant, 0)][:, None]
+            shares += received * added[..., :-1]
+            np.maximum(widest, received[..., 0] * added[..., -1], out=widest)
+            sums = sums + torch.from_numpy(given)[..., None] * value[at][:, None]
+    trajectories = Trajectories(task, *(np.stack(column, axis=1) for column in zip(*steps, strict=True)))
+    return Rollouts(batch, state, np.asarray(state.status == COMPLETE), trajectories)
 
 
-def log_probabilities(policy: AttentionPolicy, batch: Batch, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-    """(B, R) logs of the probability of each placement, and (B, R) mean entropies of its choices in nats."""
+def _level(state: PlacementState) -> NDArray[np.int64]:
+    return state.level.copy() if isinstance(state, ShardingState) else np.zeros(len(state.step), np.int64)
+
+
+def _splits(parts: NDArray[np.float32], problem: Problem, state: PlacementState) -> NDArray[np.float32]:
+    """(N, `NUM_SPLITS`, `NUM_SHARES` + 1) float32, a part of each split of the current parts; zeros without splits."""
+    rules = problem.rules
+    if rules is None:
+        return np.zeros((problem.num_envs, NUM_SPLITS, parts.shape[1]), np.float32)
+    whole = problem.current(state.step) * rules.num_variants
+    half = np.minimum(_level(state) + 1, rules.max_halvings)
+    variants = [half, *(np.full_like(half, spread.variant) for spread in rules.spreads)]
+    found: NDArray[np.float32] = parts[np.stack([whole + variant for variant in variants], axis=1)]
+    return found
+
+
+def _variants(rules: SplitRules, action: NDArray[np.int64], level: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) int64, the variant that devices receive; -1 if the part is halved."""
+    return np.where(action < rules.max_devices, level, rules.variants_and_hosts[0][action])
+
+
+def _given(
+    rules: SplitRules | None,
+    action: NDArray[np.int64],
+    real: NDArray[np.bool_],
+    each_has: FloatArray,
+    level: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """(N, D) float32, the share of the table that each device receives."""
+    given = (action[:, None] == np.arange(real.shape[1])) * (0.5**level)[:, None]
+    if rules is not None:
+        spread = (action >= rules.max_devices) & (action != rules.halve)
+        given = given + spread[:, None] * real / each_has[:, None]
+    return np.asarray(given, np.float32)
+
+
+def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: Trajectories) -> tuple[Tensor, Tensor]:
+    """(M,) logs of the probability of each of `ways`, and (M,) mean entropies of its choices in nats."""
     query, value = policy.encode(batch.features, batch.padding)
-    held = torch.cat([value, batch.shares], dim=-1)
-    real = (~batch.padding[:, None] & rollouts.complete[..., None]).float()
-    put = one_hot(rollouts.actions, batch.caps.shape[1]).float() * real[..., None]
-    added = put[..., None] * held[:, None, :, None]
-    width = put * batch.lane[:, None, :, None]
-    widest = torch.cat([torch.zeros_like(width[:, :, :1]), width.cummax(dim=2).values[:, :, :-1]], dim=2)
-    scores = policy.scores(
-        query[:, None, :, None],
-        added.cumsum(dim=2) - added,
-        widest,
-        batch.table[:, None, :, None],
-        batch.devices[:, None, None].expand(widest.shape),
-    )
-    logs = scores.masked_fill(~rollouts.legal, NOWHERE).log_softmax(dim=-1)
-    chosen = logs.gather(-1, rollouts.actions[..., None])[..., 0] * real
-    entropy = -(logs.exp() * logs.clamp(min=-50.0)).sum(dim=-1) * real
-    return chosen.sum(dim=-1), entropy.sum(dim=-1) / real.sum(dim=-1).clamp(min=1.0)
+    at = torch.from_numpy(ways.task)[:, None], torch.from_numpy(ways.table)
+    given, taken = torch.from_numpy(ways.given), torch.from_numpy(ways.taken).float()
+    added = given[..., None] * value[at][:, :, None]
+    real = torch.from_numpy(batch.problem.cluster.device_mask[:: batch.count].copy())[torch.from_numpy(ways.task)]
+    sums, real = added.cumsum(dim=1) - added, real[:, None].expand(given.shape)
+    held = Held.of(sums, ways.shares, ways.widest, ways.part, ways.splits, real)
+    legal, action = torch.from_numpy(ways.legal), torch.from_numpy(ways.action)
+    scores = policy.scores(query[at], held)[..., : legal.shape[-1]].masked_fill(~legal, NOWHERE)
+    logs = scores.log_softmax(dim=-1)
+    chosen = (logs.gather(-1, action[..., None])[..., 0] * taken).sum(dim=-1)
+    entropy = -(logs.exp() * logs.clamp(min=-50.0)).sum(dim=-1) * taken
+    return chosen, entropy.sum(dim=-1) / taken.sum(dim=-1).clamp(min=1.0)

@@ -44,6 +44,9 @@ LEARNERS: dict[str, LearnerEntry] = {
     "attention": LearnerEntry(
         "shard_gym.agents.attention.learner:AttentionLearner", "shard_gym.agents.attention.agent:load_attention"
     ),
+    "autoshard": LearnerEntry(
+        "shard_gym.agents.autoshard.learner:AutoShardLearner", "shard_gym.agents.autoshard.agent:load_autoshard"
+    ),
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),

@@ -25,7 +25,7 @@ ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 
 NEVER_ASK = {
     *PAPER_HEURISTICS,
-    *("random", "lane-greedy", "dreamshard", "neuroshard", "attention", "rnn", "hugectr", "torchrec"),
+    *("random", "lane-greedy", "dreamshard", "neuroshard", "autoshard", "attention", "rnn", "hugectr", "torchrec"),
 }
 """The agents of ShardGym that evaluate no scoring model when they place."""
 

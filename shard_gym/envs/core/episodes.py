@@ -208,7 +208,7 @@ class Episodes:
             after[complete] = np.minimum(after[complete], np.nextafter(penalty[complete], 0.0))
         rewards = np.empty(len(actions))
         moved = self._none if redirected is None else redirected
-        seen = Transition(cost_before, after, over.copy(), failed, penalty, bound, moved)
+        seen = Transition(cost_before, after, over.copy(), failed, penalty, bound, moved, actions, problem, self.state)
         rewards[:] = checked_rewards(self._reward, seen) if self._own_reward else self._reward(seen)
         rewards[was_over] = 0.0
         return rewards, over

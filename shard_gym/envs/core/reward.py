@@ -8,7 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.envs.core.episode_state import PlacementState
+from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.state import DEAD_END, current_rows
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 
 
@@ -24,6 +27,10 @@ class Transition:
         penalty_ms: float64, cost charged for a failure.
         lower_bound_ms: float64, lower bound on the cost of every placement of the task.
         redirected: bool, the action was illegal, and the table went elsewhere (`illegal="redirect"`).
+        actions: integers, those that were done.
+        problem: the tasks.
+        state: after the step. It is the environment's own, like `actions` and `problem`: do not change it, and copy
+            what you keep.
     """
 
     cost_before_ms: FloatArray
@@ -33,6 +40,9 @@ class Transition:
     penalty_ms: FloatArray
     lower_bound_ms: FloatArray
     redirected: NDArray[np.bool_]
+    actions: NDArray[np.integer[Any]]
+    problem: Problem
+    state: PlacementState
 
     @property
     def final_cost_ms(self) -> FloatArray:
@@ -74,6 +84,40 @@ def normalized(transition: Transition) -> FloatArray:
     return _less_redirected(transition, rewards, 1.0)
 
 
+def balance(transition: Transition) -> FloatArray:
+    """(N,) float64: 0 until the episode ends, then the least compute time of a device divided by the largest.
+
+    AutoShard's reward (KDD 2022; daochenzha/autoshard, autoshard/bench.py): it is at most 1, and a device without
+    tables gives 0. A failure is charged the memory that was missing, as a share of the device's: on the device that the
+    action chose, in a dead end on the one with the most room; 1 if memory was not the reason. Theirs is charged once
+    all tables are placed. It does not see communication, and equally slow devices are worth as much as fast ones.
+    """
+    rewards = np.zeros(len(transition.over))
+    for env in np.flatnonzero(transition.over).tolist():
+        rewards[env] = -_memory_missing(transition, env) if transition.failed[env] else _balance(transition, env)
+    return _less_redirected(transition, rewards, 1.0)
+
+
+def _balance(transition: Transition, env: int) -> float:
+    real = transition.problem.cluster.device_mask[env]
+    compute = transition.state.phases_ms[env][real][:, COMPUTE].sum(axis=-1)
+    return float(compute.min() / compute.max()) if compute.max() > 0 else 0.0
+
+
+def _memory_missing(transition: Transition, env: int) -> float:
+    """What the table that could not be placed needs beyond the memory of a device, as a share of it; see `balance`."""
+    problem, state = transition.problem, transition.state
+    needed = problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]]
+    caps = problem.memory_cap[env]
+    real = problem.cluster.device_mask[env]
+    missing = (state.memory_used[env] + needed - caps) / np.where(real, caps, 1)
+    if state.status[env] == DEAD_END:
+        return float(max(missing[real].min(), 0.0))
+    action = int(transition.actions[env])
+    lacks = action < len(real) and real[action] and missing[action] > 0
+    return float(missing[action]) if lacks else 1.0
+
+
 def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
     """What a reward of one's own returns: a new (N,) float64 array, or () for the same of all.
 
@@ -105,7 +149,12 @@ def _less_redirected(transition: Transition, rewards: FloatArray, unit: FloatArr
     return rewards - REDIRECTED * unit * transition.redirected
 
 
-REWARDS: dict[str, Reward] = {"terminal": terminal, "dense": dense, "normalized": normalized}
+REWARDS: dict[str, Reward] = {
+    "terminal": terminal,
+    "dense": dense,
+    "normalized": normalized,
+    "balance": balance,
+}
 
 
 def make_reward(reward: str | Reward) -> Reward:

@@ -104,9 +104,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     - `"terminal"` (default): 0, and at the last step minus the cost of the placement in ms.
     - `"dense"`: at each step minus the increase of the cost in ms; the return is that of `"terminal"`.
     - `"normalized"`: 0, and at the last step minus the cost divided by a lower bound of the task.
+    - `"balance"`: 0, and at the last step the least compute time of a device divided by the largest; see
+      `shard_gym.envs.core.reward.balance`, also for what a failure is charged there.
 
-    A failed episode is charged a penalty instead of the cost: 1.1 times an upper bound on the cost of all placements
-    of the task, so every valid placement is better. For a reward of your own, pass a function like
+    In the others a failed episode is charged a penalty instead of the cost: 1.1 times an upper bound on the cost of all
+    placements of the task, so every valid placement is better. For a reward of your own, pass a function like
     `shard_gym.envs.core.reward.Reward`.
 
     ## Episode End

@@ -25,7 +25,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
     "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
-    "attention": ("attention", {"updates": 2, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1}),
+    "autoshard": ("autoshard", {"episodes": 3, "cost_updates": 2}),
+    "autoshard-paper": ("autoshard", {"preset": "paper", "episodes": 3, "cost_updates": 2, "masks": True}),
+    "attention": (
+        "attention",
+        {"updates": 2, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2, "cost_updates": 3},
+    ),
     **{name: (name, STABLE_BASELINES) for name in ("ppo", "maskable-ppo", "a2c", "dqn")},
     "maskable-ppo splits": ("maskable-ppo", {**STABLE_BASELINES, "observation": "splits"}),
 }

@@ -1,0 +1,196 @@
+"""Training of AutoShard: V-trace on placements in the environment, and a cost network on what they measured."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shard_gym.agents.autoshard.agent import AutoShardAgent
+from shard_gym.agents.autoshard.measured import MeasuredDevices
+from shard_gym.agents.autoshard.network import new_network
+from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
+from shard_gym.agents.autoshard.rollout import Played, play, scored
+from shard_gym.agents.autoshard.vtrace import vtrace
+from shard_gym.agents.presets import preset_options
+from shard_gym.agents.training.learner import Learner, Report, TrueCost
+from shard_gym.agents.training.torch_arrays import (
+    load_module_arrays,
+    load_training_arrays,
+    module_arrays,
+    training_arrays,
+)
+from shard_gym.cost_models import CostModel, additive_estimate
+from shard_gym.cost_models.base import COMPUTE
+from shard_gym.cost_models.data.dataset import concatenate_tables
+from shard_gym.io.arrays import Arrays, under
+from shard_gym.system import one_thread
+from shard_gym.tasks import TaskSuite
+
+WEIGHTS, TASKS, CHOICES, COSTS = range(4)
+"""Purposes of random generators."""
+
+ACTOR, DEVICES = "actor.", "devices."
+"""Prefixes of the arrays of a state that are not those of the network in training."""
+
+VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
+"""Those of daochenzha/autoshard (run_autoshard.py)."""
+
+
+class AutoShardLearner(Learner):
+    """AutoShard in training, with one of two presets (see `PaperOptions` and `CostOptions`).
+
+    In each step the policy of before the last step plays an episode of each of some drawn tasks, as if it played while
+    the last step was made; V-trace corrects for that. Every complete placement is one evaluation of the true cost. The
+    compute times of its devices train the cost network, whose predictions order the tables and describe the devices.
+
+    Args:
+        suite, cost_model, seed: see `Learner`.
+        name: of the agent.
+        preset: "cost" or "paper".
+        changes: options of the preset that differ from its defaults.
+
+    Raises:
+        UnknownNameError: there is no such preset, option or reward.
+        InvalidOptionError: an option has an impossible value.
+    """
+
+    presets = PRESETS
+
+    def __init__(
+        self,
+        suite: TaskSuite,
+        cost_model: CostModel,
+        seed: int,
+        *,
+        name: str = "autoshard",
+        preset: str = "cost",
+        **changes: Any,
+    ) -> None:
+        super().__init__(suite, cost_model, seed)
+        self.name = name
+        self.preset = preset
+        self.options: AutoShardOptions = preset_options(PRESETS, preset, **changes)
+        self.iterations = self.options.iterations
+        self.planned_queries = self.iterations * self.options.episodes
+        self._tables = concatenate_tables([task.tables for task in suite])
+        self._first = np.cumsum([0, *(task.num_tables for task in suite)])
+        estimate = additive_estimate(self.cost_model)
+        self._bounds_ms = np.array(
+            [estimate.cost_bounds(estimate.table_loads(task.tables, task.topology), task.topology)[0] for task in suite]
+        )
+        self._network = new_network(self.options.standardized, self.rng(WEIGHTS))
+        self._network.normalize(self._tables)
+        self._actor = copy.deepcopy(self._network)
+        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.options.learning_rate)
+        self._devices = MeasuredDevices()
+
+    def iterate(self) -> Report:
+        """See `Learner`."""
+        options, left = self.options, 1 - self.iteration / self.iterations
+        for group in self._optimizer.param_groups:
+            group["lr"] = options.learning_rate * left
+        numbers = self.rng(TASKS).integers(len(self.suite), size=options.episodes)
+        tasks = [self.suite[each] for each in numbers.tolist()]
+        with one_thread():
+            played = play(
+                self._actor,
+                tasks,
+                self.rng(CHOICES),
+                masks=options.masks,
+                reward=options.reward,
+                true_cost=TrueCost(self),
+                lower_bounds_ms=self._bounds_ms[numbers],
+            )
+            self._actor.load_state_dict(self._network.state_dict())
+            report = self._step(played)
+            self._remember(numbers, played)
+            cost_loss = self._train_costs(self.rng(COSTS)) if len(self._devices) else {}
+        complete = float(played.complete.mean())
+        return Report(float(played.costs_ms.mean()), {**report, **cost_loss, "complete": complete})
+
+    def _step(self, played: Played) -> dict[str, float]:
+        """A step of V-trace; the sums over all steps are those of the authors."""
+        ways = played.trajectories
+        found = scored(self._network, ways)
+        logs = found.logits.log_softmax(dim=-1)
+        chosen = logs.gather(-1, ways.actions[..., None])[..., 0]
+        taken = ways.taken.float()
+        ratios = (chosen.detach() - ways.log_probability).exp().double().numpy()
+        values = found.values.detach().double().numpy()
+        targets, advantages = vtrace(ratios, ways.rewards, values, taken.double().numpy())
+        entropy = -(logs.exp() * logs.clamp(min=-50.0)).sum(dim=-1) * taken
+        policy_loss = -(chosen * taken * _tensor(advantages)).sum()
+        value_loss = 0.5 * ((_tensor(targets) - found.values) ** 2 * taken).sum()
+        self._update(policy_loss + VALUE_WEIGHT * value_loss - self.options.entropy * entropy.sum())
+        mean_entropy = float((entropy.sum() / taken.sum()).detach())
+        rewards = float((ways.rewards * ways.taken.numpy()).sum(axis=1).mean())
+        return {"mean_return": rewards, "value_loss": float(value_loss.detach()), "entropy": mean_entropy}
+
+    def _remember(self, numbers: NDArray[np.int64], played: Played) -> None:
+        """Keep the compute times of the devices of complete placements that have tables."""
+        for episode in np.flatnonzero(played.complete):
+            task = self.suite[int(numbers[episode])]
+            placement = played.placements[episode, : task.num_tables]
+            compute = played.phases_ms[episode][:, COMPUTE].sum(axis=-1)
+            for device in np.unique(placement).tolist():
+                held = np.flatnonzero(placement == device) + self._first[numbers[episode]]
+                self._devices.add(held, float(compute[device]))
+
+    def _train_costs(self, rng: np.random.Generator) -> dict[str, float]:
+        """Train the cost network on batches of measured devices; the mean loss, ms squared."""
+        inputs, losses = self._network.inputs(self._tables), []
+        for _ in range(self.options.cost_updates):
+            members, starts, costs_ms = self._devices.batch(COST_BATCH, rng)
+            own, members = np.unique(members, return_inverse=True)
+            predicted = self._network.costs_of_sets(
+                inputs[torch.from_numpy(own)], torch.from_numpy(members), torch.from_numpy(starts)
+            )
+            loss = ((predicted - torch.from_numpy(costs_ms)) ** 2).mean()
+            self._update(loss)
+            losses.append(float(loss.detach()))
+        return {"cost_loss": float(np.mean(losses))} if losses else {}
+
+    def _update(self, loss: Tensor) -> None:
+        """A step of Adam on all weights: those that the loss does not depend on follow their averages, as theirs do."""
+        for weight in self._network.parameters():
+            weight.grad = torch.zeros_like(weight)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), MAX_GRADIENT_NORM)
+        self._optimizer.step()
+
+    def state(self) -> Arrays:
+        """See `Learner`."""
+        return {
+            **training_arrays(self._network, self._optimizer),
+            **{ACTOR + name: array for name, array in module_arrays(self._actor).items()},
+            **{DEVICES + name: array for name, array in self._devices.to_arrays().items()},
+        }
+
+    def load_state(self, arrays: Arrays) -> None:
+        """See `Learner`."""
+        load_module_arrays(self._actor, under(ACTOR, arrays), "The policy that plays")
+        self._devices = MeasuredDevices.from_arrays(under(DEVICES, arrays), len(self._tables))
+        own = {name: array for name, array in arrays.items() if not name.startswith((ACTOR, DEVICES))}
+        load_training_arrays(self._network, self._optimizer, own, "The network")
+
+    def weights(self) -> Arrays:
+        """See `Learner`."""
+        return module_arrays(self._network)
+
+    def about(self) -> dict[str, Any]:
+        """See `Learner`."""
+        return {"preset": self.preset, "options": asdict(self.options)}
+
+    def agent(self) -> AutoShardAgent:
+        """See `Learner`."""
+        return AutoShardAgent(self.name, copy.deepcopy(self._network))
+
+
+def _tensor(array: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(array.astype(np.float32))

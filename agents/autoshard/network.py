@@ -1,0 +1,142 @@
+"""AutoShard's network: latents of tables that its policy, its value and its cost network share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from shard_gym.tables import FEATURE_NAMES, Tables
+
+LATENT = 32
+"""Of a table, of the progress and of a device's own numbers; the state has two of them."""
+
+NUM_STANDARDIZED = 3
+"""The dims, rows and pooling factors come first among the features."""
+
+NOWHERE = -1e9
+"""The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
+
+
+class Scored(NamedTuple):
+    """What the network says of N episodes of at most S steps.
+
+    Attributes:
+        logits: (N, S, D), the scores of the devices.
+        values: (N, S), the expected return.
+    """
+
+    logits: Tensor
+    values: Tensor
+
+
+class AutoShardNetwork(nn.Module):
+    """The network of daochenzha/autoshard (autoshard/training.py), with its layer sizes.
+
+    Two layers encode a table. An LSTM reads the latents of the tables in the order in which they are placed. A device
+    is the sum of its tables' latents and of that of a table of zeros, beside latents of its predicted cost and memory;
+    its score reads the state, the device and their product. No weight depends on the number of tables or devices.
+
+    Args:
+        standardized: whether inputs are `Tables.features`; otherwise raw numbers as in the authors' code, see `inputs`.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, standardized: bool) -> None:
+        super().__init__()
+        self.standardized = standardized
+        self.register_buffer("mean", torch.zeros(NUM_STANDARDIZED))
+        self.register_buffer("scale", torch.ones(NUM_STANDARDIZED))
+        self.table = _mlp(len(FEATURE_NAMES), 128, LATENT, last=True)
+        self.progress = _mlp(1, LATENT, last=True)
+        self.numbers = _mlp(2, LATENT, last=True)
+        self.core = nn.LSTM(2 * LATENT, 2 * LATENT, num_layers=2, batch_first=True)
+        self.score = _mlp(6 * LATENT, 128, 128, 64, 1)
+        self.value = _mlp(2 * LATENT, 64, 1)
+        self.cost = _mlp(LATENT, 64, 1)
+
+    def normalize(self, tables: Tables) -> None:
+        """Normalize dims, rows and pooling factors by those of the training `tables`; raw inputs only."""
+        if not self.standardized:
+            sizes = _sizes(tables)[:, :NUM_STANDARDIZED]
+            spread = sizes.std(axis=0)
+            self.mean.copy_(torch.from_numpy(sizes.mean(axis=0)))
+            self.scale.copy_(torch.from_numpy(np.where(spread > 0, spread, 1.0)))
+
+    def inputs(self, tables: Tables) -> Tensor:
+        """(T, 21) float32 features: those of `Tables`, or raw dims, rows and pooling factors, GiB, and reuse bins."""
+        if self.standardized:
+            return torch.from_numpy(tables.features())
+        sizes = torch.from_numpy(_sizes(tables)).float()
+        sizes[:, :NUM_STANDARDIZED] = (sizes[:, :NUM_STANDARDIZED] - self.mean) / self.scale
+        return torch.cat([sizes, torch.tensor(tables.reuse_histogram, dtype=torch.float32)], dim=1)
+
+    def latents(self, inputs: Tensor) -> Tensor:
+        """(..., `LATENT`) of (..., 21) inputs of tables."""
+        latents: Tensor = self.table(inputs)
+        return latents
+
+    def states(self, latents: Tensor, progress: Tensor) -> Tensor:
+        """(N, S, 2 `LATENT`) of the latents of the tables in their order, and of the shares (N, S) placed before."""
+        states: Tensor = self.core(torch.cat([latents, self.progress(progress[..., None])], dim=-1))[0]
+        return states
+
+    def empty(self) -> Tensor:
+        """(`LATENT`,) of a table of zeros, which every device holds."""
+        return self.latents(torch.zeros(len(FEATURE_NAMES)))
+
+    def scores(self, states: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
+        """(..., D) scores of the devices.
+
+        Args:
+            states: (..., 2 `LATENT`).
+            sums: (..., D, `LATENT`), sums of the latents of the tables on each device, and of `empty`.
+            numbers: (..., D, 2), its predicted cost in ms, and the GiB that its tables need.
+        """
+        devices = torch.cat([sums, self.numbers(numbers)], dim=-1)
+        states = states[..., None, :].expand(devices.shape)
+        scores: Tensor = self.score(torch.cat([states, devices, states * devices], dim=-1))[..., 0]
+        return scores
+
+    def costs(self, sums: Tensor) -> Tensor:
+        """(...) predicted ms of forward and backward compute of devices, from (..., `LATENT`) sums of latents."""
+        costs: Tensor = self.cost(sums)[..., 0]
+        return costs
+
+    def costs_of_sets(self, inputs: Tensor, members: Tensor, offsets: Tensor) -> Tensor:
+        """(B,) predicted ms of sets of tables on a device.
+
+        Args:
+            inputs: (T, 21) of all tables.
+            members: int64, the tables of all sets, one set after another.
+            offsets: (B,) int64, where each set begins.
+        """
+        return self.costs(embedding_bag(members, self.latents(inputs), offsets, mode="sum"))
+
+
+def new_network(standardized: bool, rng: np.random.Generator) -> AutoShardNetwork:
+    """An untrained network; the state of torch's global generator does not change."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        return AutoShardNetwork(standardized)
+
+
+def _mlp(*sizes: int, last: bool = False) -> nn.Sequential:
+    """Linear layers with ReLU between them, and after the last one if `last`."""
+    layers: list[nn.Module] = []
+    for ins, outs in pairwise(sizes):
+        layers += [nn.Linear(ins, outs), nn.ReLU()]
+    return nn.Sequential(*(layers if last else layers[:-1]))
+
+
+def _sizes(tables: Tables) -> NDArray[np.float64]:
+    """(T, 4) raw dims, rows, pooling factors, and GiB of the weights."""
+    gib = tables.num_embeddings * tables.row_bytes / 2**30
+    return np.stack([tables.embedding_dim, tables.num_embeddings, tables.pooling_factor, gib], axis=1).astype(float)

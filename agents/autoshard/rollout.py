@@ -1,0 +1,185 @@
+"""Episodes of AutoShard's policy in the environment, N at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from shard_gym.agents.autoshard.network import LATENT, NOWHERE, AutoShardNetwork, Scored
+from shard_gym.cost_models import CostModel
+from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.envs.core.episodes import Episodes, ObservationDict
+from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.state import COMPLETE, PlacementState
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
+
+GIB = 2**30
+
+
+class ByPredictedCost:
+    """No observation of its own; tables come by descending predicted cost alone on a device (`Observation`).
+
+    Args:
+        network: predicts the costs.
+    """
+
+    def __init__(self, network: AutoShardNetwork) -> None:
+        self._network = network
+
+    def order(self, tables: Tables) -> IntArray:
+        """(T,) int64, the order in which the tables are placed."""
+        with torch.no_grad():
+            costs = self._network.costs(self._network.latents(self._network.inputs(tables)))
+        return np.argsort(-costs.numpy(), kind="stable")
+
+    def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
+        """Empty."""
+        return spaces.Dict({})
+
+    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+        """Empty."""
+        return {}
+
+    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        """Empty."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """N episodes of at most S steps; undefined beyond the end of each.
+
+    Attributes:
+        inputs: (N, S, 21) float32, of the tables in placement order.
+        progress: (N, S) float32, the share of the tables placed before each step.
+        numbers: (N, S, D, 2) float32, see `AutoShardNetwork.scores`.
+        open: (N, S, D) bool, the devices that could be chosen.
+        actions: (N, S) int64.
+        taken: (N, S) bool, whether the episode had such a step.
+        log_probability: (N, S) float32, of each action.
+        rewards: (N, S) float64.
+    """
+
+    inputs: Tensor
+    progress: Tensor
+    numbers: Tensor
+    open: Tensor
+    actions: Tensor
+    taken: Tensor
+    log_probability: Tensor
+    rewards: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Played:
+    """The ends of N episodes, and the way there.
+
+    Attributes:
+        placements: (N, T) integers, in the tasks' own order of tables; -1 beyond them and for unplaced tables.
+        phases_ms: (N, D, 4) float64, of complete placements.
+        costs_ms: (N,) float64; the penalty where the episode failed.
+        complete: (N,) bool.
+        trajectories: inputs and actions.
+    """
+
+    placements: NDArray[np.int64]
+    phases_ms: NDArray[np.float64]
+    costs_ms: NDArray[np.float64]
+    complete: NDArray[np.bool_]
+    trajectories: Trajectories
+
+
+def play(
+    network: AutoShardNetwork,
+    tasks: Sequence[Task],
+    rng: np.random.Generator | None,
+    *,
+    masks: bool = True,
+    reward: str = "terminal",
+    true_cost: CostModel | None = None,
+    lower_bounds_ms: NDArray[np.float64] | None = None,
+) -> Played:
+    """Play an episode of each task.
+
+    Args:
+        network: the policy.
+        tasks: one for each episode.
+        rng: draws the devices; with None the likeliest are taken.
+        masks: whether devices without room are never chosen; otherwise choosing one ends the episode.
+        reward: see `EmbeddingPlacementEnv`.
+        true_cost: estimates or measures complete placements; None for no costs and no evaluation.
+        lower_bounds_ms: (N,) of the tasks, for rewards that divide by them.
+    """
+    unique = {task.name: task for task in tasks}
+    suite = TaskSuite("drawn", tuple(unique.values()))
+    envs = np.arange(len(tasks))
+    episodes = Episodes(
+        len(tasks), suite, "train", NoCosts(), reward, ByPredictedCost(network), None, None, "terminate"
+    )
+    episodes.final_cost = true_cost
+    episodes.begin(envs, list(tasks))
+    problem, state = episodes.problem, episodes.state
+    if lower_bounds_ms is not None:
+        problem.lower_bound_ms[:] = lower_bounds_ms
+    inputs = _in_order(network, tasks, problem)
+    steps, devices = inputs.shape[1], problem.max_devices
+    count = torch.from_numpy(problem.num_tables)
+    progress = (torch.arange(steps) / count[:, None]).float()
+    real = torch.from_numpy(problem.cluster.device_mask.copy())
+    numbers = torch.zeros(len(tasks), steps, devices, 2)
+    choosable = torch.zeros(len(tasks), steps, devices, dtype=torch.bool)
+    actions, taken = torch.zeros(len(tasks), steps, dtype=torch.int64), torch.zeros(len(tasks), steps, dtype=torch.bool)
+    logs, rewards = torch.zeros(len(tasks), steps), np.zeros((len(tasks), steps))
+    with torch.no_grad():
+        latents = network.latents(inputs)
+        states, empty = network.states(latents, progress), network.empty()
+        sums, held = torch.zeros(len(tasks), devices, LATENT), torch.zeros(len(tasks), devices, dtype=torch.bool)
+        for step in range(steps):
+            taken[:, step] = torch.from_numpy(~state.over)
+            numbers[:, step, :, 0] = network.costs(sums) * held  # nothing costs nothing
+            numbers[:, step, :, 1] = torch.from_numpy(state.memory_used / GIB)
+            choosable[:, step] = torch.from_numpy(episodes.masks()) if masks else real
+            scores = network.scores(states[:, step], sums + empty, numbers[:, step])
+            distribution = scores.masked_fill(~choosable[:, step], NOWHERE).log_softmax(dim=-1)
+            noise = 0.0 if rng is None else torch.from_numpy(rng.gumbel(size=scores.shape).astype(np.float32))
+            device = (distribution + noise).argmax(dim=-1)
+            actions[:, step], logs[:, step] = device, distribution[torch.from_numpy(envs), device]
+            rewards[:, step], _ = episodes.step(device.numpy())
+            put = one_hot(device, devices) * taken[:, step, None]
+            sums = sums + put[..., None] * latents[:, step, None]
+            held = held | (put > 0)
+    complete = state.status == COMPLETE
+    return Played(
+        placements=episodes.placements(envs),
+        phases_ms=state.phases_ms.copy(),
+        costs_ms=np.where(complete, state.cost_ms, problem.penalty_ms),
+        complete=complete,
+        trajectories=Trajectories(inputs, progress, numbers, choosable, actions, taken, logs, rewards),
+    )
+
+
+def _in_order(network: AutoShardNetwork, tasks: Sequence[Task], problem: Problem) -> Tensor:
+    """(N, S, 21) float32 inputs of the tables of each episode, in placement order."""
+    inputs = torch.zeros(len(tasks), int(problem.num_tables.max()), problem.tables.features.shape[-1])
+    orders = problem.tables.order[problem.row]
+    for row, (task, order) in enumerate(zip(tasks, orders, strict=True)):
+        inputs[row, : task.num_tables] = network.inputs(task.tables)[torch.from_numpy(order[: task.num_tables])]
+    return inputs
+
+
+def scored(network: AutoShardNetwork, played: Trajectories) -> Scored:
+    """Scores and values of all steps of `played`, with gradients."""
+    latents = network.latents(played.inputs)
+    states = network.states(latents, played.progress)
+    put = one_hot(played.actions, played.open.shape[-1]) * played.taken[..., None]
+    added = put[..., None] * latents[..., None, :]
+    scores = network.scores(states, added.cumsum(dim=1) - added + network.empty(), played.numbers)
+    return Scored(scores.masked_fill(~played.open, NOWHERE), network.value(states)[..., 0])
