@@ -11,6 +11,7 @@ import torch
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, play
 from shard_gym.agents.base import Agent, task_rng
+from shard_gym.agents.training.cost_network import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed, is_not_negative
 from shard_gym.cost_models import AdditiveCostModel, CostModel
@@ -30,13 +31,14 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task
 from shard_gym.text import counted
 
-POLICY, COST = "policy.", "cost."
-"""Prefixes of the weights in a file."""
+POLICY = "policy."
+"""Prefix of the policy's weights in a file; `COST` that of the learned cost's."""
 
 MAX_HIDDEN, MAX_LAYERS = 2**10, 32
 """The largest network that is loaded from a file."""
 
-MAX_SAMPLES = 2**14
+SAMPLES, MAX_SAMPLES = 64, 2**14
+"""Rollouts of a task, by default and at most."""
 
 
 class AttentionAgent(Agent):
@@ -49,7 +51,8 @@ class AttentionAgent(Agent):
         name: how result files call it.
         policy: takes tasks of any size.
         cost_model: the learned cost.
-        samples: rollouts of a task; with 1 only the likeliest actions, and the learned cost is not used.
+        samples: rollouts of a task; with 1 only the likeliest actions, and the learned cost is not used unless they
+            leave a table without room: then there are as many as by default.
         temperature: divides the scores before actions are drawn.
         seed: of the drawn actions. Equal seeds give equal placements.
 
@@ -63,7 +66,7 @@ class AttentionAgent(Agent):
         policy: AttentionPolicy,
         cost_model: AdditiveCostModel,
         *,
-        samples: int = 64,
+        samples: int = SAMPLES,
         temperature: float = 1.0,
         seed: int = 0,
     ) -> None:
@@ -87,23 +90,27 @@ class AttentionAgent(Agent):
         Raises:
             NoPlacementFoundError: none is complete.
         """
-        alone = self.samples == 1
-        temperature = np.full(self.samples, self.temperature)
+        counts = (self.samples,) if self.samples > 1 else (1, SAMPLES)
+        for count in counts:
+            rollouts = self._rollouts(task, count, plans=plans)
+            complete = np.flatnonzero(rollouts.complete)
+            if len(complete):
+                costs = rollouts.costs()[1][complete]
+                return rollouts, int(complete[costs.argmin()])
+        raise NoPlacementFoundError(
+            f"In all {counted(counts[-1], 'rollout')} of {self.name}, a table of task {task.name!r} was left without a "
+            "device that has room for it. Take more samples, or use local-search."
+        )
+
+    def _rollouts(self, task: Task, count: int, *, plans: bool) -> Rollouts:
+        temperature = np.full(count, self.temperature)
         temperature[0] = 0.0
         with one_thread():
             try:
-                batch = Batch.of([task], self.samples, NoCosts() if alone else self.cost_model, plans=plans)
+                batch = Batch.of([task], count, NoCosts() if count == 1 else self.cost_model, plans=plans)
             except TableTooLargeError as error:
                 raise NoPlacementFoundError(str(error)) from error
-            rollouts = play(self.policy, batch, None if alone else task_rng(self.seed, task), temperature)
-            complete = np.flatnonzero(rollouts.complete)
-            if not len(complete):
-                raise NoPlacementFoundError(
-                    f"In all {counted(self.samples, 'rollout')} of {self.name}, a table of task {task.name!r} was left "
-                    "without a device that has room for it. Take more samples, or use local-search."
-                )
-            costs = rollouts.costs()[1][complete]
-        return rollouts, int(complete[costs.argmin()])
+            return play(self.policy, batch, task_rng(self.seed, task), temperature)
 
 
 class AttentionPlanAgent(AttentionAgent):
@@ -121,7 +128,7 @@ def load_attention(
     cost_model: CostModel,
     seed: int,
     *,
-    samples: int = 64,
+    samples: int = SAMPLES,
     temperature: float = 1.0,
 ) -> AttentionAgent:
     """The agent of a training run; the other arguments are those of `AttentionAgent`.

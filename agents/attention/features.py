@@ -24,12 +24,19 @@ LEAST_SHARE = 1e-3
 """Added to shares before the logarithm."""
 
 
-def placing_order(tables: Tables) -> IntArray:
+LARGE = 0.05
+"""Tables with a larger share of all memory come first in tasks of plans, which are often nearly full."""
+
+
+def placing_order(tables: Tables, *, plans: bool) -> IntArray:
     """(T,) int64: the widest lanes first, then by descending embedding_dim * pooling_factor.
 
-    Wide tables should be together, which is easier to learn if they come together.
+    Wide tables should be together, which is easier to learn if they come together. Where tables may be split, those
+    that need much of the memory come before, the largest first; the last ones would find no room.
     """
-    return np.lexsort((-lookup_score(tables), -lane_share(tables.embedding_dim)))
+    memory = tables.memory_bytes
+    large = memory * (memory > LARGE * memory.sum()) * plans
+    return np.lexsort((-lookup_score(tables), -lane_share(tables.embedding_dim), -large))
 
 
 def described(task: Task) -> NDArray[np.float32]:

@@ -10,34 +10,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shard_gym.agents.attention.agent import (
-    COST,
-    MAX_HIDDEN,
-    MAX_LAYERS,
-    POLICY,
-    AttentionAgent,
-    AttentionPlanAgent,
-)
+from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent, AttentionPlanAgent
 from shard_gym.agents.attention.features import described
 from shard_gym.agents.attention.network import HEADS, new_policy
 from shard_gym.agents.attention.rollout import MAX_SHARDS, SPLIT_TYPES, Batch, Rollouts, log_probabilities, play
-from shard_gym.agents.attention.selection import LEARNING_RATE, CostTraining
+from shard_gym.agents.attention.selection import record
+from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
+from shard_gym.cost_models.data.shards import ShardRecorder
+from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.sharding.variants import variants_of
+from shard_gym.suites import load_suite
 from shard_gym.system import one_thread
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
 """Purposes of random generators."""
 
 MAX_GRADIENT_NORM = 1.0
+
+COST_LEARNING_RATE = 6e-3
+"""Of the learned cost, at the start; that of `dream-search`."""
 
 FAILURE = 1.1
 """A rollout that got stuck counts as this many times the costliest one of its task."""
@@ -61,6 +62,8 @@ class AttentionLearner(Learner):
     Args:
         suite, cost_model, seed: see `Learner`.
         name: of the agent.
+        also: names of more suites, with commas between them: each step is on the training tasks of one of them, or of
+            `suite`. What learns from all sizes, pools and machines places on all of them.
         iterations: how often the state is saved, and the learning rates lowered; they fall to zero, as a cosine.
         updates: steps in each iteration.
         tasks: drawn in each step.
@@ -84,6 +87,7 @@ class AttentionLearner(Learner):
         seed: int,
         *,
         name: str = "attention",
+        also: str = "",
         iterations: int = 100,
         updates: int = 60,
         tasks: int = 8,
@@ -115,11 +119,16 @@ class AttentionLearner(Learner):
         self.records = checked_count("records", records)
         self.cost_updates = checked_count("cost_updates", cost_updates)
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
-        self._pool = concatenate_tables([task.tables for task in suite])
+        suites = [suite, *(load_suite(each.strip(), "train") for each in also.split(",") if each.strip())]
+        if any(each[0].splittable != self.plans for each in suites):
+            raise InvalidOptionError(f"Tables may be split in some of {suite.name}, {also} and not in others.")
+        if also:
+            self.sources = {"also_sha256": [each.sha256 for each in suites[1:]]}
+        self._suites = [(each, concatenate_tables([task.tables for task in each])) for each in suites]
         self._policy = new_policy(self.hidden, self.layers, self.plans, self.rng(WEIGHTS))
-        self._policy.normalize(np.concatenate([described(task) for task in suite]))
+        self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
-        self._learned = CostTraining(self.rng(COST_WEIGHTS))
+        self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
 
     def iterate(self) -> Report:
         """See `Learner`."""
@@ -130,11 +139,14 @@ class AttentionLearner(Learner):
         recorded = choices.integers(self.updates, size=self.records)
         with one_thread():
             for update in range(self.updates):
-                tasks = self._drawn(self.suite.sample(draws), draws)
+                tasks = self._drawn(draws)
                 cost, entropy = self._update(tasks, int((recorded == update).sum()), choices)
                 costs.append(cost)
                 entropies.append(entropy)
-            loss = self._learned.train(self.rng(COSTS), self.cost_updates, LEARNING_RATE * left)
+            rate = COST_LEARNING_RATE * left
+            loss = self._learned.train(
+                self.rng(COSTS), steps=self.cost_updates, learning_rate=rate, final_learning_rate=rate
+            )
         return Report(float(np.mean(costs)), {"entropy": float(np.mean(entropies)), "cost_loss": loss})
 
     @property
@@ -142,14 +154,16 @@ class AttentionLearner(Learner):
         """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
         return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
 
-    def _drawn(self, frame: Task, rng: np.random.Generator) -> list[Task]:
-        """Tasks of random training tables on the devices of `frame`, as many and as full as there."""
-        return [self._one_drawn(f"drawn {number}", frame, rng) for number in range(self.tasks)]
+    def _drawn(self, rng: np.random.Generator) -> list[Task]:
+        """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
+        suite, pool = self._suites[rng.integers(len(self._suites))]
+        frame = suite.sample(rng)
+        return [self._one_drawn(f"drawn {number}", frame, pool, rng) for number in range(self.tasks)]
 
-    def _one_drawn(self, name: str, frame: Task, rng: np.random.Generator) -> Task:
+    def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> Task:
         caps, most = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes
-        fitting = np.arange(len(self._pool)) if self.plans else np.flatnonzero(self._pool.memory_bytes * ROOM <= most)
-        tables = self._pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
+        fitting = np.arange(len(pool)) if self.plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
+        tables = pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
         least = 1 if self.plans else int(tables.memory_bytes.max() * ROOM)
         topology = replace(frame.topology, memory_cap_bytes=np.clip((caps * fuller).astype(np.int64), least, most))
@@ -198,14 +212,14 @@ class AttentionLearner(Learner):
             costs[complete] = every[complete]
             self.costed += int(complete.sum())
             for episode in recorded[complete[recorded]].tolist():
-                self._learned.add(rollouts, episode, phases[episode], costs[episode])
+                record(self._learned.recorder, rollouts, episode, phases[episode], costs[episode])
         else:
             for episode in np.flatnonzero(complete).tolist():
                 task = rollouts.batch.tasks[episode // rollouts.batch.count]
                 estimate = self.true_cost(rollouts.placement(episode), task.tables, task.topology)
                 if estimate is not None:
                     costs[episode] = estimate.total_ms
-                    self._learned.add(rollouts, episode, estimate.phases_ms, estimate.total_ms)
+                    record(self._learned.recorder, rollouts, episode, estimate.phases_ms, estimate.total_ms)
         by_task = costs.reshape(len(rollouts.batch.tasks), -1)
         worst = np.array(
             [
@@ -219,13 +233,13 @@ class AttentionLearner(Learner):
         """See `Learner`."""
         return {
             **{POLICY + name: array for name, array in training_arrays(self._policy, self._optimizer).items()},
-            **{COST + name: array for name, array in self._learned.state().items()},
+            **self._learned.state(),
         }
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
         load_training_arrays(self._policy, self._optimizer, under(POLICY, arrays), "The policy")
-        self._learned.load_state(under(COST, arrays))
+        self._learned.load_state(arrays)
 
     def weights(self) -> Arrays:
         """See `Learner`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -65,13 +66,13 @@ class Batch:
         """
         longest, widest = max(task.num_tables for task in tasks), max(task.num_devices for task in tasks)
         rules = split_rules(widest) if plans else None
-        suite, total = TaskSuite("drawn", tuple(tasks)), len(tasks) * count
-        prepared = PreparedTasks(suite, model, longest, widest, total, placing_order, rules)
+        suite, total, order = TaskSuite("drawn", tuple(tasks)), len(tasks) * count, partial(placing_order, plans=plans)
+        prepared = PreparedTasks(suite, model, longest, widest, total, order, rules)
         prepared.begin(np.arange(total), [task for task in tasks for _ in range(count)])
         features = np.zeros((len(tasks), longest, NUM_FEATURES), np.float32)
         padding = np.ones((len(tasks), longest), np.bool_)
         for row, task in enumerate(tasks):
-            features[row, : task.num_tables] = described(task)[placing_order(task.tables)]
+            features[row, : task.num_tables] = described(task)[order(task.tables)]
             padding[row, : task.num_tables] = False
         return Batch(tasks, count, torch.from_numpy(features), torch.from_numpy(padding), prepared.problem, model)
 

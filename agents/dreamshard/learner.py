@@ -14,6 +14,7 @@ from shard_gym.agents.dreamshard.agent import COST, POLICY, DreamShardAgent, age
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
 from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
+from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import CostModel
@@ -24,17 +25,12 @@ from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.cost_models.neural.training import (
-    Samples,
     as_arrays,
     assign_arrays,
-    new_optimizer,
     paper_loss,
     relative_loss,
-    train_network,
-    trainable,
-    with_normalization,
 )
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.io.files import read_bytes, sha256_of
 from shard_gym.placement import Placement
@@ -51,8 +47,8 @@ WEIGHT_DECAY = 0.5
 mean error on its own placements for the first ten tasks of dlrm-40x8 is 19%. Without decay it is 93% over the suite
 (November 2026)."""
 
-DATA, COST_OPTIMIZER, POLICY_OPTIMIZER = "data.", "cost_optimizer.", "policy_optimizer."
-"""Prefixes of the arrays of a state that are not weights."""
+COST_OPTIMIZER, POLICY_OPTIMIZER = "cost_optimizer.", "policy_optimizer."
+"""Prefixes of the averages of the optimizers in a state."""
 
 
 class DreamShardLearner(Learner):
@@ -92,11 +88,12 @@ class DreamShardLearner(Learner):
         self.iterations = self.options.iterations
         self.planned_queries = self.iterations * self.options.measurements
         self._network = NETWORKS[self.options.network]
-        rng = np.random.default_rng([self.seed])
-        self._cost_weights = trainable(self._network.new_weights(rng))
-        self._cost_optimizer = new_optimizer(self._cost_weights)
+        rng, search = np.random.default_rng([self.seed]), isinstance(self.options, SearchOptions)
+        recorder = CostRecorder(self.cost_model.fingerprint)
+        self._surrogate: CostNetworkTraining[CostRecorder] = CostNetworkTraining(
+            self._network, recorder, rng, WEIGHT_DECAY if search else 0.0
+        )
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
-        self._recorder = CostRecorder(self.cost_model.fingerprint)
         self._given: CostDataset | None = None
         self._pools: Sequence[str] = ()
         if data:
@@ -110,20 +107,18 @@ class DreamShardLearner(Learner):
     @property
     def measurements(self) -> CostDataset:
         """The placements measured so far, at least one, and their true costs."""
-        return self._recorder.dataset()
+        return self._surrogate.recorder.dataset()
 
     def iterate(self) -> Report:
         """Measure placements, then train the surrogate, then the policy if there is one."""
         with one_thread():
-            first = not len(self._recorder)
             self.on_stage("measuring placements")
             costs = self._measure()
             self.on_stage("training the cost network")
-            numbers = self._train_surrogate(normalize=first) if len(self._recorder) else {}
+            numbers = self._train_surrogate() if len(self._surrogate.recorder) else {}
             if self._policy:
                 self.on_stage("training the policy")
-                surrogate, rng = self._network(as_arrays(self._cost_weights)), self.rng(TRAIN_POLICY)
-                numbers |= self._policy.update(surrogate, rng, self._learning_rate)
+                numbers |= self._policy.update(self._surrogate.model(), self.rng(TRAIN_POLICY), self._learning_rate)
         return Report(float(np.mean(costs)), numbers)
 
     @property
@@ -135,8 +130,8 @@ class DreamShardLearner(Learner):
     def _measure(self) -> list[float]:
         """True costs of new placements, ms; the penalty where the agent found none, or none could be measured."""
         if self._given:
-            if not len(self._recorder):
-                self._recorder.extend(self._given)
+            if not len(self._surrogate.recorder):
+                self._surrogate.recorder.extend(self._given)
             return [float(cost) for cost in self._given.cost_ms]
         rng, agent, costs = self.rng(MEASURE), self.agent(), []
         for _ in range(self.options.measurements):
@@ -155,27 +150,20 @@ class DreamShardLearner(Learner):
         estimate = self.true_cost(placement, tables, topology)
         if estimate is None:
             return self.cost_model.penalty_ms(tables, topology)
-        self._recorder.add(tables, topology, placement, estimate)
+        self._surrogate.recorder.add(tables, topology, placement, estimate)
         return estimate.total_ms
 
-    def _train_surrogate(self, *, normalize: bool) -> dict[str, float]:
+    def _train_surrogate(self) -> dict[str, float]:
         """Train the cost network on all measurements so far; its loss."""
-        samples = Samples(self._recorder.dataset(), self._network)
-        if normalize:
-            assign_arrays(self._cost_weights, with_normalization(samples, as_arrays(self._cost_weights)))
         search = isinstance(self.options, SearchOptions)
-        if search:  # Adam's averages of the small last gradients would make the first steps at a high rate enormous
-            self._cost_optimizer = new_optimizer(self._cost_weights, WEIGHT_DECAY)
-        loss = train_network(
-            self._cost_weights,
-            self._cost_optimizer,
-            samples,
+        loss = self._surrogate.train(
             self.rng(TRAIN_SURROGATE),
             steps=self.options.cost_updates,
             learning_rate=self._learning_rate,
             final_learning_rate=0.0 if search else self._learning_rate,
             batch_size=self.options.cost_batch,
             loss=relative_loss if search or not issubclass(self._network, DreamShardCostModel) else paper_loss,
+            anew=search,
         )
         return {"cost_loss": loss}
 
@@ -184,35 +172,21 @@ class DreamShardLearner(Learner):
 
     def state(self) -> Arrays:
         """See `Learner`."""
-        data = self._recorder.dataset().to_arrays() if len(self._recorder) else {}
         policy = optimizer_arrays(self._policy.optimizer, POLICY_OPTIMIZER) if self._policy else {}
-        return {
-            **self.weights(),
-            **optimizer_arrays(self._cost_optimizer, COST_OPTIMIZER),
-            **policy,
-            **{DATA + name: array for name, array in data.items()},
-        }
+        return {**self.weights(), **self._surrogate.state(COST_OPTIMIZER), **policy}
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
         weights = {name: array for name, array in arrays.items() if name.startswith((COST, POLICY))}
         require_arrays("The saved state", weights, self.weights())
-        assign_arrays(self._cost_weights, under(COST, weights))
-        load_optimizer_arrays(self._cost_optimizer, arrays, COST_OPTIMIZER)
+        self._surrogate.load_state(arrays, COST_OPTIMIZER)
         if self._policy:
             assign_arrays(self._policy.weights, under(POLICY, weights))
             load_optimizer_arrays(self._policy.optimizer, arrays, POLICY_OPTIMIZER)
-        self._recorder = CostRecorder(self.cost_model.fingerprint)
-        data = under(DATA, arrays)
-        if data:
-            try:
-                self._recorder.extend(CostDataset.from_arrays(data))
-            except DamagedFileError as error:
-                raise InvalidCheckpointError(f"The measurements in the saved state are not usable. {error}") from error
 
     def weights(self) -> Arrays:
         """See `Learner`."""
-        return agent_arrays(as_arrays(self._cost_weights), self._policy_weights())
+        return agent_arrays(self._surrogate.weights(), self._policy_weights())
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
@@ -221,8 +195,7 @@ class DreamShardLearner(Learner):
 
     def agent(self) -> DreamShardAgent:
         """See `Learner`."""
-        surrogate = self._network(as_arrays(self._cost_weights))
-        return DreamShardAgent(self.name, surrogate, self.options, self._policy_weights(), self.seed)
+        return DreamShardAgent(self.name, self._surrogate.model(), self.options, self._policy_weights(), self.seed)
 
 
 def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:

@@ -10,24 +10,14 @@ import numpy as np
 from shard_gym.agents.neuroshard.agent import NeuroShardAgent
 from shard_gym.agents.neuroshard.loads import ShardLoad, load_of, paper_load, random_shards
 from shard_gym.agents.neuroshard.options import PRESETS, SearchOptions, neuroshard_options
+from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.cost_models.neural.training import (
-    Samples,
-    as_arrays,
-    assign_arrays,
-    new_optimizer,
-    relative_loss,
-    train_network,
-    trainable,
-    with_normalization,
-)
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.io.arrays import Arrays
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
@@ -39,9 +29,6 @@ PROPOSAL_QUERIES = 4_000
 
 WEIGHT_DECAY = 0.5
 """Of the networks of the preset `search`; that of `dream-search`."""
-
-COST, DATA, OPTIMIZER = "cost.", "data.", "optimizer."
-"""Prefixes of the arrays of a state."""
 
 
 class NeuroShardLearner(Learner):
@@ -80,18 +67,16 @@ class NeuroShardLearner(Learner):
         self.iterations = self.options.iterations
         self.planned_queries = self.iterations * self.options.measurements
         self._network = NETWORKS[self.options.network]
-        self._weights = trainable(self._network.new_weights(np.random.default_rng([self.seed])))
-        self._optimizer = self._new_optimizer()
-        self._recorder = ShardRecorder()
+        decay = WEIGHT_DECAY if isinstance(self.options, SearchOptions) else 0.0
+        self._learned = CostNetworkTraining(self._network, ShardRecorder(), np.random.default_rng([self.seed]), decay)
 
     def iterate(self) -> Report:
         """Measure shards on devices, then train the network."""
         with one_thread():
-            first = not len(self._recorder)
             self.on_stage("measuring plans")
             costs = self._measure()
             self.on_stage("training the cost network")
-            numbers = {"cost_loss": self._train(normalize=first)}
+            numbers = {"cost_loss": self._train()}
         return Report(float(np.mean(costs)), numbers)
 
     def _measure(self) -> list[float]:
@@ -118,57 +103,35 @@ class NeuroShardLearner(Learner):
         """The true cost of `load` in ms; it is recorded."""
         estimate = load.estimate(self.cost_model)
         self.costed += 1
-        self._recorder.add(load.inputs(self._network), load.devices, load.topology, estimate)
+        self._learned.recorder.add(load.inputs(self._network), load.devices, load.topology, estimate)
         return estimate.total_ms
 
-    def _train(self, *, normalize: bool) -> float:
+    def _train(self) -> float:
         """Train the network on all measurements so far; its loss."""
-        samples = Samples(self._recorder.dataset(), self._network)
-        if normalize:
-            assign_arrays(self._weights, with_normalization(samples, as_arrays(self._weights)))
-        rate, final = self.options.learning_rate, 0.0
-        if isinstance(self.options, SearchOptions):
-            self._optimizer = self._new_optimizer()  # as in dream-search: each iteration starts at a high rate
-        else:
+        rate, final, search = self.options.learning_rate, 0.0, isinstance(self.options, SearchOptions)
+        if not search:  # over all iterations; as in dream-search, each one starts at a high rate otherwise
             left = [1 - (self.iteration + done) / self.iterations for done in (0, 1)]
             rate, final = left[0] * rate, left[1] * rate
-        return train_network(
-            self._weights,
-            self._optimizer,
-            samples,
+        return self._learned.train(
             self.rng(TRAIN),
             steps=self.options.cost_updates,
             learning_rate=rate,
             final_learning_rate=final,
             batch_size=self.options.cost_batch,
-            loss=relative_loss,
+            anew=search,
         )
-
-    def _new_optimizer(self) -> Any:
-        return new_optimizer(self._weights, WEIGHT_DECAY if isinstance(self.options, SearchOptions) else 0.0)
 
     def state(self) -> Arrays:
         """See `Learner`."""
-        return {
-            **{COST + name: array for name, array in self.weights().items()},
-            **optimizer_arrays(self._optimizer, OPTIMIZER),
-            **{DATA + name: array for name, array in self._recorder.to_arrays().items()},
-        }
+        return self._learned.state()
 
     def load_state(self, arrays: Arrays) -> None:
         """See `Learner`."""
-        weights = under(COST, arrays)
-        require_arrays("The saved state", weights, self.weights())
-        assign_arrays(self._weights, weights)
-        load_optimizer_arrays(self._optimizer, arrays, OPTIMIZER)
-        try:
-            self._recorder = ShardRecorder.from_arrays(under(DATA, arrays))
-        except DamagedFileError as error:
-            raise InvalidCheckpointError(f"The measurements in the saved state are not usable. {error}") from error
+        self._learned.load_state(arrays)
 
     def weights(self) -> Arrays:
         """See `Learner`."""
-        return as_arrays(self._weights)
+        return self._learned.weights()
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
@@ -176,4 +139,4 @@ class NeuroShardLearner(Learner):
 
     def agent(self) -> NeuroShardAgent:
         """See `Learner`."""
-        return NeuroShardAgent(self.name, self._network(self.weights()), self.options, self.seed)
+        return NeuroShardAgent(self.name, self._learned.model(), self.options, self.seed)

@@ -47,6 +47,7 @@ LEARNERS: dict[str, LearnerEntry] = {
     "autoshard": LearnerEntry(
         "shard_gym.agents.autoshard.learner:AutoShardLearner", "shard_gym.agents.autoshard.agent:load_autoshard"
     ),
+    "surco": LearnerEntry("shard_gym.agents.surco.learner:SurCoLearner", "shard_gym.agents.surco.agent:load_surco"),
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),

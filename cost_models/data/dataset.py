@@ -205,6 +205,19 @@ class CostRecorder:
             estimate = CostEstimate(data.phases_ms[p, : topology.num_devices].copy(), float(data.cost_ms[p]))
             self.add(data.tables.select(data.members[rows]), topology, data.devices[rows], estimate)
 
+    def to_arrays(self) -> Arrays:
+        """Everything as arrays, for a file; none if nothing was recorded."""
+        return self.dataset().to_arrays() if len(self) else {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Record what `to_arrays` returned.
+
+        Raises:
+            DamagedFileError: an array is missing or impossible.
+        """
+        if arrays:
+            self.extend(CostDataset.from_arrays(arrays))
+
     def _rows_of(self, tables: Tables) -> IntArray:
         columns = [getattr(tables, name) for name in TABLE_ARRAYS]
         rows, new = np.empty(len(tables), np.int64), []

@@ -95,16 +95,14 @@ class ShardRecorder:
             "topologies": np.frombuffer(topologies.encode(), np.uint8).copy(),
         }
 
-    @staticmethod
-    def from_arrays(arrays: Arrays) -> ShardRecorder:
-        """The inverse of `to_arrays`.
+    def restore(self, arrays: Arrays) -> None:
+        """Record what `to_arrays` returned.
 
         Raises:
             DamagedFileError: an array is missing or impossible.
         """
-        recorder = ShardRecorder()
         if not arrays:
-            return recorder
+            return
         try:
             records = parse_json(arrays["topologies"].tobytes(), "The topologies")
             topologies = [topology_from_json(require_fields(each, TOPOLOGY_KEYS, "A topology")) for each in records]
@@ -114,7 +112,6 @@ class ShardRecorder:
                 phases = arrays["phases_ms"][p, : topology.num_devices].astype(np.float64)
                 if not 0 <= devices[rows].min() <= devices[rows].max() < topology.num_devices:
                     raise DamagedFileError("a shard is on a device that is not there")
-                recorder.add(inputs[rows], devices[rows], topology, CostEstimate(phases, cost))
+                self.add(inputs[rows], devices[rows], topology, CostEstimate(phases, cost))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DamagedFileError(f"The measured costs are damaged: {error}") from error
-        return recorder

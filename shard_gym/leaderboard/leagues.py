@@ -25,7 +25,18 @@ ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 
 NEVER_ASK = {
     *PAPER_HEURISTICS,
-    *("random", "lane-greedy", "dreamshard", "neuroshard", "autoshard", "attention", "rnn", "hugectr", "torchrec"),
+    *(
+        "random",
+        "lane-greedy",
+        "dreamshard",
+        "neuroshard",
+        "surco",
+        "autoshard",
+        "attention",
+        "rnn",
+        "hugectr",
+        "torchrec",
+    ),
 }
 """The agents of ShardGym that evaluate no scoring model when they place."""
 

@@ -113,7 +113,9 @@ def test_after_few_measurements_its_plans_are_nearly_those_of_a_search_on_the_tr
 def test_every_weight_of_the_network_for_shards_gets_a_gradient(tasks: TaskSuite) -> None:
     made = learner(tasks, iterations=2, measurements=40, cost_updates=1)
     made.iterate()
-    data = ShardRecorder.from_arrays(under("data.", made.state())).dataset()
+    recorder = ShardRecorder()
+    recorder.restore(under("data.", made.state()))
+    data = recorder.dataset()
     samples, weights = Samples(data, PooledShardingModel), trainable(made.weights())
     relative_loss(weights, samples, np.random.default_rng(0), 64).backward()
     for name, tensor in weights.items():

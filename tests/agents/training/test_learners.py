@@ -25,6 +25,17 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
     "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
+    **{
+        f"surco {preset}": (
+            "surco",
+            {"preset": preset, "measurements": 4, "cost_updates": 10, "samples": 2, "hidden": 8, **few},
+        )
+        for preset, few in (
+            ("zero", {"steps": 2}),
+            ("prior", {"prior_updates": 2}),
+            ("hybrid", {"steps": 2, "prior_updates": 2}),
+        )
+    },
     "autoshard": ("autoshard", {"episodes": 3, "cost_updates": 2}),
     "autoshard-paper": ("autoshard", {"preset": "paper", "episodes": 3, "cost_updates": 2, "masks": True}),
     "attention": (

@@ -1,0 +1,77 @@
+"""The gradient of a placement's cost by the linear costs that a solver placed it with: that of a perturbed solver."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shard_gym.agents.surco.solver import assign
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.placement import Placement
+from shard_gym.tasks import Task
+
+
+class Perturbed(NamedTuple):
+    """What the perturbed solver answered.
+
+    Attributes:
+        gradient: (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs.
+        placement: the cheapest answer.
+        cost_ms: its cost.
+        mean_ms: the mean cost of the answers.
+    """
+
+    gradient: FloatArray
+    placement: Placement
+    cost_ms: float
+    mean_ms: float
+
+
+class EstimatedCosts:
+    """The costs of placements of one task under an additive cost model.
+
+    Args:
+        model: a learned one.
+        task: its tables and devices.
+    """
+
+    def __init__(self, model: AdditiveCostModel, task: Task) -> None:
+        self.model, self.task = model, task
+        self._loads = model.table_loads(task.tables, task.topology)
+        self._cluster = task.topology.cluster()
+
+    def of(self, placements: list[Placement]) -> FloatArray:
+        """(M,) ms."""
+        held = [self.model.reduce(self._loads, placement, self.task.num_devices) for placement in placements]
+        return self.model.costs(np.stack(held), self._cluster)[1]
+
+
+def perturbed(
+    linear: FloatArray, costs: EstimatedCosts, samples: int, sigma: float, rng: np.random.Generator
+) -> Perturbed:
+    """Solve with (T, D) `linear` costs and normal noise, and see which noise made the placement cheaper.
+
+    The answer of a solver is piecewise constant in the linear costs c, but the mean cost of its answers under noise,
+    E f(x(c + sigma Z)), is smooth, with the derivative E f(x(c + sigma Z)) Z / sigma (Berthet et al., Learning with
+    Differentiable Perturbed Optimizers, NeurIPS 2020). The noise comes in pairs Z, -Z.
+
+    Args:
+        linear: the linear costs.
+        costs: of the placements.
+        samples: of the noise, an even number.
+        sigma: its standard deviation.
+        rng: draws it.
+
+    Raises:
+        NoPlacementFoundError: the solver found no assignment.
+    """
+    half = rng.normal(size=(samples // 2, *linear.shape))
+    noise = np.concatenate([half, -half])
+    placements = [assign(linear + sigma * each, costs.task) for each in noise]
+    found = costs.of(placements)
+    best = int(found.argmin())
+    weight = (found - found.mean()) / (found.std() + 1e-12 * found.mean())
+    gradient = np.tensordot(weight, noise, axes=1) / (samples * sigma)
+    return Perturbed(gradient, placements[best], float(found[best]), float(found.mean()))
