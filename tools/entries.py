@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -51,6 +51,12 @@ SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of agents that learn to split tables; of slow ones on the first."""
 
 
+MIXED = ("mixdim-4", "mixdim-8", "generalize")
+"""Suites whose training tasks one attention policy learns from."""
+
+ATTENTION = Method("attention", "attention", options={"also": ",".join(MIXED[1:])})
+
+
 @dataclass(frozen=True)
 class Entrant:
     """An agent with an entry on some suites.
@@ -61,6 +67,7 @@ class Entrant:
         method: how it is trained; None if it is not.
         suites: where it has entries; None for every suite of its tracks.
         tracks: those of its suites.
+        trained_on: the suite whose training tasks it learns from; empty for that of the entry.
     """
 
     slug: str
@@ -68,10 +75,11 @@ class Entrant:
     method: Method | None = None
     suites: tuple[str, ...] | None = None
     tracks: tuple[str, ...] = (SIMULATED,)
+    trained_on: str = ""
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""
-        return () if self.method is None else self.method.runs(suite, suite, len(SEEDS))
+        return () if self.method is None else self.method.runs(suite, self.trained_on or suite, len(SEEDS))
 
 
 ENTRANTS = (
@@ -90,7 +98,10 @@ ENTRANTS = (
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
-    Entrant("attention", "Attention policy", Method("attention", "attention"), ("mixdim-4", "mixdim-8", "generalize")),
+    Entrant("attention", "Attention policy, 64 samples", ATTENTION, MIXED, trained_on=MIXED[0]),
+    Entrant(
+        "attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, trained_on=MIXED[0]
+    ),
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
@@ -139,7 +150,8 @@ def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterat
 def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:
     """Make one entry; it replaces the existing one."""
     agents = [str(training_path(run, runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
-    agent = evaluate_agent(agents, folder.suite, {})
+    placing = {} if entrant.method is None else dict(entrant.method.placing)
+    agent = evaluate_agent(agents, folder.suite, placing)
     info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
     shutil.rmtree(folder.path, ignore_errors=True)
     findings = submit(folder, agent, info)

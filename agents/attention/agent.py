@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
-from shard_gym.agents.attention.rollout import Batch, Rollouts, play
+from shard_gym.agents.attention.rollout import LIMITS, NO_LIMIT, Batch, Rollouts, play
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.training.cost_network import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
@@ -51,8 +51,9 @@ class AttentionAgent(Agent):
         name: how result files call it.
         policy: takes tasks of any size.
         cost_model: the learned cost.
-        samples: rollouts of a task; with 1 only the likeliest actions, and the learned cost is not used unless they
-            leave a table without room: then there are as many as by default.
+        samples: rollouts of a task. With 1 only the likeliest actions are taken, and the learned cost is not used, but
+            for plans: these have a rollout with each of the `LIMITS` at least. If the likeliest actions leave a table
+            without room, there are as many as by default.
         temperature: divides the scores before actions are drawn.
         seed: of the drawn actions. Equal seeds give equal placements.
 
@@ -90,24 +91,27 @@ class AttentionAgent(Agent):
         Raises:
             NoPlacementFoundError: none is complete.
         """
-        counts = (self.samples,) if self.samples > 1 else (1, SAMPLES)
-        for count in counts:
-            rollouts = self._rollouts(task, count, plans=plans)
+        limits = LIMITS if plans else (NO_LIMIT,)
+        few = max(self.samples, len(limits))
+        for count in (few,) if self.samples > 1 else (few, SAMPLES):
+            rollouts = self._rollouts(task, count, limits, plans=plans)
             complete = np.flatnonzero(rollouts.complete)
             if len(complete):
                 costs = rollouts.costs()[1][complete]
                 return rollouts, int(complete[costs.argmin()])
         raise NoPlacementFoundError(
-            f"In all {counted(counts[-1], 'rollout')} of {self.name}, a table of task {task.name!r} was left without a "
+            f"In all {counted(count, 'rollout')} of {self.name}, a table of task {task.name!r} was left without a "
             "device that has room for it. Take more samples, or use local-search."
         )
 
-    def _rollouts(self, task: Task, count: int, *, plans: bool) -> Rollouts:
+    def _rollouts(self, task: Task, count: int, limits: tuple[float, ...], *, plans: bool) -> Rollouts:
+        """`count` rollouts with the `limits` in turn; the first with each limit takes the likeliest actions."""
         temperature = np.full(count, self.temperature)
-        temperature[0] = 0.0
+        temperature[: len(limits)] = 0.0
+        model = NoCosts() if count == 1 else self.cost_model
         with one_thread():
             try:
-                batch = Batch.of([task], count, NoCosts() if count == 1 else self.cost_model, plans=plans)
+                batch = Batch.of([task], count, model, plans=plans, limits=np.resize(limits, count))
             except TableTooLargeError as error:
                 raise NoPlacementFoundError(str(error)) from error
             return play(self.policy, batch, task_rng(self.seed, task), temperature)

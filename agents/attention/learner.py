@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent, AttentionPlanAgent
 from shard_gym.agents.attention.features import described
 from shard_gym.agents.attention.network import HEADS, new_policy
-from shard_gym.agents.attention.rollout import MAX_SHARDS, SPLIT_TYPES, Batch, Rollouts, log_probabilities, play
+from shard_gym.agents.attention.rollout import (
+    LIMITS,
+    MAX_SHARDS,
+    NO_LIMIT,
+    SPLIT_TYPES,
+    Batch,
+    Rollouts,
+    log_probabilities,
+    play,
+)
 from shard_gym.agents.attention.selection import record
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
@@ -55,7 +64,7 @@ class AttentionLearner(Learner):
     rolls each out many times and evaluates the true cost of every rollout. The advantage is how much cheaper a rollout
     is than the mean of its task's, in shares of that mean; the unit is their root mean square over the step. The
     gradient is that of the cheapest and the costliest rollouts of each task alone, because it takes longer than the
-    rollouts do. On suites whose tables may be split, the policy splits.
+    rollouts do. On suites whose tables may be split, the policy splits, and each task has one of the `LIMITS`.
 
     Some of the rollouts train a learned cost, by which the agent chooses among its samples (see `AttentionAgent`).
 
@@ -176,7 +185,8 @@ class AttentionLearner(Learner):
     def _update(self, tasks: list[Task], records: int, rng: np.random.Generator) -> tuple[float, float]:
         """One step; the mean cost of the rollouts, and the mean entropy of the choices of those that were kept."""
         model = additive_estimate(self.cost_model)
-        batch = Batch.of(tasks, self.rollouts, model, plans=self.plans)
+        limits = rng.choice(LIMITS, size=len(tasks)) if self.plans else np.full(len(tasks), NO_LIMIT)
+        batch = Batch.of(tasks, self.rollouts, model, plans=self.plans, limits=limits.repeat(self.rollouts))
         rollouts = play(self._policy, batch, rng)
         recorded = rng.choice(len(rollouts.complete), records, replace=False)
         costs = self._costs(rollouts, recorded).reshape(len(tasks), -1)
@@ -250,7 +260,9 @@ class AttentionLearner(Learner):
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
-        return {"hidden": self.hidden, "layers": self.layers, "plans": self.plans}
+        more = [f"{suite.name}/{suite.split}" for suite, _ in self._suites[1:]]
+        sizes = {"hidden": self.hidden, "layers": self.layers, "plans": self.plans}
+        return {**sizes, **({"more_data": more} if more else {})}
 
     def agent(self) -> AttentionAgent:
         """See `Learner`."""

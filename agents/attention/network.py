@@ -35,7 +35,7 @@ class Held(NamedTuple):
         sums: (..., D, `LATENT`), of the learned vectors of the parts on each device.
         shares: (..., D, `NUM_SHARES`), of their shares.
         widest: (..., D), the largest lane share on each device; 0 if it is empty.
-        part: (..., `NUM_SHARES` + 1), shares and lane share of the part that comes next.
+        part: (..., `NUM_SHARES` + 2), shares and lane share of the part that comes next, and the limit of lane shares.
         splits: (..., `NUM_SPLITS`, `NUM_SHARES` + 1), those of a part of each split of it.
         devices: (..., D) bool, whether the task has the device.
     """
@@ -88,13 +88,13 @@ class AttentionPolicy(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
         self.value = nn.Linear(hidden, LATENT)
         self.query = nn.Linear(hidden, LATENT)
-        state = LATENT + 2 * (NUM_SHARES + 1) + 2 * len(_WORK)
+        state = LATENT + 2 * (NUM_SHARES + 1) + 1 + 2 * len(_WORK)
         self.device = nn.Sequential(nn.Linear(state, LATENT), nn.ReLU(), nn.Linear(LATENT, LATENT))
         self.own = nn.Linear(LATENT, LATENT, bias=False)
         self.others = nn.Linear(2 * LATENT, LATENT, bias=False)
         self.score = nn.Sequential(nn.ReLU(), nn.Linear(LATENT, LATENT), nn.ReLU(), nn.Linear(LATENT, 1))
         if splits:
-            size = 2 * (NUM_SHARES + 1) + NUM_SPLITS
+            size = 2 * (NUM_SHARES + 1) + 1 + NUM_SPLITS
             self.split = nn.Linear(size, LATENT)
             self.split_score = nn.Sequential(nn.ReLU(), nn.Linear(LATENT, LATENT), nn.ReLU(), nn.Linear(LATENT, 1))
 
@@ -115,7 +115,7 @@ class AttentionPolicy(nn.Module):
         widest = held.widest[..., None]
         work, added = held.shares[..., _WORK], part[..., _WORK]
         before = widest * work
-        after = torch.maximum(widest, part[..., -1:]) * (work + added)
+        after = torch.maximum(widest, part[..., NUM_SHARES : NUM_SHARES + 1]) * (work + added)
         state = self.device(torch.cat([held.sums, held.shares, widest, part, before, after], dim=-1))
         there = held.devices[..., None]
         mean = (state * there).sum(dim=-2) / there.sum(dim=-2)
@@ -125,7 +125,7 @@ class AttentionPolicy(nn.Module):
         if self.splits:
             shape = held.splits.shape
             kinds = torch.eye(NUM_SPLITS).expand(*shape[:-1], NUM_SPLITS)
-            part = held.part[..., None, :].expand(shape)
+            part = held.part[..., None, :].expand(*shape[:-1], held.part.shape[-1])
             split = self.split(torch.cat([held.splits, part, kinds], dim=-1))
             scores = torch.cat([scores, self.split_score(split + context)[..., 0]], dim=-1)
         return scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,15 @@ SPLIT_TYPES = (TABLE_WISE, COLUMN_WISE, ROW_WISE, DATA_PARALLEL)
 MAX_SHARDS = 8
 """Of a table, as `EmbeddingSharding-v0` has them."""
 
+NO_LIMIT = 1.0
+
+LIMITS = (NO_LIMIT, 0.5, 0.25)
+"""Limits of the lane share of all parts of a plan: every row may have a whole warp, half of one or a quarter.
+
+A device runs at the width of its widest part, so halving one of several wide tables gains nothing. Halving all of them
+does, and is found only if it is tried: each rollout of a plan has a limit, and halves what is wider and can be halved.
+"""
+
 
 def split_rules(max_devices: int) -> SplitRules:
     """The rules of plans; the splits are the actions after the devices."""
@@ -46,6 +56,7 @@ class Batch:
         count: R.
         features: (B, T, F) float32, in placing order; zeros in padding.
         padding: (B, T) bool.
+        limits: (N,) float32, see `LIMITS`.
         problem: the N = B * R episodes.
         model: whose loads they add up; it computes no cost while they are played.
     """
@@ -54,12 +65,20 @@ class Batch:
     count: int
     features: Tensor
     padding: Tensor
+    limits: NDArray[np.float32]
     problem: Problem
     model: AdditiveCostModel
 
     @staticmethod
-    def of(tasks: Sequence[Task], count: int, model: AdditiveCostModel, *, plans: bool) -> Batch:
-        """`count` episodes of each of `tasks`, whose tables may be split for `plans`.
+    def of(
+        tasks: Sequence[Task],
+        count: int,
+        model: AdditiveCostModel,
+        *,
+        plans: bool,
+        limits: NDArray[np.floating[Any]] | None = None,
+    ) -> Batch:
+        """`count` episodes of each of `tasks`, whose tables may be split for `plans`; by default without limits.
 
         Raises:
             TableTooLargeError: a table fits no device.
@@ -74,7 +93,9 @@ class Batch:
         for row, task in enumerate(tasks):
             features[row, : task.num_tables] = described(task)[order(task.tables)]
             padding[row, : task.num_tables] = False
-        return Batch(tasks, count, torch.from_numpy(features), torch.from_numpy(padding), prepared.problem, model)
+        limits = np.full(total, NO_LIMIT) if limits is None else limits
+        inputs = torch.from_numpy(features), torch.from_numpy(padding), limits.astype(np.float32)
+        return Batch(tasks, count, *inputs, prepared.problem, model)
 
     @property
     def task_of(self) -> NDArray[np.int64]:
@@ -177,8 +198,9 @@ def play(
             at = torch.from_numpy(task), torch.from_numpy(table)
             rows, level = current_rows(problem, state), _level(state)
             splits = _splits(parts, problem, state)
-            legal = state.fits.copy()
-            seen = shares.copy(), widest.copy(), parts[rows], splits
+            part = np.concatenate([parts[rows], batch.limits[:, None]], axis=1)
+            legal = _within_limits(state.fits.copy(), rules, part, splits)
+            seen = shares.copy(), widest.copy(), part, splits
             held = Held.of(sums, *seen, there)
             scored = policy.scores(query[at], held)[:, : legal.shape[1]]
             scores = scored.masked_fill(~torch.from_numpy(legal), NOWHERE).numpy()
@@ -196,6 +218,19 @@ def play(
             sums = sums + torch.from_numpy(given)[..., None] * value[at][:, None]
     trajectories = Trajectories(task, *(np.stack(column, axis=1) for column in zip(*steps, strict=True)))
     return Rollouts(batch, state, np.asarray(state.status == COMPLETE), trajectories)
+
+
+def _within_limits(
+    legal: NDArray[np.bool_], rules: SplitRules | None, part: NDArray[np.float32], splits: NDArray[np.float32]
+) -> NDArray[np.bool_]:
+    """(N, A) bool, `legal` without what exceeds the limit of an episode whose part can be halved; changed in place."""
+    if rules is None:
+        return legal
+    halvable, limit = legal[:, rules.halve, None], part[:, -1:]
+    legal[:, : rules.max_devices] &= ~(halvable & (part[:, NUM_SHARES, None] > limit))
+    for number, spread in enumerate(rules.spreads, start=1):
+        legal[:, spread.first] &= ~(halvable & (splits[:, number, NUM_SHARES, None] > limit))[:, 0]
+    return legal
 
 
 def _level(state: PlacementState) -> NDArray[np.int64]:

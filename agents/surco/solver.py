@@ -13,6 +13,9 @@ from shard_gym.tasks import Task
 SECONDS = 5.0
 """Limit of the solver for one problem; the best assignment it found until then counts."""
 
+UNITS = 100_000
+"""The integer program counts memory in parts of the largest device; a table's is rounded up."""
+
 
 def assign(costs: FloatArray, task: Task) -> Placement:
     """The placement of `task` with the least sum of the (T, D) `costs` of its tables on their devices.
@@ -27,11 +30,12 @@ def assign(costs: FloatArray, task: Task) -> Placement:
     needed, caps = task.tables.memory_bytes, task.topology.memory_cap_bytes
     if (np.bincount(cheapest, needed, task.num_devices) <= caps).all():
         return cheapest
-    return _solved(costs, needed / caps.max(), caps / caps.max(), task.name)
+    unit = caps.max() / UNITS
+    return _solved(costs, np.ceil(needed / unit), np.floor(caps / unit), task.name)
 
 
 def _solved(costs: FloatArray, needed: FloatArray, caps: FloatArray, name: str) -> Placement:
-    """The same with HiGHS; `needed` and `caps` are shares of the largest memory."""
+    """The same with HiGHS; `needed` and `caps` are whole numbers, so they are exact to it."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -44,7 +48,7 @@ def _solved(costs: FloatArray, needed: FloatArray, caps: FloatArray, name: str) 
         integrality=np.ones(len(variable)),
         bounds=Bounds(0, 1),
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps)],
-        options={"time_limit": SECONDS, "presolve": False},  # with it, HiGHS prints to the terminal, and is no faster
+        options={"time_limit": SECONDS},
     )
     if found.x is None:
         raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {name!r} to devices: {found.message}")
