@@ -98,6 +98,7 @@ ENTRANTS = (
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
+    Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
     Entrant("attention", "Attention policy, 64 samples", ATTENTION, MIXED, trained_on=MIXED[0]),
     Entrant(
         "attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, trained_on=MIXED[0]

@@ -28,6 +28,7 @@ class EvaluatedAgent:
         options: of the agent.
         training_data: what it learnt from (see `training_data.py`); empty if it does not learn.
         training_queries: cost-model evaluations in training, in total; those of the seed with the most.
+        training_seconds: of the seed that took longest; None if it does not learn, or its training is not known.
         search_budget: placements it may try for one task, under any cost model; 0 if it does not search.
         planning_queries: evaluations of the scoring cost model for one task, mean; None for those that the evaluations
             counted. An agent counts by a method `true_cost_queries(fingerprint)`.
@@ -39,6 +40,7 @@ class EvaluatedAgent:
     options: Options = field(default_factory=dict)
     training_data: Sequence[str] = ()
     training_queries: int = 0
+    training_seconds: float | None = None
     search_budget: int = 0
     planning_queries: float | None = None
 
@@ -91,6 +93,7 @@ def evaluate_agent(
         options={**trained, **options},
         training_data=tuple(dict.fromkeys(data for training in trainings for data in training.data)),
         training_queries=max((training.queries for training in trainings), default=0),
+        training_seconds=max((training.seconds for training in trainings), default=None),
         search_budget=budget,
     )
 

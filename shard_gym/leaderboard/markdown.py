@@ -17,6 +17,7 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
+from shard_gym.leaderboard.solvers import solvers_table
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
@@ -26,10 +27,10 @@ from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
 
-TABLES, TOP, ROOM = "leaderboards", "leaderboards top", "room to learn"
-"""Names of the generated blocks: all tables, the top rows, and the gaps on every suite."""
+TABLES, TOP, ROOM, SOLVERS = "leaderboards", "leaderboards top", "room to learn", "solvers"
+"""Names of the generated blocks: all tables, the top rows, the gaps on every suite, and all solvers on all suites."""
 
-PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM))
+PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM), ("../docs/solvers.md", SOLVERS))
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 TOP_ROWS = 5
@@ -76,7 +77,7 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table}
+    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))

@@ -146,10 +146,14 @@ class MadeForPart(_Strict):
 
 
 class TrainingPart(_Strict):
-    """`[training]`: the data it learnt from (see `training_data`), and its cost-model evaluations in training."""
+    """`[training]`: the data it learnt from (see `training_data`), and its cost-model evaluations in training.
+
+    `seconds` is the time of its longest training, on its own machine; older entries do not say it.
+    """
 
     data: Annotated[list[Line], Field(max_length=40), AfterValidator(_unique)]
     queries: Count
+    seconds: Amount | None = None
 
 
 class PlanningPart(_Strict):

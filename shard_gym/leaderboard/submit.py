@@ -132,7 +132,11 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
         "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
         "suite": {"name": folder.suite, "sha256": scorer.suite.sha256},
         **({"cost_model": cost_model} if scored else {}),
-        "training": {"data": list(agent.training_data), "queries": agent.training_queries},
+        "training": {
+            "data": list(agent.training_data),
+            "queries": agent.training_queries,
+            **({} if agent.training_seconds is None else {"seconds": agent.training_seconds}),
+        },
         "planning": {
             **({"league": league_of(queries, agent.search_budget, scorer.suite)} if scored else {}),
             "queries": queries,

@@ -90,12 +90,14 @@ class Training:
         agent: name of the agent.
         data: SUITE/SPLIT of each suite it was trained on.
         queries: cost-model evaluations in training, in total.
+        seconds: that the training took.
         options: of the agent in training.
     """
 
     agent: str
     data: tuple[str, ...]
     queries: int
+    seconds: float
     options: Options = field(default_factory=dict)
 
 
@@ -132,7 +134,8 @@ def _read_training(path: Path) -> Training:
     trained: Any = about.get("trained")
     try:
         data = (f"{trained['suite']}/{trained['split']}", *map(str, about.get("more_data", ())))
-        return Training(str(trained["agent"]), data, int(trained["true_cost_queries"]), dict(trained["options"]))
+        queries, seconds = int(trained["true_cost_queries"]), float(trained["seconds"])
+        return Training(str(trained["agent"]), data, queries, seconds, dict(trained["options"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidOptionError(
             f"{path} does not record its training data. Train it again with: shard-gym train."

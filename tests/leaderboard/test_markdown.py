@@ -3,12 +3,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard import ranking
-from shard_gym.leaderboard.markdown import ROOM, TABLES, TOP, outdated, write_pages
+from shard_gym.leaderboard.markdown import ROOM, SOLVERS, TABLES, TOP, outdated, write_pages
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.text import format_ms
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
@@ -44,6 +46,25 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert page.read_text() == text
     page.write_text(text.replace("| 0 |", "| 9 |", 1))
     assert findings_of(root) == ["README.md"]
+
+
+def test_the_page_of_the_solvers_has_every_scored_entry(root: Path, page: Path) -> None:
+    """With its gap to the proven bounds, and what it asked for, as the entry says."""
+    solvers_page = root.parent / "docs" / "solvers.md"
+    solvers_page.parent.mkdir()
+    solvers_page.write_text(f"{begin(SOLVERS)}\n{END}\n")
+    write_pages(root)
+    boards = [each for each in ranking.load_leaderboards(root) if each.best is not None]
+    lines = [line for line in solvers_page.read_text().splitlines() if line.startswith("| `")]
+    assert len(lines) == sum(len(board.entries) for board in boards)
+    for board in boards:
+        bounds = lower_bounds(board.scorer.suite, board.scorer.model)
+        lowest = np.array([bounds[task.name] for task in board.scorer.suite])
+        for ranked in board.entries:
+            entry, gap = ranked.verified.entry, (ranked.verified.costs_ms / lowest).mean() - 1
+            (line,) = (line for line in lines if f"| `{board.suite}` | {entry.name} |" in line)
+            assert f"| {format_ms(ranked.mean_cost_ms)} | {100 * gap:.1f}% |" in line
+            assert f"| {entry.planning.queries:,.0f} |" in line
 
 
 def test_the_page_of_the_suites_shows_the_gap_of_each_league(root: Path, page: Path, markdown_rows) -> None:

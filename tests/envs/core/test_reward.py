@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.reward import Transition
 from shard_gym.errors import InvalidOptionError
+from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
 
@@ -60,6 +61,33 @@ def test_normalized_rewards_are_the_cost_in_lower_bounds(random_task: Any, env_o
     assert failed[-1] < rewards[-1]
 
 
+@given(seed=st.integers(0, 2**32 - 1))
+def test_balance_is_the_least_compute_time_over_the_largest(random_task: Any, env_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    devices = int(rng.integers(1, 5))
+    task = random_task(rng, int(rng.integers(1, 9)), devices)
+    env = env_of(task, reward="balance", max_devices=5)  # devices that are not there do not count
+    rewards, info = rewards_of(env, rng.integers(devices, size=task.num_tables))
+    phases = MODEL.estimate(info["placement"], task.tables, task.topology).phases_ms
+    compute = phases[:, 0] + phases[:, 3]
+    assert rewards[-1] == pytest.approx(compute.min() / compute.max())
+    assert not any(rewards[:-1])
+    assert rewards_of(env, [4])[0] == [-1.0]  # no such device
+
+
+def test_balance_charges_the_memory_that_was_missing(random_task: Any, env_of: Any) -> None:
+    """A third table where two and a half have room lacks a fifth of the memory; where none has room, the least."""
+    tables = random_task(np.random.default_rng(3), 1, 1).tables.select([0, 0, 0])
+    topology = random_task(np.random.default_rng(3), 1, 2).topology
+    memory = int(tables.memory_bytes[0])
+    roomy = Task("roomy", tables, replace(topology, memory_cap_bytes=np.full(2, memory * 5 // 2)))
+    assert rewards_of(env_of(roomy, reward="balance"), [0, 0, 0])[0] == pytest.approx([0.0, 0.0, -0.2], abs=1e-6)
+    uneven = Task("uneven", tables, replace(topology, memory_cap_bytes=np.array([memory * 19 // 10, memory * 5 // 4])))
+    rewards, info = rewards_of(env_of(uneven, reward="balance"), [0, 1])
+    assert info["failure"] == 2
+    assert rewards == pytest.approx([0.0, -0.1 / 1.9], abs=1e-6)
+
+
 def test_a_reward_of_ones_own_sees_the_whole_transition(random_task: Any, env_of: Any) -> None:
     seen: list[Transition] = []
 
@@ -78,7 +106,7 @@ def test_a_reward_of_ones_own_sees_the_whole_transition(random_task: Any, env_of
 
 
 def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> None:
-    """The state changes in place; what a transition holds does not, nor what a reward made of it."""
+    """The state changes in place; the numbers of a transition do not, nor what a reward made of them."""
     kept: list[tuple[Transition, Transition]] = []
 
     class Cost:
@@ -95,6 +123,8 @@ def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> N
     assert len(kept) == 6
     for transition, before in kept:
         for name, value in vars(before).items():
+            if name in ("actions", "problem", "state"):
+                continue  # the environment's own
             assert np.array_equal(value, getattr(transition, name)), name
 
 
