@@ -58,7 +58,7 @@ def train(
     With measured costs, a warning says if the machine is not idle.
 
     Args:
-        agent: dreamshard, neuroshard, attention, rnn, ppo, maskable-ppo, a2c or dqn.
+        agent: dreamshard, autoshard, neuroshard, surco, attention, rnn, ppo, maskable-ppo, a2c or dqn.
         suite: name of the suite; `shard-gym suites` lists them.
         out: folder for the trained agent, the state of its training, and the log for TensorBoard.
         option: an option of the agent, such as iterations=20; repeat it for more. `shard-gym agents` lists them all.
