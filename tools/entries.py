@@ -25,7 +25,7 @@ from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.errors import unknown_name
 from shard_gym.experiments.runs import Run, perform_all, training_path
-from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method
+from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method, dreamshard
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import EntryFolder
@@ -96,10 +96,26 @@ ENTRANTS = (
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
     Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
+    Entrant(
+        "dreamshard-search-500",
+        "DreamShard (dream-search, 500 measurements)",
+        dreamshard("dreamshard-search-500", DREAM_SEARCH, measurements=100),
+        MIXED[:1],
+    ),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
+    *(
+        Entrant(
+            f"surco-{preset}{'' if count == 20 else '-500'}",
+            f"SurCo ({preset}{'' if count == 20 else ', 500 measurements'})",
+            Method(f"surco-{preset}", "surco", options={"preset": preset, "measurements": count}),
+            MIXED[:1],
+        )
+        for preset in ("zero", "prior", "hybrid")
+        for count in (20, 100)
+    ),
     Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
-    Entrant("attention", "Attention policy, 64 samples", ATTENTION, MIXED, trained_on=MIXED[0]),
+    Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, trained_on=MIXED[0]),
     Entrant(
         "attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, trained_on=MIXED[0]
     ),

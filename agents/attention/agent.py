@@ -37,8 +37,12 @@ POLICY = "policy."
 MAX_HIDDEN, MAX_LAYERS = 2**10, 32
 """The largest network that is loaded from a file."""
 
-SAMPLES, MAX_SAMPLES = 64, 2**14
+SAMPLES, MAX_SAMPLES = 128, 2**14
 """Rollouts of a task, by default and at most."""
+
+TEMPERATURE = 3.0
+"""On the training tasks of mixdim-4, 128 samples at 1 to 4 cost 5.361, 5.333, 5.326 and 5.328 ms, the likeliest actions
+5.435 (seed 0, 23 November 2026; at 1, 64 samples)."""
 
 
 class AttentionAgent(Agent):
@@ -68,7 +72,7 @@ class AttentionAgent(Agent):
         cost_model: AdditiveCostModel,
         *,
         samples: int = SAMPLES,
-        temperature: float = 1.0,
+        temperature: float = TEMPERATURE,
         seed: int = 0,
     ) -> None:
         self.name = name
@@ -133,7 +137,7 @@ def load_attention(
     seed: int,
     *,
     samples: int = SAMPLES,
-    temperature: float = 1.0,
+    temperature: float = TEMPERATURE,
 ) -> AttentionAgent:
     """The agent of a training run; the other arguments are those of `AttentionAgent`.
 
