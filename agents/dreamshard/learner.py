@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.dreamshard.agent import COST, POLICY, DreamShardAgent, agent_arrays
+from shard_gym.agents.dreamshard.measuring import measure
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
-from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
 from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
@@ -30,14 +30,11 @@ from shard_gym.cost_models.neural.training import (
     paper_loss,
     relative_loss,
 )
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.errors import InvalidOptionError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.io.files import read_bytes, sha256_of
-from shard_gym.placement import Placement
 from shard_gym.system import one_thread
-from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
-from shard_gym.topology import Topology
 
 MEASURE, TRAIN_SURROGATE, TRAIN_POLICY = range(3)
 """Purposes of random generators."""
@@ -133,25 +130,9 @@ class DreamShardLearner(Learner):
             if not len(self._surrogate.recorder):
                 self._surrogate.recorder.extend(self._given)
             return [float(cost) for cost in self._given.cost_ms]
-        rng, agent, costs = self.rng(MEASURE), self.agent(), []
-        for _ in range(self.options.measurements):
-            if isinstance(self.options, SearchOptions) and self.iteration == 0:
-                costs.append(self._measured(*random_load(self.suite, rng)))
-                continue
-            task = self.suite.sample(rng)
-            try:
-                costs.append(self._measured(task.tables, task.topology, agent.proposal(task, rng)))
-            except NoPlacementFoundError:
-                costs.append(self.cost_model.penalty_ms(task.tables, task.topology))
-        return costs
-
-    def _measured(self, tables: Tables, topology: Topology, placement: Placement) -> float:
-        """The true cost of `placement` in ms; it is recorded. The penalty if it cannot be measured."""
-        estimate = self.true_cost(placement, tables, topology)
-        if estimate is None:
-            return self.cost_model.penalty_ms(tables, topology)
-        self._surrogate.recorder.add(tables, topology, placement, estimate)
-        return estimate.total_ms
+        first = isinstance(self.options, SearchOptions) and self.iteration == 0
+        propose = None if first else self.agent().proposal
+        return measure(self, self._surrogate.recorder, self.options.measurements, self.rng(MEASURE), propose)
 
     def _train_surrogate(self) -> dict[str, float]:
         """Train the cost network on all measurements so far; its loss."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from shard_gym.agents.attention.features import described
 from shard_gym.agents.dreamshard.learner import WEIGHT_DECAY
-from shard_gym.agents.dreamshard.random_loads import random_load
+from shard_gym.agents.dreamshard.measuring import measure
 from shard_gym.agents.presets import preset_options
 from shard_gym.agents.surco.agent import PRIOR, SurCoAgent
 from shard_gym.agents.surco.network import new_network
@@ -27,9 +27,7 @@ from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.placement import Placement
 from shard_gym.system import one_thread
-from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
-from shard_gym.topology import Topology
+from shard_gym.tasks import Task, TaskSuite
 
 WEIGHTS, MEASURE, COSTS, PRIORS = range(4)
 """Purposes of random generators."""
@@ -85,7 +83,8 @@ class SurCoLearner(Learner):
         options, numbers = self.options, {}
         with one_thread():
             self.on_stage("measuring placements")
-            costs = self._measure()
+            propose = None if self.iteration == 0 else self._proposed
+            costs = measure(self, self._learned.recorder, options.measurements, self.rng(MEASURE), propose)
             if len(self._learned.recorder):
                 self.on_stage("training the cost network")
                 numbers["cost_loss"] = self._learned.train(
@@ -100,29 +99,10 @@ class SurCoLearner(Learner):
                     numbers["prior_cost_ms"] = self._train_prior(self.rng(PRIORS))
         return Report(float(np.mean(costs)), numbers)
 
-    def _measure(self) -> list[float]:
-        """True costs of new placements, ms; the penalty where the agent found none, or none could be measured."""
-        rng, costs = self.rng(MEASURE), []
-        most = min(self.options.steps, PROPOSAL_STEPS)
-        agent = SurCoAgent(self.name, self._learned.model(), _with_steps(self.options, most), self._prior)
-        for _ in range(self.options.measurements):
-            if self.iteration == 0:
-                costs.append(self._measured(*random_load(self.suite, rng)))
-                continue
-            task = self.suite.sample(rng)
-            try:
-                costs.append(self._measured(task.tables, task.topology, agent.proposal(task, rng)))
-            except NoPlacementFoundError:
-                costs.append(self.cost_model.penalty_ms(task.tables, task.topology))
-        return costs
-
-    def _measured(self, tables: Tables, topology: Topology, placement: Placement) -> float:
-        """The true cost of `placement` in ms; it is recorded. The penalty if it cannot be measured."""
-        estimate = self.true_cost(placement, tables, topology)
-        if estimate is None:
-            return self.cost_model.penalty_ms(tables, topology)
-        self._learned.recorder.add(tables, topology, placement, estimate)
-        return estimate.total_ms
+    def _proposed(self, task: Task, rng: np.random.Generator) -> Placement:
+        """A placement of `task` to measure."""
+        options = replace(self.options, steps=min(self.options.steps, PROPOSAL_STEPS))
+        return SurCoAgent(self.name, self._learned.model(), options, self._prior).proposal(task, rng)
 
     def _train_prior(self, rng: np.random.Generator) -> float:
         """Train the network of linear costs under the learned cost; the mean cost of the last steps, ms."""
@@ -171,7 +151,3 @@ class SurCoLearner(Learner):
     def agent(self) -> SurCoAgent:
         """See `Learner`."""
         return SurCoAgent(self.name, self._learned.model(), self.options, copy.deepcopy(self._prior))
-
-
-def _with_steps(options: SurCoOptions, steps: int) -> SurCoOptions:
-    return type(options)(**{**asdict(options), "steps": steps})
