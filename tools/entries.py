@@ -51,7 +51,7 @@ SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of agents that learn to split tables; of slow ones on the first."""
 
 
-MIXED = ("mixdim-4", "mixdim-8", "generalize")
+MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)
 """Suites whose training tasks one attention policy learns from."""
 
 ATTENTION = Method("attention", "attention", options={"also": ",".join(MIXED[1:])})
@@ -115,10 +115,8 @@ ENTRANTS = (
         for count in (20, 100)
     ),
     Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
-    Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, trained_on=MIXED[0]),
-    Entrant(
-        "attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, trained_on=MIXED[0]
-    ),
+    Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, BOTH, MIXED[0]),
+    Entrant("attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, BOTH, MIXED[0]),
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))

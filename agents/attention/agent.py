@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from shard_gym.agents.attention.forms import FINER, FORMS, Formed, forms_of, whole
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
-from shard_gym.agents.attention.rollout import LIMITS, NO_LIMIT, Batch, Rollouts, play
+from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.training.cost_network import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed, is_not_negative
-from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models import CostModel, ShardingCostModel
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import (
@@ -29,7 +32,6 @@ from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task
-from shard_gym.text import counted
 
 POLICY = "policy."
 """Prefix of the policy's weights in a file; `COST` that of the learned cost's."""
@@ -48,18 +50,19 @@ TEMPERATURE = 3.0
 class AttentionAgent(Agent):
     """Places tables as the policy rolls out, and keeps the rollout that a learned cost says is the cheapest.
 
-    It never evaluates the true cost. The first rollout takes the likeliest actions, the others draw them. So a rollout
-    that leaves a table without room is not the end, if there are others.
+    It never evaluates the true cost. The first rollout takes the likeliest devices, the others draw them. So a rollout
+    that leaves a table without room is not the end, if there are others. A plan is a placement of the parts of a task
+    in one of its `FORMS`; every form has as many rollouts.
 
     Args:
         name: how result files call it.
         policy: takes tasks of any size.
         cost_model: the learned cost.
-        samples: rollouts of a task. With 1 only the likeliest actions are taken, and the learned cost is not used, but
-            for plans: these have a rollout with each of the `LIMITS` at least. If the likeliest actions leave a table
-            without room, there are as many as by default.
-        temperature: divides the scores before actions are drawn.
-        seed: of the drawn actions. Equal seeds give equal placements.
+        samples: rollouts of a task, of all forms together. With 1 only the likeliest devices are taken, and the learned
+            cost is not used, but to choose among forms. If the likeliest devices leave a table without room, there are
+            as many rollouts as by default.
+        temperature: divides the scores before devices are drawn.
+        seed: of the drawn devices. Equal seeds give equal placements.
 
     Raises:
         InvalidOptionError: an argument is out of range.
@@ -69,7 +72,7 @@ class AttentionAgent(Agent):
         self,
         name: str,
         policy: AttentionPolicy,
-        cost_model: AdditiveCostModel,
+        cost_model: ShardingCostModel,
         *,
         samples: int = SAMPLES,
         temperature: float = TEMPERATURE,
@@ -85,49 +88,54 @@ class AttentionAgent(Agent):
         self.seed = checked_seed(seed)
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`; tables are not split."""
-        rollouts, episode = self._best(task, plans=False)
-        return rollouts.placement(episode)
-
-    def _best(self, task: Task, *, plans: bool) -> tuple[Rollouts, int]:
-        """Rollouts of `task`, and the complete one that the learned cost prefers.
-
-        Raises:
-            NoPlacementFoundError: none is complete.
-        """
-        limits = LIMITS if plans else (NO_LIMIT,)
-        few = max(self.samples, len(limits))
-        for count in (few,) if self.samples > 1 else (few, SAMPLES):
-            rollouts = self._rollouts(task, count, limits, plans=plans)
-            complete = np.flatnonzero(rollouts.complete)
-            if len(complete):
-                costs = rollouts.costs()[1][complete]
-                return rollouts, int(complete[costs.argmin()])
-        raise NoPlacementFoundError(
-            f"In all {counted(count, 'rollout')} of {self.name}, a table of task {task.name!r} was left without a "
-            "device that has room for it. Take more samples, or use local-search."
-        )
-
-    def _rollouts(self, task: Task, count: int, limits: tuple[float, ...], *, plans: bool) -> Rollouts:
-        """`count` rollouts with the `limits` in turn; the first with each limit takes the likeliest actions."""
-        temperature = np.full(count, self.temperature)
-        temperature[: len(limits)] = 0.0
-        model = NoCosts() if count == 1 else self.cost_model
-        with one_thread():
-            try:
-                batch = Batch.of([task], count, model, plans=plans, limits=np.resize(limits, count))
-            except TableTooLargeError as error:
-                raise NoPlacementFoundError(str(error)) from error
-            return play(self.policy, batch, task_rng(self.seed, task), temperature)
-
-
-class AttentionPlanAgent(AttentionAgent):
-    """The same for plans, whose tables may be split."""
+        """See `Agent`."""
+        return self._best(task, [whole(task)])[1]
 
     def plan(self, task: Task) -> ShardingPlan:
         """See `Agent`."""
-        rollouts, episode = self._best(task, plans=True)
-        return rollouts.plan(episode)
+        for forms in (FORMS, FINER):
+            with suppress(NoPlacementFoundError):
+                form, placement = self._best(task, forms_of(task, forms))
+                return form.plan(placement)
+        raise self._stuck(task)
+
+    def _best(self, task: Task, forms: Sequence[Formed]) -> tuple[Formed, Placement]:
+        """The form and the placement of its parts that the learned cost prefers.
+
+        Raises:
+            NoPlacementFoundError: no rollout of any form is complete.
+        """
+        for samples in dict.fromkeys((self.samples, SAMPLES) if self.samples == 1 else (self.samples,)):
+            found = self._tried(task, forms, -(-samples // max(len(forms), 1))) if forms else None
+            if found is not None:
+                return found
+        raise self._stuck(task)
+
+    def _tried(self, task: Task, forms: Sequence[Formed], count: int) -> tuple[Formed, Placement] | None:
+        """The same with `count` rollouts of each form; None if none is complete."""
+        only = len(forms) == count == 1
+        model = NoCosts() if only else self.cost_model
+        temperature = np.full((len(forms), count), self.temperature)
+        temperature[:, 0] = 0.0
+        with one_thread():
+            tasks = [replace(form.task, name=f"form {number}") for number, form in enumerate(forms)]
+            try:
+                batch = Batch.of(tasks, count, model)
+            except TableTooLargeError as error:
+                raise NoPlacementFoundError(str(error)) from error
+            rollouts = play(self.policy, batch, task_rng(self.seed, task), temperature.reshape(-1))
+            complete = np.flatnonzero(rollouts.complete)
+            if not len(complete):
+                return None
+            costs = rollouts.costs(np.stack([form.loads(model) for form in forms]))[1][complete]
+        best = int(complete[costs.argmin()])
+        return forms[best // count], rollouts.placement(best)
+
+    def _stuck(self, task: Task) -> NoPlacementFoundError:
+        return NoPlacementFoundError(
+            f"In all rollouts of {self.name}, a table of task {task.name!r} was left without a device that has room for"
+            " it. Take more samples, or use local-search or plan-search."
+        )
 
 
 def load_attention(
@@ -148,15 +156,11 @@ def load_attention(
     hidden, layers = network_size(about, "hidden", MAX_HIDDEN), network_size(about, "layers", MAX_LAYERS)
     if hidden % HEADS:
         raise InvalidCheckpointError(f"hidden of the policy must be a multiple of {HEADS}, not {hidden}.")
-    plans = about.get("plans")
-    if not isinstance(plans, bool):
-        raise InvalidCheckpointError(f"plans must be true or false, not {short_repr(plans)}.")
     with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
-        policy = AttentionPolicy(hidden, layers, plans)
+        policy = AttentionPolicy(hidden, layers)
     load_module_arrays(policy, under(POLICY, arrays), "The policy")
     weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
     expected = PooledShardingModel.new_weights(np.random.default_rng(0))
     require_arrays("The agent's file", weights, {COST + name: array for name, array in expected.items()})
-    kind = AttentionPlanAgent if plans else AttentionAgent
     learned = PooledShardingModel(under(COST, weights))
-    return kind(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)
+    return AttentionAgent(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)

@@ -24,19 +24,12 @@ LEAST_SHARE = 1e-3
 """Added to shares before the logarithm."""
 
 
-LARGE = 0.05
-"""Tables with a larger share of all memory come first in tasks of plans, which are often nearly full."""
-
-
-def placing_order(tables: Tables, *, plans: bool) -> IntArray:
+def placing_order(tables: Tables) -> IntArray:
     """(T,) int64: the widest lanes first, then by descending embedding_dim * pooling_factor.
 
-    Wide tables should be together, which is easier to learn if they come together. Where tables may be split, those
-    that need much of the memory come before, the largest first; the last ones would find no room.
+    Wide tables should be together, which is easier to learn if they come together.
     """
-    memory = tables.memory_bytes
-    large = memory * (memory > LARGE * memory.sum()) * plans
-    return np.lexsort((-lookup_score(tables), -lane_share(tables.embedding_dim), -large))
+    return np.lexsort((-lookup_score(tables), -lane_share(tables.embedding_dim)))
 
 
 def described(task: Task) -> NDArray[np.float32]:
@@ -59,17 +52,17 @@ def described(task: Task) -> NDArray[np.float32]:
     return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
-def parts_of(problem: Problem) -> NDArray[np.float32]:
-    """(S * R, `NUM_SHARES` + 1) float32 of all rows of `TableRows`: what a device that receives it gets more of.
+def amounts_of(problem: Problem) -> NDArray[np.float32]:
+    """(S * T, `NUM_SHARES` + 1) float32 of all rows of `TableRows`: what a device that receives the table gets more of.
 
     Shares of the task's amounts in multiples of a D-th, of a device's memory, and the share of a warp that FBGEMM gives
     to a row.
     """
     tables = problem.tables
     rows, first = np.unique(problem.row, return_index=True)
-    parts = np.zeros((*tables.memory.shape, NUM_SHARES + 1), np.float32)
+    amounts = np.zeros((*tables.memory.shape, NUM_SHARES + 1), np.float32)
     devices = np.asarray(problem.cluster.num_devices)[first, None, None]
-    parts[rows, :, : len(AMOUNT_NAMES)] = tables.shares[rows] * devices
-    parts[rows, :, -2] = tables.memory[rows] / problem.memory_cap[first].max(axis=1, keepdims=True)
-    parts[rows, :, -1] = lane_share((tables.widths[rows] * WIDE).astype(np.int64))
-    return parts.reshape(-1, NUM_SHARES + 1)
+    amounts[rows, :, : len(AMOUNT_NAMES)] = tables.shares[rows] * devices
+    amounts[rows, :, -2] = tables.memory[rows] / problem.memory_cap[first].max(axis=1, keepdims=True)
+    amounts[rows, :, -1] = lane_share((tables.widths[rows] * WIDE).astype(np.int64))
+    return amounts.reshape(-1, NUM_SHARES + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,32 +11,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent, AttentionPlanAgent
+from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
 from shard_gym.agents.attention.features import described
+from shard_gym.agents.attention.forms import FINER, FORMS, Formed, formed, whole
 from shard_gym.agents.attention.network import HEADS, new_policy
-from shard_gym.agents.attention.rollout import (
-    LIMITS,
-    MAX_SHARDS,
-    NO_LIMIT,
-    SPLIT_TYPES,
-    Batch,
-    Rollouts,
-    log_probabilities,
-    play,
-)
-from shard_gym.agents.attention.selection import record
+from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
+from shard_gym.cost_models import (
+    AdditiveCostModel,
+    CostEstimate,
+    CostModel,
+    ShardingCostModel,
+    make_sharding_cost_model,
+)
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.io.arrays import Arrays, under
-from shard_gym.sharding.variants import variants_of
+from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
 from shard_gym.system import one_thread
 from shard_gym.tables import Tables
@@ -64,7 +63,7 @@ class AttentionLearner(Learner):
     rolls each out many times and evaluates the true cost of every rollout. The advantage is how much cheaper a rollout
     is than the mean of its task's, in shares of that mean; the unit is their root mean square over the step. The
     gradient is that of the cheapest and the costliest rollouts of each task alone, because it takes longer than the
-    rollouts do. On suites whose tables may be split, the policy splits, and each task has one of the `LIMITS`.
+    rollouts do. On suites whose tables may be split, each drawn task has one of the `FORMS`.
 
     Some of the rollouts train a learned cost, by which the agent chooses among its samples (see `AttentionAgent`).
 
@@ -97,7 +96,7 @@ class AttentionLearner(Learner):
         *,
         name: str = "attention",
         also: str = "",
-        iterations: int = 100,
+        iterations: int = 150,
         updates: int = 60,
         tasks: int = 8,
         rollouts: int = 96,
@@ -107,10 +106,11 @@ class AttentionLearner(Learner):
         hidden: int = 64,
         layers: int = 3,
         records: int = 20,
-        cost_updates: int = 60,
+        cost_updates: int = 100,
     ) -> None:
-        self.plans = suite[0].splittable
-        super().__init__(suite, make_sharding_cost_model(cost_model) if self.plans else cost_model, seed)
+        suites = [suite, *(load_suite(each.strip(), "train") for each in also.split(",") if each.strip())]
+        plans = any(each[0].splittable for each in suites)
+        super().__init__(suite, make_sharding_cost_model(cost_model) if plans else cost_model, seed)
         self.name = name
         self.iterations = checked_count("iterations", iterations)
         self.updates = checked_count("updates", updates)
@@ -128,13 +128,14 @@ class AttentionLearner(Learner):
         self.records = checked_count("records", records)
         self.cost_updates = checked_count("cost_updates", cost_updates)
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
-        suites = [suite, *(load_suite(each.strip(), "train") for each in also.split(",") if each.strip())]
-        if any(each[0].splittable != self.plans for each in suites):
-            raise InvalidOptionError(f"Tables may be split in some of {suite.name}, {also} and not in others.")
         if also:
             self.sources = {"also_sha256": [each.sha256 for each in suites[1:]]}
         self._suites = [(each, concatenate_tables([task.tables for task in each])) for each in suites]
-        self._policy = new_policy(self.hidden, self.layers, self.plans, self.rng(WEIGHTS))
+        self._frames = {each.name: [task for task in each if _any_form(task)] for each in suites}
+        for name, frames in self._frames.items():
+            if not frames:
+                raise InvalidOptionError(f"On no task of {name} the tables fit the devices in any form that is tried.")
+        self._policy = new_policy(self.hidden, self.layers, self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
         self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
@@ -163,33 +164,38 @@ class AttentionLearner(Learner):
         """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
         return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
 
-    def _drawn(self, rng: np.random.Generator) -> list[Task]:
+    def _drawn(self, rng: np.random.Generator) -> list[Formed]:
         """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
         suite, pool = self._suites[rng.integers(len(self._suites))]
-        frame = suite.sample(rng)
+        frames = self._frames[suite.name]
+        frame = frames[rng.integers(len(frames))]
         return [self._one_drawn(f"drawn {number}", frame, pool, rng) for number in range(self.tasks)]
 
-    def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> Task:
-        caps, most = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes
-        fitting = np.arange(len(pool)) if self.plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
+    def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> Formed:
+        caps, most, plans = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes, frame.splittable
+        fitting = np.arange(len(pool)) if plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
         tables = pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
-        least = 1 if self.plans else int(tables.memory_bytes.max() * ROOM)
+        least = 1 if plans else int(tables.memory_bytes.max() * ROOM)
         topology = replace(frame.topology, memory_cap_bytes=np.clip((caps * fuller).astype(np.int64), least, most))
-        possible = tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum()
-        if possible and self.plans:
-            variants = variants_of(tables, topology, SPLIT_TYPES, MAX_SHARDS.bit_length() - 1)
-            possible = bool(variants.fit_empty_devices(topology).any(axis=1).all())
-        return Task(name, tables, topology, splittable=self.plans) if possible else replace(frame, name=name)
+        form = FORMS[rng.integers(len(FORMS))] if plans else None
+        if tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum():
+            with suppress(InvalidTaskError):  # a table that no split makes small enough
+                drawn = Task(name, tables, topology, splittable=plans)
+                found = whole(drawn) if form is None else formed(drawn, form) or _any_form(drawn)
+                if found is not None:
+                    return found
+        found = _any_form(replace(frame, name=name))
+        assert found is not None  # it is one of the frames
+        return found
 
-    def _update(self, tasks: list[Task], records: int, rng: np.random.Generator) -> tuple[float, float]:
+    def _update(self, tasks: list[Formed], records: int, rng: np.random.Generator) -> tuple[float, float]:
         """One step; the mean cost of the rollouts, and the mean entropy of the choices of those that were kept."""
-        model = additive_estimate(self.cost_model)
-        limits = rng.choice(LIMITS, size=len(tasks)) if self.plans else np.full(len(tasks), NO_LIMIT)
-        batch = Batch.of(tasks, self.rollouts, model, plans=self.plans, limits=limits.repeat(self.rollouts))
+        model = self.cost_model if isinstance(self.cost_model, AdditiveCostModel) else NoCosts()
+        batch = Batch.of([replace(each.task, name=f"form {n}") for n, each in enumerate(tasks)], self.rollouts, model)
         rollouts = play(self._policy, batch, rng)
         recorded = rng.choice(len(rollouts.complete), records, replace=False)
-        costs = self._costs(rollouts, recorded).reshape(len(tasks), -1)
+        costs = self._costs(tasks, rollouts, recorded).reshape(len(tasks), -1)
         mean = costs.mean(axis=1, keepdims=True)
         advantage = 1.0 - costs / mean
         advantage /= np.sqrt((advantage**2).mean()) + 1e-6
@@ -211,33 +217,41 @@ class AttentionLearner(Learner):
             order = np.concatenate([order[:, : self.kept], order[:, count - self.kept :]], axis=1)
         return np.asarray(order + count * np.arange(tasks)[:, None], np.int64).reshape(-1)
 
-    def _costs(self, rollouts: Rollouts, recorded: NDArray[np.int64]) -> FloatArray:
+    def _costs(self, tasks: list[Formed], rollouts: Rollouts, recorded: NDArray[np.int64]) -> FloatArray:
         """(N,) ms; those that got stuck cost more than all others. The complete ones of `recorded` are recorded."""
-        complete = rollouts.complete
-        phases, costs = np.zeros(0), np.full(len(complete), np.nan)
+        complete, count = rollouts.complete, self.rollouts
+        costs = np.full(len(complete), np.nan)
         if isinstance(self.cost_model, AdditiveCostModel):
-            before = self.cost_model.queries
-            phases, every = rollouts.costs()
+            before, everywhere = self.cost_model.queries, self._loads_everywhere(tasks)
+            phases, every = rollouts.costs(everywhere)
             self.cost_model.queries = before + int(complete.sum())  # the others are not placements
-            costs[complete] = every[complete]
             self.costed += int(complete.sum())
+            costs[complete] = every[complete]
             for episode in recorded[complete[recorded]].tolist():
-                record(self._learned.recorder, rollouts, episode, phases[episode], costs[episode])
+                form = tasks[episode // count]
+                estimate = CostEstimate(phases[episode, : form.origin.num_devices], costs[episode])
+                self._record(form, rollouts.placement(episode), estimate)
         else:
             for episode in np.flatnonzero(complete).tolist():
-                task = rollouts.batch.tasks[episode // rollouts.batch.count]
-                estimate = self.true_cost(rollouts.placement(episode), task.tables, task.topology)
-                if estimate is not None:
-                    costs[episode] = estimate.total_ms
-                    record(self._learned.recorder, rollouts, episode, estimate.phases_ms, estimate.total_ms)
-        by_task = costs.reshape(len(rollouts.batch.tasks), -1)
-        worst = np.array(
-            [
-                np.nanmax(row) if np.isfinite(row).any() else self.cost_model.penalty_ms(task.tables, task.topology)
-                for row, task in zip(by_task, rollouts.batch.tasks, strict=True)
-            ]
-        )
+                form, placement = tasks[episode // count], rollouts.placement(episode)
+                measured = self.true_cost(placement, form.origin.tables, form.origin.topology)
+                if measured is not None:
+                    costs[episode] = measured.total_ms
+                    self._record(form, placement, measured)
+        by_task = costs.reshape(len(tasks), count)
+        penalty = [self.cost_model.penalty_ms(each.task.tables, each.task.topology) for each in tasks]
+        worst = np.where(np.isfinite(by_task).any(axis=1), np.nanmax(np.nan_to_num(by_task), axis=1), penalty)
         return np.where(np.isnan(by_task), FAILURE * worst[:, None], by_task).reshape(-1)
+
+    def _loads_everywhere(self, tasks: list[Formed]) -> FloatArray | None:
+        """(B, K) loads of the spread tables of each task; None for tasks that are not split."""
+        model = self.cost_model
+        return np.stack([each.loads(model) for each in tasks]) if isinstance(model, ShardingCostModel) else None
+
+    def _record(self, form: Formed, placement: Placement, estimate: CostEstimate) -> None:
+        """Keep the cost of a rollout for the learned cost."""
+        inputs, devices = form.inputs(PooledShardingModel, placement)
+        self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
     def state(self) -> Arrays:
         """See `Learner`."""
@@ -261,10 +275,16 @@ class AttentionLearner(Learner):
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
         more = [f"{suite.name}/{suite.split}" for suite, _ in self._suites[1:]]
-        sizes = {"hidden": self.hidden, "layers": self.layers, "plans": self.plans}
-        return {**sizes, **({"more_data": more} if more else {})}
+        return {"hidden": self.hidden, "layers": self.layers, **({"more_data": more} if more else {})}
 
     def agent(self) -> AttentionAgent:
         """See `Learner`."""
-        kind = AttentionPlanAgent if self.plans else AttentionAgent
-        return kind(self.name, copy.deepcopy(self._policy), self._learned.model())
+        return AttentionAgent(self.name, copy.deepcopy(self._policy), self._learned.model())
+
+
+def _any_form(task: Task) -> Formed | None:
+    """`task` as it is, or if it may be split in the first form that is possible; None if there is none."""
+    if not task.splittable:
+        fits = task.tables.memory_bytes.max() <= task.topology.memory_cap_bytes.max()
+        return whole(task) if fits else None
+    return next((found for form in (*FORMS, *FINER) if (found := formed(task, form)) is not None), None)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents.attention.agent import AttentionAgent, AttentionPlanAgent, load_attention
+from shard_gym.agents.attention.agent import AttentionAgent, load_attention
+from shard_gym.agents.attention.forms import FORMS, NO_LIMIT, formed, forms_of, whole
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy, new_policy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
@@ -20,6 +21,7 @@ from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
+from shard_gym.sharding import check_plan, plan_of_placement
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
 
@@ -28,14 +30,13 @@ MODEL = make_sharding_cost_model("analytical")
 LEARNED = PooledShardingModel(PooledShardingModel.new_weights(np.random.default_rng(0)))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["placements", "plans"])
-def policy(request: pytest.FixtureRequest) -> AttentionPolicy:
-    return new_policy(16, 2, request.param, np.random.default_rng(0))
+@pytest.fixture(scope="module")
+def policy() -> AttentionPolicy:
+    return new_policy(16, 2, np.random.default_rng(0))
 
 
 def agent_of(policy: AttentionPolicy, **options: Any) -> AttentionAgent:
-    kind = AttentionPlanAgent if policy.splits else AttentionAgent
-    return kind("a", policy, LEARNED, **options)
+    return AttentionAgent("a", policy, LEARNED, **options)
 
 
 def renumbered(placement: np.ndarray) -> list[int]:
@@ -44,62 +45,84 @@ def renumbered(placement: np.ndarray) -> list[int]:
     return [seen.setdefault(device, len(seen)) for device in placement.tolist()]
 
 
-def small(random_task: MakeTask) -> Task:
-    """Two tables of 8 columns on two devices: at most 3 + 3 parts each, so all plans are few."""
-    task = random_task(np.random.default_rng(1), 2, 2)
-    return replace(task, tables=task.tables.with_dims(np.full(2, 8)), known_placement=None)
-
-
 def test_the_probabilities_of_all_rollouts_add_up_to_one(policy: AttentionPolicy, random_task: MakeTask) -> None:
     """And each is drawn as often as training computes: step by step and all steps at once are one policy."""
-    batch = Batch.of([small(random_task)], 4_000, MODEL, plans=policy.splits)
+    batch = Batch.of([random_task(np.random.default_rng(1), 3, 2)], 4_000, MODEL)
     rollouts = play(policy, batch, np.random.default_rng(0))
     logs, entropy = log_probabilities(policy, batch, rollouts.trajectories)
-    ways, probability = rollouts.trajectories, logs.detach().exp().numpy()
-    code = [tuple(row) for row in np.where(ways.taken, ways.action, -1).tolist()]
-    seen = {way: (code.count(way) / len(code), probability[code.index(way)]) for way in set(code)}
-    assert len(seen) > (20 if policy.splits else 3)
-    assert sum(expected for _, expected in seen.values()) == pytest.approx(1.0, abs=0.02 if policy.splits else 1e-5)
+    probability, code = logs.detach().exp().numpy(), rollouts.trajectories.action @ [4, 2, 1]
+    seen = {way: (float((code == way).mean()), probability[code == way]) for way in np.unique(code).tolist()}
+    assert len(seen) == 8
+    assert sum(expected[0] for _, expected in seen.values()) == pytest.approx(1.0, abs=1e-5)
     for share, expected in seen.values():
-        assert share == pytest.approx(expected, abs=5 * float(np.sqrt(expected / len(code))) + 1e-3)
-    for way in set(code):
-        same = probability[[each == way for each in code]]
-        assert np.ptp(same) < 1e-5
-    assert 0.0 < entropy.min().item() <= entropy.max().item() <= np.log(5)
+        assert np.ptp(expected) < 1e-5
+        assert share == pytest.approx(expected[0], abs=5 * float(np.sqrt(expected[0] / len(code))))
+    assert 0.0 < entropy.min().item() <= entropy.max().item() <= np.log(2) + 1e-6
 
 
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_costs_at_the_end_are_those_of_the_plans(random_task: MakeTask, seed: int) -> None:
-    """The devices of a rollout add up what the cost model says of the plan that it records, at every size."""
+    """A placement of the parts, and what is spread over all devices, cost what the plan costs that is made of them."""
     rng = np.random.default_rng(seed)
     tasks = [
         replace(random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5))), name=f"t{n}", known_placement=None)
         for n in range(2)
     ]
-    policy = new_policy(16, 1, bool(seed % 2), np.random.default_rng(0))
-    batch = Batch.of(tasks, 3, MODEL, plans=policy.splits)
-    rollouts = play(policy, batch, rng, 2.0)
-    costs = rollouts.costs()[1]
+    forms = [form for task in tasks for form in (whole(task), *forms_of(task))]
+    batch = Batch.of([replace(form.task, name=f"f{n}") for n, form in enumerate(forms)], 2, MODEL)
+    rollouts = play(new_policy(16, 1, np.random.default_rng(0)), batch, rng, 2.0)
+    costs = rollouts.costs(np.stack([form.loads(MODEL) for form in forms]))[1]
     for episode in np.flatnonzero(rollouts.complete).tolist():
-        task = tasks[episode // 3]
-        if policy.splits:
-            cost = MODEL.estimate_plan(rollouts.plan(episode), task.tables, task.topology).total_ms
-        else:
-            cost = MODEL.estimate(rollouts.placement(episode), task.tables, task.topology).total_ms
-        assert costs[episode] == pytest.approx(cost, rel=1e-9)
+        form = forms[episode // 2]
+        plan = check_plan(form.plan(rollouts.placement(episode)), form.origin.tables, form.origin.topology)
+        estimate = MODEL.estimate_plan(plan, form.origin.tables, form.origin.topology)
+        assert costs[episode] == pytest.approx(estimate.total_ms, rel=1e-9)
 
 
-def test_what_a_device_holds_is_what_it_was_given(random_task: MakeTask) -> None:
-    """All tables are whole at the end, and their shares of the lookups add up to those of the task."""
+def test_the_learned_cost_reads_the_shards_of_the_plan(random_task: MakeTask) -> None:
+    """Its inputs of a rollout give the loads with which the agent estimates it."""
     task = random_task(np.random.default_rng(8), 7, 3)
-    batch = Batch.of([task], 40, MODEL, plans=True)
-    rollouts = play(new_policy(16, 1, True, np.random.default_rng(0)), batch, np.random.default_rng(1))
-    ways = rollouts.trajectories
-    for episode in np.flatnonzero(rollouts.complete).tolist():
-        given = np.zeros(7)
-        np.add.at(given, ways.table[episode], ways.given[episode].sum(axis=-1))
-        np.testing.assert_allclose(given, 1.0, rtol=1e-6)
-        assert (ways.variant[episode][ways.taken[episode]] < 0).sum() == (ways.action[episode] == 3).sum()
+    task = replace(task, tables=task.tables.with_dims(np.array([128, 64, 32, 16, 8, 4, 128])), known_placement=None)
+    for form in forms_of(task):
+        placement = np.arange(form.task.num_tables) % 3
+        inputs, devices = form.inputs(PooledShardingModel, placement)
+        loads = LEARNED._loads(inputs, task.topology)
+        held = LEARNED.reduce(loads, devices, 3)
+        parts = LEARNED.reduce(LEARNED.table_loads(form.task.tables, task.topology), placement, 3)
+        np.testing.assert_allclose(held, LEARNED.add(parts, np.tile(form.loads(LEARNED), (3, 1))), rtol=1e-5)
+
+
+def test_forms_halve_what_is_wide_and_spread_what_is_heavy(random_task: MakeTask) -> None:
+    task = random_task(np.random.default_rng(2), 4, 2)
+    same = task.tables.select([0, 0, 0, 0])
+    factors = same.pooling_factor * [1.0, 1.0, 1.0, 50.0]
+    tables = replace(same.with_dims(np.array([128, 64, 12, 16])), pooling_factor=factors)
+    task = Task("wide", tables, task.topology)
+    found = {(form.widest, form.heavy): formed(task, form) for form in FORMS}
+    widths = {key: form.task.tables.embedding_dim.tolist() for key, form in found.items() if form is not None}
+    assert widths[NO_LIMIT, "table_wise"] == [128, 64, 12, 16]
+    assert widths[64, "table_wise"] == [64, 64, 64, 12, 16]
+    assert widths[32, "row_wise"] == [32] * 6 + [12]
+    for kind in ("row_wise", "data_parallel"):
+        form = found[64, kind]
+        assert form is not None
+        assert {key: each.tolist() for key, each in form.spread.items()} == {kind: [3]}
+        assert form.task.topology.memory_cap_bytes.max() < task.topology.memory_cap_bytes.max()
+    even = Task("even", tables.select([0, 0, 1, 1]), task.topology)
+    assert [len(each.task.tables) for each in forms_of(even)] == [4, 6, 12]  # nothing is heavy, so the rest is equal
+
+
+def test_a_table_that_halves_cannot_make_small_enough_is_spread(random_task: MakeTask) -> None:
+    task = random_task(np.random.default_rng(2), 3, 2)
+    same = task.tables.select([0, 0, 0])
+    tables = replace(same.with_dims(np.array([4, 16, 16])), num_embeddings=same.num_embeddings * [20, 1, 1])
+    caps = np.full(2, int(tables.memory_bytes[0] * 0.7))
+    tight = Task("tight", tables, replace(task.topology, memory_cap_bytes=caps), splittable=True)
+    form = formed(tight, FORMS[0])
+    assert form is not None
+    assert form.spread["row_wise"].tolist() == [0]
+    agent = agent_of(new_policy(16, 1, np.random.default_rng(0)), samples=9)
+    assert check_plan(agent.plan(tight), tables, tight.topology).tables[0].sharding_type == "row_wise"
 
 
 def test_padding_changes_nothing(policy: AttentionPolicy, random_task: MakeTask) -> None:
@@ -107,7 +130,7 @@ def test_padding_changes_nothing(policy: AttentionPolicy, random_task: MakeTask)
         replace(random_task(np.random.default_rng(seed), *size), name=f"t{seed}")
         for seed, size in enumerate([(9, 4), (4, 2), (7, 3)])
     ]
-    rollouts = play(policy, Batch.of(tasks, 1, MODEL, plans=False), None)
+    rollouts = play(policy, Batch.of(tasks, 1, MODEL), None)
     for number, task in enumerate(tasks):
         placement = check_placement(rollouts.placement(number), task.tables, task.topology)
         assert renumbered(placement) == renumbered(agent_of(policy, samples=1).place(task))
@@ -137,21 +160,21 @@ def test_no_device_gets_more_than_it_holds(policy: AttentionPolicy, random_task:
             agent.place(Task("three", tables.select([0, 0, 0]), half))
 
 
+@pytest.mark.parametrize("plans", [False, True])
 def test_the_agent_keeps_the_rollout_that_its_cost_model_prefers(
-    policy: AttentionPolicy, random_task: MakeTask
+    policy: AttentionPolicy, random_task: MakeTask, plans: bool
 ) -> None:
     """With the true cost in place of the learned one, more samples are never worse, and the first is the greedy one."""
     task = replace(random_task(np.random.default_rng(6), 12, 3), known_placement=None)
-    kind = AttentionPlanAgent if policy.splits else AttentionAgent
-    costs = []
-    for samples in (1, 4, 64):
-        agent = kind("a", policy, MODEL, samples=samples)
-        costs.append(MODEL.estimate_plan(agent.plan(task), task.tables, task.topology).total_ms)
-        assert agent.plan(task) == agent.plan(task)
-    assert costs[0] >= costs[1]
+
+    def cost(agent: AttentionAgent) -> float:
+        plan = agent.plan(task) if plans else plan_of_placement(agent.place(task), task.tables)
+        return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
+
+    costs = [cost(AttentionAgent("a", policy, MODEL, samples=samples)) for samples in (1, 36, 360)]
+    assert costs[0] >= costs[1] >= costs[2]
     assert costs[0] > costs[2]
-    greedy = kind("a", policy, MODEL, samples=4, temperature=0.0)
-    assert MODEL.estimate_plan(greedy.plan(task), task.tables, task.topology).total_ms == pytest.approx(costs[0])
+    assert cost(AttentionAgent("a", policy, MODEL, samples=36, temperature=0.0)) == pytest.approx(costs[0])
 
 
 def greedy_of(learner: AttentionLearner) -> AttentionAgent:
@@ -189,7 +212,7 @@ def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_tas
     learner = AttentionLearner(suite, MODEL, 0, hidden=16, layers=2)
     about, arrays = {"agent": "attention", **learner.about()}, learner.weights()
     assert isinstance(load_attention(arrays, about, MODEL, 0), AttentionAgent)
-    for changed in ({"layers": 3}, {"hidden": 2**40}, {"hidden": 24}, {"hidden": 12}, {"plans": True}, {"plans": 1}):
+    for changed in ({"layers": 3}, {"hidden": 2**40}, {"hidden": 24}, {"hidden": 12}, {"layers": "2"}):
         with pytest.raises(InvalidCheckpointError):
             load_attention(arrays, about | changed, MODEL, 0)
     with pytest.raises(InvalidCheckpointError):

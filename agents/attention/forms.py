@@ -1,0 +1,187 @@
+"""Forms of a task: which tables are split before the others are placed, and how. A plan is a placement of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models import ShardingCostModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import (
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_WISE,
+    TableSharding,
+    column_wise,
+    data_parallel,
+    has_equal_blocks,
+    row_wise,
+    table_wise,
+)
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.sharding.variants import variants_of
+from shard_gym.tables import AMOUNT_NAMES, Tables
+from shard_gym.tasks import Task
+
+MAX_HALVINGS = 3
+"""Of the columns of a table: 8 shards, as `EmbeddingSharding-v0` has them."""
+
+WIDTH_UNIT = 4
+"""Shards have multiples of so many columns."""
+
+HEAVY = 1.0
+"""A table with more than so many D-ths of the lookups of its task is heavy: alone it makes its device the slowest."""
+
+ROOM = 0.9
+"""A part needs at most this share of a device's memory, or it is halved."""
+
+
+class Form(NamedTuple):
+    """How the tables of a task are split.
+
+    Attributes:
+        widest: columns of a part at most; wider tables are halved until they have no more.
+        heavy: what heavy tables become: "table_wise", "row_wise" or "data_parallel".
+        room: the share of a device's memory that a part needs at most.
+    """
+
+    widest: int
+    heavy: str
+    room: float = ROOM
+
+
+NO_LIMIT = 2**20
+
+FORMS = tuple(Form(widest, heavy) for heavy in (TABLE_WISE, ROW_WISE, DATA_PARALLEL) for widest in (NO_LIMIT, 64, 32))
+"""FBGEMM runs a device at the width of its widest part: a whole warp for each row above 64 columns, half of one above
+32, a quarter below. So halving one of several wide tables gains nothing, and halving all of them does: that is decided
+once for all tables, as NeuroShard's search has a grid of limits."""
+
+FINER = tuple(form._replace(room=ROOM / 2) for form in FORMS)
+"""For tasks on which all `FORMS` fail, because memory is short."""
+
+
+@dataclass(frozen=True, eq=False)
+class Formed:
+    """A task in one form.
+
+    Attributes:
+        origin: the task.
+        task: its parts on the memory that spread tables leave.
+        table: (P,) int64, the table of each part; its parts come one after the other, from left to right.
+        spread: the spread tables by sharding type, "row_wise" or "data_parallel".
+    """
+
+    origin: Task
+    task: Task
+    table: NDArray[np.int64]
+    spread: dict[str, NDArray[np.int64]]
+
+    def loads(self, model: ShardingCostModel) -> FloatArray:
+        """(K,) loads of the spread tables on each device; zeros without any."""
+        held = np.zeros((1, model.num_loads))
+        for kind, tables in self.spread.items():
+            shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
+            loads = model.shard_loads(shards, kind, self.origin.topology)
+            held = model.add(held, model.reduce(loads, np.zeros(len(tables), np.int64), 1))
+        on_each: FloatArray = held[0]
+        return on_each
+
+    def inputs(self, network: type[NeuralCostModel], placement: Placement) -> tuple[NDArray[np.float32], Placement]:
+        """(S, F) inputs of `network` for all shards of a plan, and the (S,) device of each."""
+        described, devices = [network.describe_shards(self.task.tables, TABLE_WISE)], [placement]
+        every = np.arange(self.origin.num_devices)
+        for kind, tables in self.spread.items():
+            shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
+            described.append(np.repeat(network.describe_shards(shards, kind), len(every), axis=0))
+            devices.append(np.tile(every, len(tables)))
+        return np.concatenate(described), np.concatenate(devices)
+
+    def plan(self, placement: Placement) -> ShardingPlan:
+        """The plan in which the parts have the devices of `placement`."""
+        tables, topology = self.origin.tables, self.origin.topology
+        spread = {int(table): kind for kind, some in self.spread.items() for table in some}
+        found: list[TableSharding] = []
+        for table in range(len(tables)):
+            devices = placement[self.table == table].tolist()
+            if table in spread:
+                spreading = row_wise if spread[table] == ROW_WISE else data_parallel
+                found.append(spreading(tables, table, topology))
+            elif len(devices) == 1:
+                found.append(table_wise(tables, table, devices[0]))
+            else:
+                found.append(column_wise(tables, table, devices))
+        return ShardingPlan(tuple(found))
+
+
+def whole(task: Task) -> Formed:
+    """`task` without splits."""
+    return Formed(task, task, np.arange(task.num_tables), {})
+
+
+def formed(task: Task, form: Form) -> Formed | None:
+    """`task` in `form`; None if the form changes nothing that another does not, or its parts do not fit.
+
+    A table that is larger than a device however often it is halved becomes row-wise, whatever the form says.
+    """
+    tables, topology = task.tables, task.topology
+    kinds = np.array([TABLE_WISE] * len(tables), dtype=object)
+    lookups = tables.amounts()[:, AMOUNT_NAMES.index("lookups")]
+    heavy = lookups * task.num_devices > HEAVY * max(lookups.sum(), 1e-12)
+    if form.heavy != TABLE_WISE:
+        if not heavy.any():
+            return None
+        kinds[heavy] = form.heavy
+    halvings = _halvings(tables, form, float(topology.memory_cap_bytes.max()))
+    kinds[tables.with_dims(tables.embedding_dim >> halvings).memory_bytes > topology.memory_cap_bytes.max()] = ROW_WISE
+    spread = {kind: np.flatnonzero(kinds == kind) for kind in (ROW_WISE, DATA_PARALLEL) if (kinds == kind).any()}
+    if not has_equal_blocks(tables.num_embeddings[spread.get(ROW_WISE, [])], task.num_devices).all():
+        return None
+    kept = np.flatnonzero(kinds == TABLE_WISE)
+    if not len(kept):
+        return None
+    table = np.repeat(kept, 1 << halvings[kept])
+    parts = tables.select(table).with_dims((tables.embedding_dim >> halvings)[table])
+    free = topology.memory_cap_bytes - sum(_spread_bytes(task, kind, some) for kind, some in spread.items())
+    fits = free.min() > 0 and parts.memory_bytes.sum() <= free.sum()
+    if not fits or parts.memory_bytes.max() > free.max():
+        return None
+    return Formed(task, Task(task.name, parts, replace(topology, memory_cap_bytes=free)), table, spread)
+
+
+def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:
+    """(T,) int64, how often each table is halved."""
+    halvings = np.zeros(len(tables), np.int64)
+    for _ in range(MAX_HALVINGS):
+        width = tables.embedding_dim >> halvings
+        wide = (width > form.widest) | (tables.with_dims(width).memory_bytes > form.room * memory)
+        halvings += wide & (width % (2 * WIDTH_UNIT) == 0)
+    return halvings
+
+
+def _spread_bytes(task: Task, kind: str, tables: NDArray[np.int64]) -> int:
+    """Bytes that spread tables need on each device."""
+    variants = variants_of(task.tables.select(tables), task.topology, (TABLE_WISE, kind), 0)
+    return int(variants.memory[:, -1].sum())
+
+
+def forms_of(task: Task, forms: Sequence[Form] = FORMS) -> list[Formed]:
+    """`task` in all `forms` that are possible and differ."""
+    found: list[Formed] = []
+    for form in forms:
+        new = formed(task, form)
+        if new is not None and not any(_equal(new, other) for other in found):
+            found.append(new)
+    return found
+
+
+def _equal(one: Formed, other: Formed) -> bool:
+    same = one.spread.keys() == other.spread.keys() and np.array_equal(one.table, other.table)
+    return same and all(np.array_equal(one.spread[kind], other.spread[kind]) for kind in one.spread)
