@@ -72,7 +72,8 @@ def draw_panel(axes: Axes, shown: Sequence[Solver], x: Callable[[Solver], float]
 
 def percent(solver: Solver) -> float:
     """Its gap to the bounds."""
-    return 100 * (solver.gap or 0.0)
+    assert solver.gap is not None
+    return 100 * solver.gap
 
 
 def short(name: str) -> str:
@@ -82,9 +83,14 @@ def short(name: str) -> str:
 
 def draw(entries: Sequence[Solver]) -> Figure:
     """A row for each suite: the gap to the bounds over queries, and over the time to plan a task."""
-    shown = [each for each in entries if each.suite in SUITES and each.gap is not None and each.gap <= MOST]
     order = list(LEAGUES)
-    names = sorted({each.name: order.index(each.league) for each in shown}.items(), key=lambda each: each[::-1])
+    shown = [
+        each for each in entries if each.suite in SUITES and each.league in order and (each.gap or MOST + 1) <= MOST
+    ]
+    worst: dict[str, int] = {}
+    for each in shown:
+        worst[each.name] = max(order.index(each.league), worst.get(each.name, 0))
+    names = sorted(worst.items(), key=lambda each: each[::-1])
     keys = {name: number for number, (name, _) in enumerate(names, start=1)}
     figure = Figure(figsize=(12.5, 3 * len(SUITES)), layout="constrained")
     grid = figure.add_gridspec(len(SUITES), 3, width_ratios=(1, 1, 0.62))
@@ -104,7 +110,7 @@ def draw(entries: Sequence[Solver]) -> Figure:
         lines += [("", INK, "normal"), (league, LEAGUES[league], "bold")]
         lines += [(f"{keys[name]}  {short(name)}", INK, "normal") for name, its in names if order[its] == league]
     for number, (text, color, weight) in enumerate(lines):
-        key.text(0.0, 1 - number / 42, text, fontsize=9, color=color, fontweight=weight, va="top")
+        key.text(0.0, 1 - number / max(42, len(lines)), text, fontsize=9, color=color, fontweight=weight, va="top")
     return figure
 
 

@@ -43,8 +43,8 @@ SAMPLES, MAX_SAMPLES = 128, 2**14
 """Rollouts of a task, by default and at most."""
 
 TEMPERATURE = 3.0
-"""On the training tasks of mixdim-4, 128 samples at 1 to 4 cost 5.361, 5.333, 5.326 and 5.328 ms, the likeliest actions
-5.435 (seed 0, 23 November 2026; at 1, 64 samples)."""
+"""On the training tasks of mixdim-4, 128 samples at 2, 3 and 4 cost 5.333, 5.326 and 5.328 ms, the likeliest devices
+alone 5.435 (seed 0, 23 November 2026)."""
 
 
 class AttentionAgent(Agent):
@@ -58,9 +58,9 @@ class AttentionAgent(Agent):
         name: how result files call it.
         policy: takes tasks of any size.
         cost_model: the learned cost.
-        samples: rollouts of a task, of all forms together. With 1 only the likeliest devices are taken, and the learned
-            cost is not used, but to choose among forms. If the likeliest devices leave a table without room, there are
-            as many rollouts as by default.
+        samples: rollouts of a task, of all forms together, rounded up to a multiple of these. With 1 only the likeliest
+            devices are taken, and the learned cost is not used, but to choose among forms. If the likeliest devices
+            leave a table without room, there are as many rollouts as by default.
         temperature: divides the scores before devices are drawn.
         seed: of the drawn devices. Equal seeds give equal placements.
 
@@ -87,6 +87,11 @@ class AttentionAgent(Agent):
         self.temperature = float(temperature)
         self.seed = checked_seed(seed)
 
+    @property
+    def search_budget(self) -> int:
+        """See `Agent`; for a plan rounded up to a multiple of the forms, and twice if all of them fail."""
+        return self.samples if self.samples > 1 else 0
+
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
         return self._best(task, [whole(task)])[1]
@@ -97,7 +102,10 @@ class AttentionAgent(Agent):
             with suppress(NoPlacementFoundError):
                 form, placement = self._best(task, forms_of(task, forms))
                 return form.plan(placement)
-        raise self._stuck(task)
+        raise NoPlacementFoundError(
+            f"{self.name} tried {len(FORMS)} forms of task {task.name!r}, in which wide or heavy tables are split, and "
+            "again with smaller parts; in none it found a device with room for every part. Use plan-search."
+        )
 
     def _best(self, task: Task, forms: Sequence[Formed]) -> tuple[Formed, Placement]:
         """The form and the placement of its parts that the learned cost prefers.
@@ -134,7 +142,7 @@ class AttentionAgent(Agent):
     def _stuck(self, task: Task) -> NoPlacementFoundError:
         return NoPlacementFoundError(
             f"In all rollouts of {self.name}, a table of task {task.name!r} was left without a device that has room for"
-            " it. Take more samples, or use local-search or plan-search."
+            " it. Take more samples, or use local-search."
         )
 
 

@@ -59,6 +59,8 @@ class AttentionLearner(Learner):
     """An attention policy in training, as the field trains policies for routing: POMO's REINFORCE (Kwon et al., NeurIPS
     2020).
 
+    A rollout that leaves a table without room counts as 1.1 times the costliest one of its task, also in the reports.
+
     A step draws a training task, and as many tables of all training tasks as it has for each of some new tasks. It
     rolls each out many times and evaluates the true cost of every rollout. The advantage is how much cheaper a rollout
     is than the mean of its task's, in shares of that mean; the unit is their root mean square over the step. The
@@ -81,7 +83,7 @@ class AttentionLearner(Learner):
         entropy: weight of the entropy of the choices.
         hidden: of the encoder, a multiple of 8.
         layers: of the encoder.
-        records: rollouts in each iteration that train the learned cost.
+        records: rollouts in each iteration that train the learned cost, at most `tasks` times `rollouts`.
         cost_updates: batches that it is trained on in each iteration.
 
     Raises:
@@ -125,16 +127,17 @@ class AttentionLearner(Learner):
         self.layers = checked_count("layers", layers, most=MAX_LAYERS)
         if self.hidden % HEADS:
             raise InvalidOptionError(f"hidden must be a multiple of {HEADS}, not {self.hidden}.")
-        self.records = checked_count("records", records)
+        self.records = checked_count("records", records, most=self.tasks * self.rollouts)
         self.cost_updates = checked_count("cost_updates", cost_updates)
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
+        self._more = suites[1:]
         if also:
             self.sources = {"also_sha256": [each.sha256 for each in suites[1:]]}
-        self._suites = [(each, concatenate_tables([task.tables for task in each])) for each in suites]
-        self._frames = {each.name: [task for task in each if _any_form(task)] for each in suites}
-        for name, frames in self._frames.items():
+        self._pools = [concatenate_tables([task.tables for task in each]) for each in suites]
+        self._frames = [[task for task in each if _any_form(task)] for each in suites]
+        for each, frames in zip(suites, self._frames, strict=True):
             if not frames:
-                raise InvalidOptionError(f"On no task of {name} the tables fit the devices in any form that is tried.")
+                raise InvalidOptionError(f"On no task of {each.name} the tables fit the devices in any form of it.")
         self._policy = new_policy(self.hidden, self.layers, self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
@@ -154,10 +157,12 @@ class AttentionLearner(Learner):
                 costs.append(cost)
                 entropies.append(entropy)
             rate = COST_LEARNING_RATE * left
-            loss = self._learned.train(
-                self.rng(COSTS), steps=self.cost_updates, learning_rate=rate, final_learning_rate=rate
-            )
-        return Report(float(np.mean(costs)), {"entropy": float(np.mean(entropies)), "cost_loss": loss})
+            numbers = {"entropy": float(np.mean(entropies))}
+            if len(self._learned.recorder):
+                numbers["cost_loss"] = self._learned.train(
+                    self.rng(COSTS), steps=self.cost_updates, learning_rate=rate, final_learning_rate=rate
+                )
+        return Report(float(np.mean(costs)), numbers)
 
     @property
     def _left(self) -> float:
@@ -166,8 +171,8 @@ class AttentionLearner(Learner):
 
     def _drawn(self, rng: np.random.Generator) -> list[Formed]:
         """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
-        suite, pool = self._suites[rng.integers(len(self._suites))]
-        frames = self._frames[suite.name]
+        which = int(rng.integers(len(self._pools)))
+        pool, frames = self._pools[which], self._frames[which]
         frame = frames[rng.integers(len(frames))]
         return [self._one_drawn(f"drawn {number}", frame, pool, rng) for number in range(self.tasks)]
 
@@ -232,12 +237,14 @@ class AttentionLearner(Learner):
                 estimate = CostEstimate(phases[episode, : form.origin.num_devices], costs[episode])
                 self._record(form, rollouts.placement(episode), estimate)
         else:
+            chosen = set(recorded.tolist())
             for episode in np.flatnonzero(complete).tolist():
                 form, placement = tasks[episode // count], rollouts.placement(episode)
                 measured = self.true_cost(placement, form.origin.tables, form.origin.topology)
                 if measured is not None:
                     costs[episode] = measured.total_ms
-                    self._record(form, placement, measured)
+                    if episode in chosen:
+                        self._record(form, placement, measured)
         by_task = costs.reshape(len(tasks), count)
         penalty = [self.cost_model.penalty_ms(each.task.tables, each.task.topology) for each in tasks]
         worst = np.where(np.isfinite(by_task).any(axis=1), np.nanmax(np.nan_to_num(by_task), axis=1), penalty)
@@ -274,7 +281,7 @@ class AttentionLearner(Learner):
 
     def about(self) -> dict[str, Any]:
         """See `Learner`."""
-        more = [f"{suite.name}/{suite.split}" for suite, _ in self._suites[1:]]
+        more = [f"{suite.name}/{suite.split}" for suite in self._more]
         return {"hidden": self.hidden, "layers": self.layers, **({"more_data": more} if more else {})}
 
     def agent(self) -> AttentionAgent:

@@ -18,7 +18,7 @@ from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.presets import preset_options
-from shard_gym.agents.training.learner import Learner, Report, TrueCost
+from shard_gym.agents.training.learner import Learner, Report, TrueCost, require_whole_tables
 from shard_gym.agents.training.torch_arrays import (
     load_module_arrays,
     load_training_arrays,
@@ -57,7 +57,7 @@ class AutoShardLearner(Learner):
 
     Raises:
         UnknownNameError: there is no such preset, option or reward.
-        InvalidOptionError: an option has an impossible value.
+        InvalidOptionError: an option has an impossible value, or the tables of `suite` may be split.
     """
 
     presets = PRESETS
@@ -73,6 +73,7 @@ class AutoShardLearner(Learner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed)
+        require_whole_tables(suite, name)
         self.name = name
         self.preset = preset
         self.options: AutoShardOptions = preset_options(PRESETS, preset, **changes)
@@ -133,8 +134,8 @@ class AutoShardLearner(Learner):
         return {"mean_return": rewards, "value_loss": float(value_loss.detach()), "entropy": mean_entropy}
 
     def _remember(self, numbers: NDArray[np.int64], played: Played) -> None:
-        """Keep the compute times of the devices of complete placements that have tables."""
-        for episode in np.flatnonzero(played.complete):
+        """Keep the compute times of the devices that have tables, of complete placements that could be measured."""
+        for episode in np.flatnonzero(played.complete & played.measured):
             task = self.suite[int(numbers[episode])]
             placement = played.placements[episode, : task.num_tables]
             compute = played.phases_ms[episode][:, COMPUTE].sum(axis=-1)

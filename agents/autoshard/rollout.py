@@ -87,6 +87,7 @@ class Played:
         phases_ms: (N, D, 4) float64, of complete placements.
         costs_ms: (N,) float64; the penalty where the episode failed.
         complete: (N,) bool.
+        measured: (N,) bool, whether the true cost of a complete placement is less than the penalty.
         trajectories: inputs and actions.
     """
 
@@ -94,6 +95,7 @@ class Played:
     phases_ms: NDArray[np.float64]
     costs_ms: NDArray[np.float64]
     complete: NDArray[np.bool_]
+    measured: NDArray[np.bool_]
     trajectories: Trajectories
 
 
@@ -162,6 +164,7 @@ def play(
         phases_ms=state.phases_ms.copy(),
         costs_ms=np.where(complete, state.cost_ms, problem.penalty_ms),
         complete=complete,
+        measured=complete & (state.cost_ms < problem.penalty_ms),
         trajectories=Trajectories(inputs, progress, numbers, choosable, actions, taken, logs, rewards),
     )
 

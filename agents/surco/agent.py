@@ -11,7 +11,7 @@ import torch
 
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.presets import require_known, saved_options
-from shard_gym.agents.surco.network import LinearCosts
+from shard_gym.agents.surco.network import LinearCostNetwork
 from shard_gym.agents.surco.options import MAX_STEPS, PRESETS, SurCoOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.surco.solver import assign
@@ -51,7 +51,7 @@ class SurCoAgent(Agent):
         name: str,
         cost_model: AdditiveCostModel,
         options: SurCoOptions,
-        prior: LinearCosts | None,
+        prior: LinearCostNetwork | None,
         seed: int = 0,
     ) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class SurCoAgent(Agent):
         best, best_ms = None, np.inf
         for step in range(1, options.steps + 1):
             found = perturbed(linear, costs, options.samples, options.sigma, rng)
-            if found.cost_ms < best_ms:
+            if best is None or found.cost_ms < best_ms:
                 best, best_ms = found.placement, found.cost_ms
             mean = DECAYS[0] * mean + (1 - DECAYS[0]) * found.gradient
             square = DECAYS[1] * square + (1 - DECAYS[1]) * found.gradient**2
@@ -128,7 +128,7 @@ def load_surco(
     prior = None
     if options.prior_updates:
         with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
-            prior = LinearCosts(network_size(about, "max_devices", MAX_DEVICES), options.hidden)
+            prior = LinearCostNetwork(network_size(about, "max_devices", MAX_DEVICES), options.hidden)
         load_module_arrays(prior, under(PRIOR, arrays), "The network of linear costs")
     rest = {name: array for name, array in arrays.items() if prior is None or not name.startswith(PRIOR)}
     network = NETWORKS[options.network]

@@ -18,7 +18,7 @@ from shard_gym.agents.surco.network import new_network
 from shard_gym.agents.surco.options import PRESETS, SurCoOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
-from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.learner import Learner, Report, require_whole_tables
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
@@ -49,7 +49,7 @@ class SurCoLearner(Learner):
 
     Raises:
         UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value.
+        InvalidOptionError: an option has an impossible value, or the tables of `suite` may be split.
     """
 
     presets = PRESETS
@@ -65,6 +65,7 @@ class SurCoLearner(Learner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed)
+        require_whole_tables(suite, name)
         self.name = name
         self.preset = preset
         self.options: SurCoOptions = preset_options(PRESETS, preset, **changes)

@@ -12,7 +12,7 @@ from shard_gym.tasks import Task
 HEADS = 4
 
 
-class LinearCosts(nn.Module):
+class LinearCostNetwork(nn.Module):
     """Encodes the tables with self-attention; the linear cost of a table on a device is a product of their vectors.
 
     A solver of linear costs cannot tell equal devices apart, so each device has a vector of its own by its number, and
@@ -49,8 +49,8 @@ class LinearCosts(nn.Module):
         return costs
 
 
-def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> LinearCosts:
+def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> LinearCostNetwork:
     """An untrained network; the state of torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
-        return LinearCosts(max_devices, hidden)
+        return LinearCostNetwork(max_devices, hidden)

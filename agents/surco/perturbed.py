@@ -9,6 +9,7 @@ import numpy as np
 from shard_gym.agents.surco.solver import assign
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 
@@ -65,13 +66,26 @@ def perturbed(
         rng: draws it.
 
     Raises:
-        NoPlacementFoundError: the solver found no assignment.
+        NoPlacementFoundError: the solver found no assignment with any noise; those it did not solve are left out.
     """
     half = rng.normal(size=(samples // 2, *linear.shape))
     noise = np.concatenate([half, -half])
-    placements = [assign(linear + sigma * each, costs.task) for each in noise]
+    answers = [_answer(linear + sigma * each, costs.task) for each in noise]
+    both = [answers[n] is not None and answers[n + len(half)] is not None for n in range(len(half))]
+    noise = noise[np.tile(both, 2)]
+    placements = [each for each, used in zip(answers, np.tile(both, 2), strict=True) if each is not None and used]
+    if not placements:
+        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {costs.task.name!r} under any noise.")
     found = costs.of(placements)
     best = int(found.argmin())
     weight = (found - found.mean()) / (found.std() + 1e-12 * found.mean())
-    gradient = np.tensordot(weight, noise, axes=1) / (samples * sigma)
+    gradient = np.tensordot(weight, noise, axes=1) / (len(noise) * sigma)
     return Perturbed(gradient, placements[best], float(found[best]), float(found.mean()))
+
+
+def _answer(linear: FloatArray, task: Task) -> Placement | None:
+    """The solver's placement; None if it found none."""
+    try:
+        return assign(linear, task)
+    except NoPlacementFoundError:
+        return None

@@ -13,7 +13,7 @@ from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
-from shard_gym.errors import MeasurementError
+from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -35,7 +35,7 @@ class Report:
 
 
 class TrueCost(CostModel):
-    """A learner's `true_cost` as a cost model: a placement that cannot be measured costs its penalty.
+    """A learner's `true_cost` as a cost model: a placement that cannot be measured costs its penalty, on one device.
 
     Args:
         learner: counts the estimates and the failures.
@@ -51,7 +51,7 @@ class TrueCost(CostModel):
         return self._learner.cost_model.fingerprint
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The true cost of a valid placement; where it cannot be measured, the penalty, one phase like another.
+        """The true cost of a valid placement; where it cannot be measured, the penalty, all on the first device.
 
         Raises:
             MeasurementError: see `Learner.true_cost`.
@@ -59,7 +59,9 @@ class TrueCost(CostModel):
         estimate = self._learner.true_cost(placement, tables, topology)
         if estimate is None:
             penalty_ms = self.penalty_ms(tables, topology)
-            estimate = CostEstimate(np.full((topology.num_devices, len(PHASES)), penalty_ms / len(PHASES)), penalty_ms)
+            phases = np.zeros((topology.num_devices, len(PHASES)))
+            phases[0] = penalty_ms / len(PHASES)  # all on one device: equal devices would be a good balance
+            estimate = CostEstimate(phases, penalty_ms)
         return estimate
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
@@ -165,3 +167,16 @@ class Learner(ABC):
     @abstractmethod
     def agent(self) -> Agent:
         """The agent with the current weights."""
+
+
+def require_whole_tables(suite: TaskSuite, name: str) -> None:
+    """Refuse a suite whose tables may be split, for a learner that places whole tables.
+
+    Raises:
+        InvalidOptionError: it is one; the message calls the agent `name`.
+    """
+    if any(task.splittable for task in suite):
+        raise InvalidOptionError(
+            f"The tables of {suite.name!r} may be split, and {name} places whole tables. Train it on a suite of "
+            "placements, or train neuroshard or attention."
+        )

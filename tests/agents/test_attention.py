@@ -16,7 +16,7 @@ from shard_gym.agents.attention.forms import FORMS, NO_LIMIT, formed, forms_of, 
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy, new_policy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
@@ -201,9 +201,41 @@ def test_it_learns(name: str) -> None:
     assert 0.8 * learner.planned_queries < learner.true_cost_queries <= learner.planned_queries  # some get stuck
 
 
+def test_costs_that_are_measured_one_by_one_train_it_too(random_task: MakeTask) -> None:
+    """A model that is not additive: as many evaluations as complete rollouts, and as many records as were asked for."""
+
+    class Measured(CostModel):
+        name, version = "measured", 1
+
+        def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+            return MODEL.estimate(placement, tables, topology)
+
+        def penalty_ms(self, tables: Any, topology: Any) -> float:
+            return MODEL.penalty_ms(tables, topology)
+
+    suite = TaskSuite("one", (random_task(np.random.default_rng(0), 6, 2),))
+    few: dict[str, Any] = {"tasks": 2, "rollouts": 3, "updates": 2, "hidden": 8, "layers": 1, "records": 4}
+    states = []
+    for model in (Measured(), MODEL):
+        learner = AttentionLearner(suite, model, 0, **few, cost_updates=2)
+        learner.iterate()
+        assert learner.true_cost_queries == 2 * 2 * 3
+        assert len(learner.state()["data.cost_ms"]) == 4
+        states.append(learner.weights())
+    assert all(np.allclose(array, states[1][name], atol=1e-5) for name, array in states[0].items())
+
+
 def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_task: MakeTask) -> None:
     suite = TaskSuite("one", (random_task(np.random.default_rng(0), 4, 2),))
-    for wrong in ({"hidden": 12}, {"rollouts": 1}, {"entropy": -1.0}, {"layers": 0}, {"hidden": 2048}, {"kept": 0}):
+    for wrong in (
+        {"hidden": 12},
+        {"rollouts": 1},
+        {"entropy": -1.0},
+        {"layers": 0},
+        {"hidden": 2048},
+        {"kept": 0},
+        {"records": 769},
+    ):
         with pytest.raises(InvalidOptionError):
             AttentionLearner(suite, MODEL, 0, **wrong)
     for wrong in ({"samples": 0}, {"temperature": -1.0}):

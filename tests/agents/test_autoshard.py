@@ -90,9 +90,8 @@ def test_masks_keep_memory_and_without_them_episodes_fail(network: AutoShardNetw
     network.normalize(tables)
     full = Task("full", tables, replace(task.topology, memory_cap_bytes=np.full(2, 2 * tables.memory_bytes[0])))
     assert np.bincount(AutoShardAgent("a", network).place(full)).tolist() == [2, 2]
-    free = play(network, [full], np.random.default_rng(1), masks=False, reward="balance")
     drawn = [play(network, [full], np.random.default_rng(n), masks=False, reward="balance") for n in range(20)]
-    assert {bool(each.complete[0]) for each in [free, *drawn]} == {True, False}
+    assert {bool(each.complete[0]) for each in drawn} == {True, False}
     charged = [each.trajectories.rewards.sum() for each in drawn if not each.complete[0]]
     assert np.allclose(charged, -0.5)  # a third table where two have room
     three = Task(
@@ -117,6 +116,17 @@ def test_the_cost_network_gets_what_was_measured(random_task: MakeTask) -> None:
         placement[tables] = 0
         phases = MODEL.estimate(placement, task.tables, task.topology).phases_ms[0]
         assert cost == pytest.approx(phases[0] + phases[3])
+
+
+def test_a_placement_that_cannot_be_measured_is_no_good_balance(
+    random_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is charged the penalty on one device, which is balance 0, and the cost network does not learn from it."""
+    suite = TaskSuite("one", (random_task(np.random.default_rng(0), 6, 3),))
+    learner = AutoShardLearner(suite, MODEL, 0, preset="paper", masks=True, episodes=3, cost_updates=0)
+    monkeypatch.setattr(learner, "true_cost", lambda *_: None)
+    assert learner.iterate().numbers["mean_return"] == 0.0
+    assert not len(learner.state()["devices.counts"])
 
 
 def test_only_the_last_devices_are_remembered() -> None:
@@ -156,6 +166,8 @@ def test_wrong_options_and_files_are_refused(random_task: MakeTask) -> None:
     for wrong in ({"entropy": -1.0}, {"masks": 1}, {"episodes": 0}, {"reward": 3}):
         with pytest.raises(InvalidOptionError):
             AutoShardLearner(suite, MODEL, 0, **wrong)
+    with pytest.raises(InvalidOptionError, match="may be split"):
+        AutoShardLearner(load_suite("shard-4", "train"), MODEL, 0)
     for unknown in ({"reward": "fame"}, {"preset": "best"}, {"rollouts": 3}):
         with pytest.raises(UnknownNameError):
             AutoShardLearner(suite, MODEL, 0, **unknown)
