@@ -84,9 +84,8 @@ def short(name: str) -> str:
 def draw(entries: Sequence[Solver]) -> Figure:
     """A row for each suite: the gap to the bounds over queries, and over the time to plan a task."""
     order = list(LEAGUES)
-    shown = [
-        each for each in entries if each.suite in SUITES and each.league in order and (each.gap or MOST + 1) <= MOST
-    ]
+    ranked = [each for each in entries if each.suite in SUITES and each.league in order]
+    shown = [each for each in ranked if each.gap is not None and 0 < each.gap <= MOST]
     worst: dict[str, int] = {}
     for each in shown:
         worst[each.name] = max(order.index(each.league), worst.get(each.name, 0))

@@ -89,8 +89,8 @@ def balance(transition: Transition) -> FloatArray:
 
     AutoShard's reward (KDD 2022; daochenzha/autoshard, autoshard/bench.py): it is at most 1, and a device without
     tables gives 0. A failure is charged the memory that was missing, as a share of the device's: on the device that the
-    action chose, in a dead end on the one that lacks the least share; 1 if memory was not the reason. Theirs is charged once
-    all tables are placed. It does not see communication, and equally slow devices are worth as much as fast ones.
+    action chose, in a dead end on the one that lacks the least share; 1 if memory was not the reason. Theirs is charged
+    once all tables are placed. It does not see communication, and equally slow devices are worth as much as fast ones.
     """
     rewards = np.zeros(len(transition.over))
     for env in np.flatnonzero(transition.over).tolist():
