@@ -113,11 +113,14 @@ class AttentionAgent(Agent):
         Raises:
             NoPlacementFoundError: no rollout of any form is complete.
         """
-        for samples in dict.fromkeys((self.samples, SAMPLES) if self.samples == 1 else (self.samples,)):
-            found = self._tried(task, forms, -(-samples // max(len(forms), 1))) if forms else None
+        for samples in (1, SAMPLES) if self.samples == 1 else (self.samples,):
+            found = self._tried(task, forms, -(-samples // len(forms))) if forms else None
             if found is not None:
                 return found
-        raise self._stuck(task)
+        raise NoPlacementFoundError(
+            f"In all rollouts of {self.name}, a table of task {task.name!r} was left without a device that has room for"
+            " it. Take more samples, or use local-search."
+        )
 
     def _tried(self, task: Task, forms: Sequence[Formed], count: int) -> tuple[Formed, Placement] | None:
         """The same with `count` rollouts of each form; None if none is complete."""
@@ -138,12 +141,6 @@ class AttentionAgent(Agent):
             costs = rollouts.costs(np.stack([form.loads(model) for form in forms]))[1][complete]
         best = int(complete[costs.argmin()])
         return forms[best // count], rollouts.placement(best)
-
-    def _stuck(self, task: Task) -> NoPlacementFoundError:
-        return NoPlacementFoundError(
-            f"In all rollouts of {self.name}, a table of task {task.name!r} was left without a device that has room for"
-            " it. Take more samples, or use local-search."
-        )
 
 
 def load_attention(

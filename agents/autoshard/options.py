@@ -16,7 +16,7 @@ class AutoShardOptions:
     Attributes:
         iterations: steps of V-trace; the learning rate falls linearly to zero over them.
         episodes: placements in each step, of as many drawn tasks.
-        reward: of an environment, by name.
+        reward: of an environment, by name. Episodes see no cost before their end, so "dense" is "terminal".
         masks: whether a device without room for a table is never chosen. The trained agent always masks.
         standardized: whether all inputs are those of `Tables.features`, on a common scale.
         cost_updates: batches that the cost network is trained on after each step.
