@@ -134,7 +134,7 @@ class AttentionAgent(Agent):
                 batch = Batch.of(tasks, count, model)
             except TableTooLargeError as error:
                 raise NoPlacementFoundError(str(error)) from error
-            rollouts = play(self.policy, batch, task_rng(self.seed, task), temperature.reshape(-1))
+            rollouts = play(self.policy, batch, task_rng(self.seed, task), temperature.reshape(-1), record=False)
             complete = np.flatnonzero(rollouts.complete)
             if not len(complete):
                 return None

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
 from shard_gym.agents.attention.features import described
 from shard_gym.agents.attention.forms import FINER, FORMS, Formed, formed, whole
-from shard_gym.agents.attention.network import HEADS, new_policy
+from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.cost_models import (
@@ -138,7 +139,7 @@ class AttentionLearner(Learner):
         for each, frames in zip(suites, self._frames, strict=True):
             if not frames:
                 raise InvalidOptionError(f"On no task of {each.name} the tables fit the devices in any form of it.")
-        self._policy = new_policy(self.hidden, self.layers, self.rng(WEIGHTS))
+        self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
         self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
@@ -205,6 +206,7 @@ class AttentionLearner(Learner):
         advantage = 1.0 - costs / mean
         advantage /= np.sqrt((advantage**2).mean()) + 1e-6
         kept = self._kept(costs)
+        assert rollouts.trajectories is not None  # they were recorded
         logs, entropy = log_probabilities(self._policy, batch, rollouts.trajectories.take(kept))
         weight = torch.from_numpy(advantage.reshape(-1)[kept].astype(np.float32))
         loss = -(weight * logs).mean() - self.entropy * entropy.mean()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shard_gym.agents.attention.features import LOOKUPS, NUM_FEATURES, NUM_SHARES, VALUES_UPDATED
-
-NOWHERE = -1e9
-"""The score of a device without room; -inf would make NaN of the entropy."""
+from shard_gym.agents.training.modules import NOWHERE, TableEncoder
 
 HEADS = 8
 """Of the encoder's attention; its hidden size is a multiple of it."""
@@ -42,7 +39,7 @@ class Held(NamedTuple):
     devices: Tensor
 
 
-class AttentionPolicy(nn.Module):
+class AttentionPolicy(TableEncoder):
     """Self-attention over the tables, and devices as a set: no weight depends on the numbers of either.
 
     As in Kool et al. (Attention, Learn to Solve Routing Problems!, ICLR 2019), the tables are encoded once, and each
@@ -55,16 +52,8 @@ class AttentionPolicy(nn.Module):
         layers: of the encoder.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(NUM_FEATURES))
-        self.register_buffer("scale", torch.ones(NUM_FEATURES))
-        self.embed = nn.Linear(NUM_FEATURES, hidden)
-        layer = nn.TransformerEncoderLayer(hidden, HEADS, 2 * hidden, 0.0, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
+        super().__init__(NUM_FEATURES, hidden, layers, HEADS)
         self.value = nn.Linear(hidden, LATENT)
         self.query = nn.Linear(hidden, LATENT)
         state = LATENT + 2 * (NUM_SHARES + 1) + 2 * len(_WORK)
@@ -73,14 +62,9 @@ class AttentionPolicy(nn.Module):
         self.others = nn.Linear(2 * LATENT, LATENT, bias=False)
         self.score = nn.Sequential(nn.ReLU(), nn.Linear(LATENT, LATENT), nn.ReLU(), nn.Linear(LATENT, 1))
 
-    def normalize(self, features: np.ndarray) -> None:
-        """Normalize inputs as (M, F) `features` of training tables."""
-        self.mean.copy_(torch.from_numpy(features.mean(axis=0)))
-        self.scale.copy_(torch.from_numpy(features.std(axis=0) + 0.1))
-
     def encode(self, features: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, `LATENT`) queries, and vectors that devices sum, of (B, T, F) tables; `padding` is (B, T) bool."""
-        encoded = self.encoder(self.embed((features - self.mean) / self.scale), src_key_padding_mask=padding)
+        encoded = self.encoded(features, padding)
         return self.query(encoded), self.value(encoded)
 
     def scores(self, query: Tensor, held: Held) -> Tensor:
@@ -97,10 +81,3 @@ class AttentionPolicy(nn.Module):
         context = query + self.others(torch.cat([mean, largest], dim=-1))
         scores: Tensor = self.score(self.own(state) + context[..., None, :])[..., 0]
         return scores
-
-
-def new_policy(hidden: int, layers: int, rng: np.random.Generator) -> AttentionPolicy:
-    """An untrained policy; the state of torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
-        return AttentionPolicy(hidden, layers)

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from shard_gym.agents.attention.features import NUM_FEATURES, NUM_SHARES, amounts_of, described, placing_order
-from shard_gym.agents.attention.network import LATENT, NOWHERE, AttentionPolicy, Held
+from shard_gym.agents.attention.network import LATENT, AttentionPolicy, Held
+from shard_gym.agents.training.modules import NOWHERE
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.no_costs import without_costs
@@ -99,13 +100,13 @@ class Rollouts:
         batch: what was played.
         state: at the ends.
         complete: (N,) bool, whether every table found a place.
-        trajectories: inputs and actions.
+        trajectories: inputs and actions; None if they were not recorded.
     """
 
     batch: Batch
     state: PlacementState
     complete: NDArray[np.bool_]
-    trajectories: Trajectories
+    trajectories: Trajectories | None
 
     def costs(self, everywhere: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """(N, D, 4) phases and (N,) ms under the model of the batch; of incomplete ones, of what they hold.
@@ -127,7 +128,11 @@ class Rollouts:
 
 
 def play(
-    policy: AttentionPolicy, batch: Batch, rng: np.random.Generator | None, temperature: FloatArray | float = 1.0
+    policy: AttentionPolicy,
+    batch: Batch,
+    rng: np.random.Generator | None,
+    temperature: FloatArray | float = 1.0,
+    record: bool = True,
 ) -> Rollouts:
     """Play the episodes of `batch` to their ends.
 
@@ -136,6 +141,7 @@ def play(
         batch: the tasks.
         rng: draws the devices from the softmax of the scores; with None the best are taken.
         temperature: divides the scores, of all or of each of the N episodes; 0 takes the best.
+        record: whether the inputs and actions of all steps are kept, as training needs them.
     """
     problem, model = batch.problem, without_costs(batch.model)
     state, task = initial_state(problem, model), torch.from_numpy(batch.task_of)
@@ -155,14 +161,18 @@ def play(
             if rng is not None:
                 scores = scores + rng.gumbel(size=scores.shape) * np.reshape(temperature, (-1, 1)) * legal
             action = scores.argmax(axis=1)
-            steps.append((*seen, legal, action, taken))
+            if record:
+                steps.append((*seen, legal, action, taken))
             advance(problem, state, action, model)
             put = ((action[:, None] == np.arange(devices)) & taken[:, None])[..., None]
             shares += put * table[:, None, :-1]
             np.maximum(widest, put[..., 0] * table[:, -1:], out=widest)
             sums = sums + torch.from_numpy(put) * value[task, step][:, None]
-    trajectories = Trajectories(batch.task_of, *(np.stack(column, axis=1) for column in zip(*steps, strict=True)))
-    return Rollouts(batch, state, np.asarray(state.status == COMPLETE), trajectories)
+    complete = np.asarray(state.status == COMPLETE)
+    if not record:
+        return Rollouts(batch, state, complete, None)
+    columns = (np.stack(column, axis=1) for column in zip(*steps, strict=True))
+    return Rollouts(batch, state, complete, Trajectories(batch.task_of, *columns))
 
 
 def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: Trajectories) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
 from shard_gym.agents.autoshard.measured import MeasuredDevices
-from shard_gym.agents.autoshard.network import new_network
+from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.presets import preset_options
 from shard_gym.agents.training.learner import Learner, Report, TrueCost, require_whole_tables
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import (
     load_module_arrays,
     load_training_arrays,
@@ -85,7 +86,7 @@ class AutoShardLearner(Learner):
         self._bounds_ms = np.array(
             [estimate.cost_bounds(estimate.table_loads(task.tables, task.topology), task.topology)[0] for task in suite]
         )
-        self._network = new_network(self.options.standardized, self.rng(WEIGHTS))
+        self._network = new_module(lambda: AutoShardNetwork(self.options.standardized), self.rng(WEIGHTS))
         self._network.normalize(self._tables)
         self._actor = copy.deepcopy(self._network)
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.options.learning_rate)

@@ -19,9 +19,6 @@ LATENT = 32
 NUM_STANDARDIZED = 3
 """The dims, rows and pooling factors come first among the features."""
 
-NOWHERE = -1e9
-"""The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
-
 
 class Scored(NamedTuple):
     """What the network says of N episodes of at most S steps.
@@ -119,13 +116,6 @@ class AutoShardNetwork(nn.Module):
             offsets: (B,) int64, where each set begins.
         """
         return self.costs(embedding_bag(members, self.latents(inputs), offsets, mode="sum"))
-
-
-def new_network(standardized: bool, rng: np.random.Generator) -> AutoShardNetwork:
-    """An untrained network; the state of torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
-        return AutoShardNetwork(standardized)
 
 
 def _mlp(*sizes: int, last: bool = False) -> nn.Sequential:

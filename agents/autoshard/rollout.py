@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from shard_gym.agents.autoshard.network import LATENT, NOWHERE, AutoShardNetwork, Scored
+from shard_gym.agents.autoshard.network import LATENT, AutoShardNetwork, Scored
+from shard_gym.agents.training.modules import NOWHERE
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episodes import Episodes, ObservationDict

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
-from shard_gym.agents.rnn.network import Decoded, decode, new_network
+from shard_gym.agents.rnn.network import Decoded, PlacementNetwork, decode
 from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel
@@ -68,8 +69,9 @@ class RnnLearner(Learner):
         self.episodes = checked_count("episodes", episodes, least=2)
         self.planned_queries = self.iterations * self.episodes
         rate = checked_learning_rate(learning_rate)
-        self.network = new_network(
-            suite.max_devices, checked_count("hidden", hidden, most=MAX_UNITS), self.rng(WEIGHTS)
+        self.network = new_module(
+            lambda: PlacementNetwork(suite.max_devices, checked_count("hidden", hidden, most=MAX_UNITS)),
+            self.rng(WEIGHTS),
         )
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
 

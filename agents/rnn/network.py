@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shard_gym.agents.heuristics import lookup_score
+from shard_gym.agents.training.modules import NOWHERE
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
-
-FORBIDDEN = -1e9
-"""Added to the logits of devices where the table does not fit; -inf would make NaN of the entropy."""
-
 
 Memory = tuple[Tensor, Tensor]
 """The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
@@ -70,13 +67,6 @@ class PlacementNetwork(nn.Module):
         return self.logits(torch.cat([hidden, context], dim=-1)), (hidden, cell)
 
 
-def new_network(max_devices: int, hidden: int, rng: np.random.Generator) -> PlacementNetwork:
-    """An untrained network; the state of torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
-        return PlacementNetwork(max_devices, hidden)
-
-
 @dataclass(frozen=True)
 class Decoded:
     """B placements of one task.
@@ -119,7 +109,7 @@ def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -
         fits = free >= needed
         stuck = torch.where((stuck < 0) & ~fits.any(dim=-1), table, stuck)
         active = stuck < 0
-        legal = (logits + FORBIDDEN * ~fits).log_softmax(dim=-1)
+        legal = (logits + NOWHERE * ~fits).log_softmax(dim=-1)
         device = (legal.detach() if noise is None else legal.detach() + noise[table]).argmax(dim=-1)
         free[rows, device] -= needed * active
         chosen.append(device)

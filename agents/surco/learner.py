@@ -14,11 +14,12 @@ from shard_gym.agents.dreamshard.learner import WEIGHT_DECAY
 from shard_gym.agents.dreamshard.measuring import measure
 from shard_gym.agents.presets import preset_options
 from shard_gym.agents.surco.agent import PRIOR, SurCoAgent
-from shard_gym.agents.surco.network import new_network
+from shard_gym.agents.surco.network import LinearCostNetwork
 from shard_gym.agents.surco.options import PRESETS, SurCoOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report, require_whole_tables
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
@@ -75,7 +76,7 @@ class SurCoLearner(Learner):
         self._learned = CostNetworkTraining(NETWORKS[self.options.network], recorder, rng, WEIGHT_DECAY)
         self._prior = None
         if self.options.prior_updates:
-            self._prior = new_network(suite.max_devices, self.options.hidden, rng)
+            self._prior = new_module(lambda: LinearCostNetwork(suite.max_devices, self.options.hidden), rng)
             self._prior.normalize(np.concatenate([described(task) for task in suite]))
             self._optimizer = torch.optim.Adam(self._prior.parameters(), lr=self.options.prior_rate)
 

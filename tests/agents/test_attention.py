@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from shard_gym.agents.attention.agent import AttentionAgent, load_attention
 from shard_gym.agents.attention.forms import FORMS, NO_LIMIT, formed, forms_of, whole
 from shard_gym.agents.attention.learner import AttentionLearner
-from shard_gym.agents.attention.network import AttentionPolicy, new_policy
+from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
+from shard_gym.agents.training.modules import new_module
 from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
@@ -32,7 +33,7 @@ LEARNED = PooledShardingModel(PooledShardingModel.new_weights(np.random.default_
 
 @pytest.fixture(scope="module")
 def policy() -> AttentionPolicy:
-    return new_policy(16, 2, np.random.default_rng(0))
+    return new_module(lambda: AttentionPolicy(16, 2), np.random.default_rng(0))
 
 
 def agent_of(policy: AttentionPolicy, **options: Any) -> AttentionAgent:
@@ -49,6 +50,7 @@ def test_the_probabilities_of_all_rollouts_add_up_to_one(policy: AttentionPolicy
     """And each is drawn as often as training computes: step by step and all steps at once are one policy."""
     batch = Batch.of([random_task(np.random.default_rng(1), 3, 2)], 4_000, MODEL)
     rollouts = play(policy, batch, np.random.default_rng(0))
+    assert rollouts.trajectories is not None
     logs, entropy = log_probabilities(policy, batch, rollouts.trajectories)
     probability, code = logs.detach().exp().numpy(), rollouts.trajectories.action @ [4, 2, 1]
     seen = {way: (float((code == way).mean()), probability[code == way]) for way in np.unique(code).tolist()}
@@ -70,7 +72,7 @@ def test_the_costs_at_the_end_are_those_of_the_plans(random_task: MakeTask, seed
     ]
     forms = [form for task in tasks for form in (whole(task), *forms_of(task))]
     batch = Batch.of([replace(form.task, name=f"f{n}") for n, form in enumerate(forms)], 2, MODEL)
-    rollouts = play(new_policy(16, 1, np.random.default_rng(0)), batch, rng, 2.0)
+    rollouts = play(new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0)), batch, rng, 2.0)
     costs = rollouts.costs(np.stack([form.loads(MODEL) for form in forms]))[1]
     for episode in np.flatnonzero(rollouts.complete).tolist():
         form = forms[episode // 2]
@@ -121,7 +123,7 @@ def test_a_table_that_halves_cannot_make_small_enough_is_spread(random_task: Mak
     form = formed(tight, FORMS[0])
     assert form is not None
     assert form.spread["row_wise"].tolist() == [0]
-    agent = agent_of(new_policy(16, 1, np.random.default_rng(0)), samples=9)
+    agent = agent_of(new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0)), samples=9)
     assert check_plan(agent.plan(tight), tables, tight.topology).tables[0].sharding_type == "row_wise"
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from shard_gym.agents.autoshard.agent import AutoShardAgent, load_autoshard
 from shard_gym.agents.autoshard.learner import AutoShardLearner
 from shard_gym.agents.autoshard.measured import CAPACITY, MeasuredDevices
-from shard_gym.agents.autoshard.network import AutoShardNetwork, new_network
+from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.rollout import play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
@@ -31,7 +32,7 @@ MODEL = make_cost_model("analytical")
 
 @pytest.fixture(scope="module", params=[True, False], ids=["common scale", "raw"])
 def network(request: pytest.FixtureRequest) -> AutoShardNetwork:
-    return new_network(request.param, np.random.default_rng(0))
+    return new_module(lambda: AutoShardNetwork(request.param), np.random.default_rng(0))
 
 
 def test_vtrace_of_a_written_out_example() -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from shard_gym.agents import make_agent
 from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
 from shard_gym.agents.rnn.agent import gumbel_noise
-from shard_gym.agents.rnn.network import PlacementNetwork, decode, new_network
+from shard_gym.agents.rnn.network import PlacementNetwork, decode
 from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
@@ -37,7 +38,7 @@ def _one_thread() -> Any:
 
 
 def small_network(max_devices: int = 4, seed: int = 0) -> PlacementNetwork:
-    return new_network(max_devices, 8, np.random.default_rng(seed))
+    return new_module(lambda: PlacementNetwork(max_devices, 8), np.random.default_rng(seed))
 
 
 def drawn(network: PlacementNetwork, task: Task, count: int, seed: int = 0) -> Any:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from shard_gym.agents.surco.agent import SurCoAgent, load_surco
 from shard_gym.agents.surco.learner import SurCoLearner
-from shard_gym.agents.surco.network import new_network
+from shard_gym.agents.surco.network import LinearCostNetwork
 from shard_gym.agents.surco.options import PRESETS, PriorOptions, ZeroOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.surco.solver import assign
+from shard_gym.agents.training.modules import new_module
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.placement import check_placement
@@ -137,6 +138,6 @@ def test_wrong_options_files_and_devices_are_refused(random_task: MakeTask) -> N
         for steps in (0, 10**9):
             with pytest.raises((InvalidOptionError, UnknownNameError)):
                 load_surco(arrays, about, MODEL, 0, steps=steps)
-    prior = new_network(1, 8, np.random.default_rng(0))
+    prior = new_module(lambda: LinearCostNetwork(1, 8), np.random.default_rng(0))
     with pytest.raises(NoPlacementFoundError, match="at most 1 device"):
         SurCoAgent("a", MODEL, PriorOptions(hidden=8), prior).place(task)
