@@ -17,7 +17,7 @@ from shard_gym.agents.hugectr import HugeCTRAgent
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.torchrec_planner import TorchRecAgent
-from shard_gym.agents.training.registry import learner_class
+from shard_gym.agents.training.registry import imported, learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name")
 """Parameters that commands have flags for."""
@@ -49,7 +49,7 @@ _PLANNERS = {"plan-search": PlanSearchAgent, "hugectr": HugeCTRAgent, "torchrec"
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:
-    """The options of an agent of `LEARNERS` by preset; of one without presets, all of them under "".
+    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under "".
 
     Raises:
         MissingExtraError: a package that its training needs is not installed.
@@ -63,10 +63,36 @@ def training_options(name: str) -> dict[str, list[AgentOption]]:
     ]
     if not learner.presets:
         return {"": own}
+    default = next(option.default for option in own if option.name == "preset")
     return {
-        preset: [*(option._replace(default=preset) for option in own), *_of_fields(options)]
-        for preset, options in learner.presets.items()
+        preset: [*(option._replace(default=preset) for option in own), *_of_fields(learner.presets[preset])]
+        for preset in (default, *(each for each in learner.presets if each != default))
     }
+
+
+def trained_options(name: str) -> list[AgentOption]:
+    """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`.
+
+    Raises:
+        MissingExtraError: a package that it needs is not installed.
+    """
+    path, names = _TRAINED.get(name, ("", ()))
+    if not names:
+        return []
+    kind = imported(name, path)
+    found = _of_fields(kind) if hasattr(kind, "__dataclass_fields__") else _of_parameters(kind)
+    return [option for option in found if option.name in names]
+
+
+_TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "dreamshard": ("shard_gym.agents.dreamshard.options:SearchOptions", ("queries",)),
+    "neuroshard": ("shard_gym.agents.neuroshard.options:SearchOptions", ("queries",)),
+    "surco": ("shard_gym.agents.surco.options:ZeroOptions", ("steps",)),
+    "attention": ("shard_gym.agents.attention.agent:AttentionAgent", ("samples", "temperature")),
+    "rnn": ("shard_gym.agents.rnn.agent:RnnAgent", ("sample",)),
+    **dict.fromkeys(("ppo", "maskable-ppo", "a2c", "dqn"), ("shard_gym.agents.sb3.agent:SetPolicyAgent", ("retries",))),
+}
+"""Where the options of trained agents are described, and their names."""
 
 
 def about_agent(name: str) -> str:

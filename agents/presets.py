@@ -16,7 +16,7 @@ def preset_options(presets: Mapping[str, type[Any]], preset: str, **changes: Any
         UnknownNameError: there is no such preset, or the preset has no such option.
         InvalidOptionError: an option has an impossible value.
     """
-    if preset not in presets:
+    if not isinstance(preset, str) or preset not in presets:
         raise unknown_name("preset", preset, presets)
     known = [field.name for field in fields(presets[preset])]
     for name in changes:

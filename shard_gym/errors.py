@@ -76,7 +76,7 @@ class InvalidCheckpointError(ShardGymError, ValueError):
 
 
 class TrainingDivergedError(ShardGymError):
-    """Training made a weight NaN or infinite; the state of the iteration before is on the disk."""
+    """Training made a weight or a score NaN or infinite; the state of the iteration before is on the disk."""
 
 
 class RunsFailedError(ShardGymError):

@@ -168,10 +168,18 @@ def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None
     placing = {} if entrant.method is None else dict(entrant.method.placing)
     agent = evaluate_agent(agents, folder.suite, placing)
     info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
-    shutil.rmtree(folder.path, ignore_errors=True)
-    findings = submit(folder, agent, info)
-    if findings:
-        raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
+    kept = folder.path.with_name(f".{folder.slug}.before")
+    if folder.path.exists():
+        folder.path.rename(kept)
+    try:
+        findings = submit(folder, agent, info)
+        if findings:
+            raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
+    except BaseException:
+        if kept.exists():
+            kept.rename(folder.path)
+        raise
+    shutil.rmtree(kept, ignore_errors=True)
 
 
 def main(

@@ -47,6 +47,10 @@ TEMPERATURE = 3.0
 alone 5.435 (seed 0, 23 November 2026)."""
 
 
+MAX_TEMPERATURE = 1e6
+"""All devices are then as likely."""
+
+
 class AttentionAgent(Agent):
     """Places tables as the policy rolls out, and keeps the rollout that a learned cost says is the cheapest.
 
@@ -82,15 +86,18 @@ class AttentionAgent(Agent):
         self.policy = policy
         self.cost_model = cost_model
         self.samples = checked_count("samples", samples, most=MAX_SAMPLES)
-        if not is_not_negative(temperature):
-            raise InvalidOptionError(f"temperature must be a number of at least 0, not {short_repr(temperature)}.")
+        if not is_not_negative(temperature) or temperature > MAX_TEMPERATURE:
+            raise InvalidOptionError(
+                f"temperature must be a number from 0 to {MAX_TEMPERATURE:g}, not {short_repr(temperature)}."
+            )
         self.temperature = float(temperature)
         self.seed = checked_seed(seed)
 
     @property
     def search_budget(self) -> int:
-        """See `Agent`; for a plan rounded up to a multiple of the forms, and twice if all of them fail."""
-        return self.samples if self.samples > 1 else 0
+        """See `Agent`: those of a plan if all forms fail, and are tried again with smaller parts."""
+        samples = self.samples if self.samples > 1 else SAMPLES
+        return 2 * len(FORMS) * -(-samples // len(FORMS))
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,8 @@ from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.placement import Placement
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.suites import load_suite
 from shard_gym.system import one_thread
 from shard_gym.tables import Tables
@@ -74,7 +77,7 @@ class AttentionLearner(Learner):
         suite, cost_model, seed: see `Learner`.
         name: of the agent.
         also: names of more suites, with commas between them: each step is on the training tasks of one of them, or of
-            `suite`. What learns from all sizes, pools and machines places on all of them.
+            `suite`. What learns from all sizes and pools places on all of them. All are on one machine.
         iterations: how often the state is saved, and the learning rates lowered; they fall to zero, as a cosine.
         updates: steps in each iteration.
         tasks: drawn in each step.
@@ -111,8 +114,8 @@ class AttentionLearner(Learner):
         records: int = 20,
         cost_updates: int = 100,
     ) -> None:
-        suites = [suite, *(load_suite(each.strip(), "train") for each in also.split(",") if each.strip())]
-        plans = any(each[0].splittable for each in suites)
+        suites = [suite, *(load_suite(each, "train") for each in _names(also, suite.name))]
+        plans = any(task.splittable for each in suites for task in each)
         super().__init__(suite, make_sharding_cost_model(cost_model) if plans else cost_model, seed)
         self.name = name
         self.iterations = checked_count("iterations", iterations)
@@ -132,13 +135,19 @@ class AttentionLearner(Learner):
         self.cost_updates = checked_count("cost_updates", cost_updates)
         self.planned_queries = self.iterations * self.updates * self.tasks * self.rollouts
         self._more = suites[1:]
+        _require_one_machine(suites)
+        if plans:
+            self._require_spreading(next(task for each in suites for task in each if task.splittable))
         if also:
             self.sources = {"also_sha256": [each.sha256 for each in suites[1:]]}
         self._pools = [concatenate_tables([task.tables for task in each]) for each in suites]
         self._frames = [[task for task in each if _any_form(task)] for each in suites]
         for each, frames in zip(suites, self._frames, strict=True):
             if not frames:
-                raise InvalidOptionError(f"On no task of {each.name} the tables fit the devices in any form of it.")
+                raise InvalidOptionError(
+                    f"On no task of {each.name} the tables fit the devices in a form that leaves a table to place. "
+                    "Learn from tasks with more memory."
+                )
         self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
@@ -180,6 +189,8 @@ class AttentionLearner(Learner):
     def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> Formed:
         caps, most, plans = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes, frame.splittable
         fitting = np.arange(len(pool)) if plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
+        if not len(fitting):
+            return self._as_it_is(name, frame)
         tables = pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
         least = 1 if plans else int(tables.memory_bytes.max() * ROOM)
@@ -191,6 +202,9 @@ class AttentionLearner(Learner):
                 found = whole(drawn) if form is None else formed(drawn, form) or _any_form(drawn)
                 if found is not None:
                     return found
+        return self._as_it_is(name, frame)
+
+    def _as_it_is(self, name: str, frame: Task) -> Formed:
         found = _any_form(replace(frame, name=name))
         assert found is not None  # it is one of the frames
         return found
@@ -233,6 +247,7 @@ class AttentionLearner(Learner):
             phases, every = rollouts.costs(everywhere)
             self.cost_model.queries = before + int(complete.sum())  # the others are not placements
             self.costed += int(complete.sum())
+            self.require_costs(every[complete])
             costs[complete] = every[complete]
             for episode in recorded[complete[recorded]].tolist():
                 form = tasks[episode // count]
@@ -251,6 +266,24 @@ class AttentionLearner(Learner):
         penalty = [self.cost_model.penalty_ms(each.task.tables, each.task.topology) for each in tasks]
         worst = np.where(np.isfinite(by_task).any(axis=1), np.nanmax(np.nan_to_num(by_task), axis=1), penalty)
         return np.where(np.isnan(by_task), FAILURE * worst[:, None], by_task).reshape(-1)
+
+    def _require_spreading(self, task: Task) -> None:
+        """Refuse a cost model that does not estimate all shards of the `FORMS`, before training."""
+        assert isinstance(self.cost_model, ShardingCostModel)
+        for kind in (ROW_WISE, DATA_PARALLEL):
+            shards = shard_tables(task.tables.select([0]), kind, task.topology)
+            try:
+                self.cost_model.shard_loads(shards, kind, task.topology)
+            except InvalidOptionError as error:
+                raise InvalidOptionError(
+                    f"{self.name} also splits tables {kind}, which cost model {self.cost_model.fingerprint!r} does not "
+                    "estimate. Train under another, such as analytical."
+                ) from error
+
+    @property
+    def device_counts(self) -> set[int]:
+        """See `Learner`."""
+        return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
     def _loads_everywhere(self, tasks: list[Formed]) -> FloatArray | None:
         """(B, K) loads of the spread tables of each task; None for tasks that are not split."""
@@ -289,6 +322,36 @@ class AttentionLearner(Learner):
     def agent(self) -> AttentionAgent:
         """See `Learner`."""
         return AttentionAgent(self.name, copy.deepcopy(self._policy), self._learned.model())
+
+
+def _names(also: str, own: str) -> list[str]:
+    """The suites that `also` names beside the `own` one.
+
+    Raises:
+        InvalidOptionError: it is no text, or names a suite twice.
+    """
+    if not isinstance(also, str):
+        raise InvalidOptionError(f"also must be names of suites with commas between them, not {short_repr(also)}.")
+    names = [each.strip() for each in also.split(",") if each.strip()]
+    twice = next((each for number, each in enumerate(names) if each in (own, *names[:number])), None)
+    if twice is not None:
+        raise InvalidOptionError(f"The suite {twice!r} is named twice; name each suite once.")
+    return names
+
+
+def _require_one_machine(suites: Sequence[TaskSuite]) -> None:
+    """Refuse tasks on several machines: no input of the learned cost tells them apart.
+
+    Raises:
+        InvalidOptionError: they differ in their devices or links.
+    """
+    machines = {(task.topology.device, task.topology.links) for suite in suites for task in suite}
+    if len(machines) > 1:
+        devices = sorted({device.name for device, _ in machines})
+        raise InvalidOptionError(
+            "The learned cost of attention has no input that tells machines apart, but these tasks are on several: "
+            f"{', '.join(devices)}. Learn from suites of one hardware profile."
+        )
 
 
 def _any_form(task: Task) -> Formed | None:

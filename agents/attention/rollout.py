@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from shard_gym.agents.attention.features import NUM_FEATURES, NUM_SHARES, amounts_of, described, placing_order
 from shard_gym.agents.attention.network import LATENT, AttentionPolicy, Held
-from shard_gym.agents.training.modules import NOWHERE
+from shard_gym.agents.training.modules import NOWHERE, finite
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.no_costs import without_costs
@@ -156,11 +156,10 @@ def play(
             table = amounts[problem.current(np.full(count, step))]
             seen = shares.copy(), widest.copy()
             held = Held(sums, torch.from_numpy(seen[0]), torch.from_numpy(seen[1]), torch.from_numpy(table), there)
-            scored = policy.scores(query[task, step], held)
-            scores = scored.masked_fill(~torch.from_numpy(legal), NOWHERE).numpy()
+            scores = finite(policy.scores(query[task, step], held)).numpy()
             if rng is not None:
-                scores = scores + rng.gumbel(size=scores.shape) * np.reshape(temperature, (-1, 1)) * legal
-            action = scores.argmax(axis=1)
+                scores = scores + rng.gumbel(size=scores.shape) * np.reshape(temperature, (-1, 1))
+            action = np.where(legal, scores, -np.inf).argmax(axis=1)
             if record:
                 steps.append((*seen, legal, action, taken))
             advance(problem, state, action, model)

@@ -56,9 +56,9 @@ class MeasuredDevices:
         except KeyError as error:
             raise InvalidCheckpointError(f"The measured devices lack the array {error}.") from error
         expected = {
-            "tables": np.broadcast_to(np.int64(0), tables.shape[:1]),
-            "counts": np.broadcast_to(np.int64(0), costs_ms.shape[:1]),
-            "costs_ms": np.broadcast_to(np.float64(0), costs_ms.shape[:1]),
+            "tables": np.zeros(tables.size, np.int64),
+            "counts": np.zeros(costs_ms.size, np.int64),
+            "costs_ms": np.zeros(costs_ms.size, np.float64),
         }
         require_arrays("The record of measured devices", arrays, expected)
         fit = len(counts) <= CAPACITY and (counts > 0).all() and counts.sum() == len(tables)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from shard_gym.agents.autoshard.network import LATENT, AutoShardNetwork, Scored
-from shard_gym.agents.training.modules import NOWHERE
+from shard_gym.agents.training.modules import NOWHERE, finite
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episodes import Episodes, ObservationDict
@@ -150,7 +150,7 @@ def play(
             numbers[:, step, :, 0] = network.costs(sums) * held  # nothing costs nothing
             numbers[:, step, :, 1] = torch.from_numpy(state.memory_used / GIB)
             choosable[:, step] = torch.from_numpy(episodes.masks()) if masks else real
-            scores = network.scores(states[:, step], sums + empty, numbers[:, step])
+            scores = finite(network.scores(states[:, step], sums + empty, numbers[:, step]))
             distribution = scores.masked_fill(~choosable[:, step], NOWHERE).log_softmax(dim=-1)
             noise = 0.0 if rng is None else torch.from_numpy(rng.gumbel(size=scores.shape).astype(np.float32))
             device = (distribution + noise).argmax(dim=-1)
@@ -160,12 +160,16 @@ def play(
             sums = sums + put[..., None] * latents[:, step, None]
             held = held | (put > 0)
     complete = state.status == COMPLETE
+    measured = complete & (state.cost_ms < problem.penalty_ms)
+    last = problem.num_tables - 1
+    unmeasured = np.flatnonzero(complete & ~measured)  # one device is always in balance
+    rewards[unmeasured, last[unmeasured]] = np.minimum(rewards[unmeasured, last[unmeasured]], 0.0)
     return Played(
         placements=episodes.placements(envs),
         phases_ms=state.phases_ms.copy(),
         costs_ms=np.where(complete, state.cost_ms, problem.penalty_ms),
         complete=complete,
-        measured=complete & (state.cost_ms < problem.penalty_ms),
+        measured=measured,
         trajectories=Trajectories(inputs, progress, numbers, choosable, actions, taken, logs, rewards),
     )
 

@@ -16,6 +16,7 @@ from shard_gym.agents.surco.options import MAX_STEPS, PRESETS, SurCoOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.surco.solver import assign
 from shard_gym.agents.training.cost_network import COST
+from shard_gym.agents.training.modules import finite
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CostModel
@@ -91,7 +92,7 @@ class SurCoAgent(Agent):
                 f"task {task.name!r} has {task.num_devices}. Train it on a suite with as many."
             )
         with torch.no_grad():
-            linear: FloatArray = self.prior(task).double().numpy()
+            linear: FloatArray = finite(self.prior(task)).double().numpy()
         return linear
 
     def _stepped(self, linear: FloatArray, task: Task, rng: np.random.Generator) -> Placement:
@@ -100,7 +101,12 @@ class SurCoAgent(Agent):
         mean, square = np.zeros_like(linear), np.zeros_like(linear)
         best, best_ms = None, np.inf
         for step in range(1, options.steps + 1):
-            found = perturbed(linear, costs, options.samples, options.sigma, rng)
+            try:
+                found = perturbed(linear, costs, options.samples, options.sigma, rng)
+            except NoPlacementFoundError:
+                if best is None:
+                    raise
+                break  # what was found before still stands
             if best is None or found.cost_ms < best_ms:
                 best, best_ms = found.placement, found.cost_ms
             mean = DECAYS[0] * mean + (1 - DECAYS[0]) * found.gradient

@@ -19,7 +19,7 @@ from shard_gym.agents.surco.options import PRESETS, SurCoOptions
 from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report, require_whole_tables
-from shard_gym.agents.training.modules import new_module
+from shard_gym.agents.training.modules import finite, new_module
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
@@ -115,14 +115,16 @@ class SurCoLearner(Learner):
             self._optimizer.zero_grad()
             for _ in range(options.prior_tasks):
                 task = self.suite.sample(rng)
-                linear = self._prior(task)
+                linear = finite(self._prior(task))
                 try:
                     found = perturbed(
                         linear.detach().double().numpy(), costs[task.name], options.samples, options.sigma, rng
                     )
                 except NoPlacementFoundError:
                     continue
-                linear.backward(torch.from_numpy(found.gradient.astype(np.float32)) / options.prior_tasks)
+                linear.backward(  # type: ignore[no-untyped-call]
+                    torch.from_numpy(found.gradient.astype(np.float32)) / options.prior_tasks
+                )
                 means.append(found.mean_ms)
             self._optimizer.step()
         return float(np.mean(means[-len(means) // 4 :])) if means else 0.0

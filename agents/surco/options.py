@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shard_gym.agents.base import MAX_QUERIES
 from shard_gym.checks import checked_count, checked_learning_rate, checked_positive
 from shard_gym.cost_models.neural.storage import network_named
 from shard_gym.errors import InvalidOptionError
@@ -63,9 +64,13 @@ class SurCoOptions:
         checked_count("samples", self.samples, least=2, most=2**12)
         checked_count("hidden", self.hidden, most=2**10)
         checked_learning_rate(self.learning_rate)
-        checked_learning_rate(self.prior_rate)
+        checked_learning_rate(self.prior_rate, "prior_rate")
         for name in ("sigma", "step_size"):
             checked_positive(name, getattr(self, name))
+        if self.steps * self.samples > MAX_QUERIES:
+            raise InvalidOptionError(
+                f"steps times samples must be at most {MAX_QUERIES}, not {self.steps} times {self.samples}."
+            )
         if self.samples % 2:
             raise InvalidOptionError(f"samples must be even, for they come in pairs, not {self.samples}.")
         if self.hidden % 4:

@@ -66,20 +66,25 @@ def perturbed(
         rng: draws it.
 
     Raises:
-        NoPlacementFoundError: the solver found no assignment with any noise; those it did not solve are left out.
+        NoPlacementFoundError: the solver found no assignment with any noise. Pairs of which it did not solve both do
+            not enter the gradient.
     """
     half = rng.normal(size=(samples // 2, *linear.shape))
     noise = np.concatenate([half, -half])
     answers = [_answer(linear + sigma * each, costs.task) for each in noise]
-    both = [answers[n] is not None and answers[n + len(half)] is not None for n in range(len(half))]
-    noise = noise[np.tile(both, 2)]
-    placements = [each for each, used in zip(answers, np.tile(both, 2), strict=True) if each is not None and used]
+    placements = [each for each in answers if each is not None]
     if not placements:
         raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {costs.task.name!r} under any noise.")
     found = costs.of(placements)
     best = int(found.argmin())
-    weight = (found - found.mean()) / (found.std() + 1e-12 * found.mean())
-    gradient = np.tensordot(weight, noise, axes=1) / (len(noise) * sigma)
+    # Without the other of its pair, an answer would pull the gradient to its side.
+    answered = np.array([each is not None for each in answers])
+    paired = np.tile(answered[: len(half)] & answered[len(half) :], 2)
+    gradient = np.zeros_like(linear)
+    if paired.any():
+        both = found[paired[answered]]
+        weight = (both - both.mean()) / (both.std() + 1e-12 * both.mean())
+        gradient = np.tensordot(weight, noise[paired], axes=1) / (len(both) * sigma)
     return Perturbed(gradient, placements[best], float(found[best]), float(found.mean()))
 
 

@@ -10,9 +10,9 @@ from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 
-NODES = 1_000
-"""Limit of the solver's tree for one problem; the best assignment it found until then counts. A limit of seconds would
-make the answer depend on the machine's load."""
+NODES, LEAST_NODES, MOST_VARIABLES = 1_000, 10, 250_000
+"""Limits of the solver's tree for one problem: the most nodes, the least, and nodes times variables. The best
+assignment it found until then counts. A limit of seconds would make the answer depend on the machine's load."""
 
 UNITS = 100_000
 """The integer program counts memory in about so many parts of the largest device."""
@@ -32,14 +32,14 @@ def assign(costs: FloatArray, task: Task) -> Placement:
     if _fits(cheapest, needed, caps):
         return cheapest
     unit = max(int(caps.max()) // UNITS, 1)
-    try:
-        return _solved(costs, -(-needed // unit), caps // unit, task.name)
-    except NoPlacementFoundError:
-        # Rounded up, tables that fill a device to the last byte are too large; rounded down, they may be.
-        placement = _solved(costs, needed // unit, caps // unit, task.name)
-        if not _fits(placement, needed, caps):
-            raise
-        return placement
+    # Rounded up, tables that fill a device to the last byte are too large; rounded down, or as they are, they may fit.
+    for rounded, within in ((-(-needed // unit), caps // unit), (needed // unit, caps // unit), (needed, caps)):
+        placement = _solved(costs, rounded, within)
+        if placement is not None and _fits(placement, needed, caps):
+            return placement
+    raise NoPlacementFoundError(
+        f"HiGHS found no assignment of the tables of {task.name!r} to devices within {NODES:,} nodes of its tree."
+    )
 
 
 def _fits(placement: Placement, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> bool:
@@ -49,23 +49,23 @@ def _fits(placement: Placement, needed: NDArray[np.int64], caps: NDArray[np.int6
     return bool((used <= caps).all())
 
 
-def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64], name: str) -> Placement:
-    """The same with HiGHS; `needed` and `caps` are whole numbers, so they are exact to it."""
+def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> Placement | None:
+    """The same with HiGHS, and costs and memory in shares of the largest; None if it found nothing."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
     tables, devices = costs.shape
     variable = np.arange(tables * devices)  # table t on device d is t * D + d
     once = csr_array((np.ones(len(variable)), (variable // devices, variable)))
-    memory = csr_array((np.repeat(needed, devices), (variable % devices, variable)))
+    memory = csr_array((np.repeat(needed / caps.max(), devices), (variable % devices, variable)))
     found = milp(
-        costs.reshape(-1),
+        costs.reshape(-1) / max(np.abs(costs).max(), np.finfo(float).tiny),
         integrality=np.ones(len(variable)),
         bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps)],
-        options={"node_limit": NODES},
+        constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps / caps.max())],
+        options={"node_limit": max(LEAST_NODES, min(NODES, MOST_VARIABLES // len(variable)))},
     )
     if found.x is None:
-        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {name!r} to devices: {found.message}")
+        return None
     placement: NDArray[np.int64] = found.x.reshape(tables, devices).argmax(axis=1)
     return placement

@@ -13,7 +13,8 @@ from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
-from shard_gym.errors import InvalidOptionError, MeasurementError
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -125,6 +126,7 @@ class Learner(ABC):
 
         Raises:
             MeasurementError: see there.
+            InvalidCostError: the cost is NaN, infinite or negative.
         """
         try:
             estimate = tried_twice(lambda: self.cost_model.estimate(placement, tables, topology))
@@ -133,8 +135,27 @@ class Learner(ABC):
             if self.failures > self.costed:
                 raise
             return None
+        self.require_costs(np.array(estimate.total_ms))
         self.costed += 1
         return estimate
+
+    def require_costs(self, costs_ms: FloatArray) -> None:
+        """Refuse costs that no placement can have.
+
+        Raises:
+            InvalidCostError: one is NaN, infinite or negative.
+        """
+        wrong = ~(np.isfinite(costs_ms) & (costs_ms >= 0))
+        if wrong.any():
+            raise InvalidCostError(
+                f"Cost model {self.cost_model.fingerprint!r} says that a placement costs {costs_ms[wrong][0]} ms; a "
+                "cost must be a finite number of at least 0. Repair the model, or train under another."
+            )
+
+    @property
+    def device_counts(self) -> set[int]:
+        """The numbers of devices of all tasks that it learns from."""
+        return {task.num_devices for task in self.suite}
 
     def rng(self, purpose: int = 0) -> np.random.Generator:
         """A random generator for this iteration; a different one for each `purpose`."""

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shard_gym.errors import TrainingDivergedError
+
 NOWHERE = -1e9
 """The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
 
@@ -21,6 +23,19 @@ def new_module(make: Callable[[], Module], rng: np.random.Generator) -> Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         return make()
+
+
+def finite(scores: Tensor) -> Tensor:
+    """`scores`, if all of them are finite.
+
+    Raises:
+        TrainingDivergedError: one is NaN or infinite.
+    """
+    if not bool(torch.isfinite(scores).all()):
+        raise TrainingDivergedError(
+            "A score of the network is NaN or infinite: its training diverged. Train it with a smaller learning rate."
+        )
+    return scores
 
 
 class TableEncoder(nn.Module):

@@ -93,7 +93,7 @@ def learner_class(name: str) -> type[Learner]:
     Raises:
         MissingExtraError: a package that it needs is not installed.
     """
-    made: type[Learner] = _imported(name, LEARNERS[name].learner)
+    made: type[Learner] = imported(name, LEARNERS[name].learner)
     return made
 
 
@@ -128,7 +128,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     name = about.get("agent")
     if not isinstance(name, str) or name not in LEARNERS:
         raise InvalidCheckpointError(f"{path} holds an agent {name!r}; known are {', '.join(sorted(LEARNERS))}.")
-    loader = _imported(name, LEARNERS[name].loader)
+    loader = imported(name, LEARNERS[name].loader)
     require_arguments(loader, f"Agent {name!r}", arrays, about, cost_model, seed, **options)
     try:
         agent: Agent = loader(arrays, about, make_cost_model(cost_model), seed, **options)
@@ -151,7 +151,7 @@ def _warn_if_unfinished(path: Path, about: Mapping[str, Any]) -> None:
         )
 
 
-def _imported(name: str, path: str) -> Any:
+def imported(name: str, path: str) -> Any:
     """The class or function at `path` that agent `name` needs."""
     module, _, attribute = path.partition(":")
     try:

@@ -180,12 +180,15 @@ class TrainingRun:
             broken = error
         if any(not np.isfinite(array).all() for array in self.learner.weights().values()):
             raise TrainingDivergedError(
-                f"Iteration {self.learner.iteration} of {self.learner.name!r} made a weight NaN or infinite; train "
-                f"with a smaller learning_rate. {self.folder} keeps the state of the previous iteration."
+                f"Iteration {self.learner.iteration + 1} of {self.learner.name!r} made a weight NaN or infinite; train "
+                f"with a smaller learning_rate.{self._kept()}"
             ) from broken
         if broken:
             raise broken
         return report
+
+    def _kept(self) -> str:
+        return f" {self.folder} keeps the state of the previous iteration." if self.learner.iteration else ""
 
     def _save(self) -> None:
         """Save the agent, then the state. A run killed in between repeats the iteration and saves the same agent."""
@@ -212,7 +215,7 @@ def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
         "suite": learner.suite.name,
         "split": learner.suite.split,
         "suite_sha256": learner.suite.sha256,
-        "cost_model": learner.cost_model.fingerprint_for({task.num_devices for task in learner.suite}),
+        "cost_model": learner.cost_model.fingerprint_for(learner.device_counts),
         **learner.sources,
         "seed": learner.seed,
         "options": dict(options),

@@ -174,6 +174,9 @@ class CostRecorder:
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self._clear()
+
+    def _clear(self) -> None:
         self._tables: list[tuple[Tables, IntArray]] = []
         self._table_rows: dict[bytes, int] = {}
         self._topologies: list[Topology] = []
@@ -210,11 +213,12 @@ class CostRecorder:
         return self.dataset().to_arrays() if len(self) else {}
 
     def restore(self, arrays: Arrays) -> None:
-        """Record what `to_arrays` returned.
+        """Forget everything, and record what `to_arrays` returned.
 
         Raises:
             DamagedFileError: an array is missing or impossible.
         """
+        self._clear()
         if arrays:
             self.extend(CostDataset.from_arrays(arrays))
 
@@ -265,7 +269,17 @@ class CostRecorder:
 
 
 def concatenate_tables(parts: Sequence[Tables]) -> Tables:
-    """Tables of one workload after each other."""
+    """Tables of one workload after each other.
+
+    Raises:
+        InvalidOptionError: they have several workloads.
+    """
+    different = next((part.workload for part in parts if part.workload != parts[0].workload), None)
+    if different is not None:
+        raise InvalidOptionError(
+            f"Tables of one workload are wanted, but these have {parts[0].workload} and {different}. Learn from tasks "
+            "of one batch size, weight dtype and optimizer."
+        )
     arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
     names = tuple(name for part in parts for name in part.names)
     return Tables(**arrays, workload=parts[0].workload, names=names)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import CostEstimate, FloatArray
+from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray
 from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, IntArray, topology_from_json, topology_to_json
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.arrays import Arrays
@@ -55,6 +55,9 @@ class ShardRecorder:
     """Builds a `ShardDataset` set by set; equal topologies are kept once."""
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._topologies: dict[str, Topology] = {}
         self._records: list[tuple[int, NDArray[np.float32], IntArray, CostEstimate]] = []
 
@@ -96,14 +99,16 @@ class ShardRecorder:
         }
 
     def restore(self, arrays: Arrays) -> None:
-        """Record what `to_arrays` returned.
+        """Forget everything, and record what `to_arrays` returned.
 
         Raises:
             DamagedFileError: an array is missing or impossible.
         """
+        self._clear()
         if not arrays:
             return
         try:
+            _require_shapes(arrays)
             records = parse_json(arrays["topologies"].tobytes(), "The topologies")
             topologies = [topology_from_json(require_fields(each, TOPOLOGY_KEYS, "A topology")) for each in records]
             start, inputs, devices = (arrays[name] for name in ("start", "inputs", "devices"))
@@ -115,3 +120,27 @@ class ShardRecorder:
                 self.add(inputs[rows], devices[rows], topology, CostEstimate(phases, cost))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DamagedFileError(f"The measured costs are damaged: {error}") from error
+
+
+def _require_shapes(arrays: Arrays) -> None:
+    """Check that the arrays of a data set fit each other.
+
+    Raises:
+        KeyError: one is missing.
+        ValueError: they do not.
+    """
+    inputs, start, phases = arrays["inputs"], arrays["start"], arrays["phases_ms"]
+    sets = len(arrays["cost_ms"])
+    for name, shape, kind in (
+        ("inputs", (len(inputs), *inputs.shape[1:2]), np.float32),
+        ("topology", (sets,), np.int64),
+        ("start", (sets + 1,), np.int64),
+        ("devices", (len(inputs),), np.int64),
+        ("phases_ms", (sets, *phases.shape[1:2], len(PHASES)), np.float64),
+        ("cost_ms", (sets,), np.float64),
+    ):
+        array = arrays[name]
+        if array.shape != shape or array.dtype != kind or array.ndim != len(shape):
+            raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if inputs.ndim != 2 or start[0] != 0 or start[-1] != len(inputs) or (np.diff(start) < 1).any():
+        raise ValueError("start does not divide the shards into sets")

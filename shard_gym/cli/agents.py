@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import tyro
@@ -10,13 +11,21 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import agents_to_make
-from shard_gym.agents.options import AgentOption, about_agent, about_learner, placing_options, training_options
+from shard_gym.agents.options import (
+    AgentOption,
+    about_agent,
+    about_learner,
+    placing_options,
+    trained_options,
+    training_options,
+)
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.errors import MissingExtraError, unknown_name
 from shard_gym.sharding import SHARDING_TYPES
 
 PLACING = "Place at once: --agent NAME; options with place and show --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
+TRAINED = "Place once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"
 TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
 
 
@@ -42,6 +51,7 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
         heading(console, f"\n{TRAINING}" if placing else TRAINING)
         for each in training:
             _print_learner(console, each)
+        _print_trained(console, training)
 
 
 def _print_learner(console: Console, name: str) -> None:
@@ -50,8 +60,22 @@ def _print_learner(console: Console, name: str) -> None:
     except MissingExtraError as error:
         _print_agent(console, name, str(error), ())
         return
-    for preset, options in by_preset.items():
-        _print_agent(console, f"{name}, preset={preset}" if preset else name, about_learner(name, preset), options)
+    for number, (preset, options) in enumerate(by_preset.items()):
+        which = f", preset={preset}{' (default)' if number == 0 else ''}" if preset else ""
+        _print_agent(console, f"{name}{which}", about_learner(name, preset), options)
+
+
+def _print_trained(console: Console, names: Sequence[str]) -> None:
+    """The options of trained agents, under a heading; nothing if there are none."""
+    by_name = {}
+    for name in names:
+        with suppress(MissingExtraError):  # it is named above
+            by_name[name] = about_learner(name), trained_options(name)
+    if any(options for _, options in by_name.values()):
+        heading(console, f"\n{TRAINED}")
+    for name, (about, options) in by_name.items():
+        if options:
+            _print_agent(console, name, about, options)
 
 
 def _print_agent(console: Console, name: str, about: str, options: Sequence[AgentOption]) -> None:

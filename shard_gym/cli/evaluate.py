@@ -12,6 +12,7 @@ from rich.progress import TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
+from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import (
     FAILED,
     NONE,
@@ -53,6 +54,7 @@ HEADERS = (
 
 def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
+    option: AgentOptions,
     suite: str,
     split: str = "test",
     tasks: int = 0,
@@ -68,6 +70,7 @@ def evaluate(
 
     Args:
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
+        option: an option of the agent, such as max_queries=5000, if there is only one; repeat it for more.
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
         tasks: number of tasks, the first ones of the split; 0 for all.
@@ -79,6 +82,9 @@ def evaluate(
     """
     if not agent:
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+    if option and len(set(agent)) > 1:
+        raise InvalidOptionError("--option is for one --agent. Evaluate agents with options one by one.")
+    options = parse_options(option)
     whole = load_suite(suite, split)
     chosen = first_tasks(whole, tasks)
     cache = cost.cache
@@ -90,7 +96,8 @@ def evaluate(
             out.parent.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache)
     placed = as_measured(chosen, model)
-    agents = {name: placing_agent(name, cost, model, seed) for name in (REFERENCE, *agent)}
+    agents = {REFERENCE: placing_agent(REFERENCE, cost, model, seed)}
+    agents |= {name: placing_agent(name, cost, model, seed, **options) for name in agent}
     try:
         evaluations = evaluate_all(agents, placed, model)
     except (KeyboardInterrupt, MeasurementError) as error:

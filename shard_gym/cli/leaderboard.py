@@ -17,7 +17,7 @@ from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
-from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
@@ -52,7 +52,7 @@ class Submit:
         author: repeat it for each further author.
         agent: name of an agent, or the folder of a training run; repeat it for five folders, one for each seed.
         evaluation: files from `shard-gym evaluate --out`, one for each seed, in their order.
-        deterministic: the agent of the evaluation uses no chance, so there is one file.
+        deterministic: the agent of --evaluation uses no chance, so there is one file.
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
@@ -89,6 +89,10 @@ class Submit:
         folder = entry_folder(self.root, self.entry)
         if bool(self.agent) == bool(self.evaluation):
             raise InvalidOptionError("Name either an agent with --agent, or files of evaluations with --evaluation.")
+        if self.agent and self.deterministic:
+            raise InvalidOptionError(
+                "--deterministic is of files of --evaluation; of --agent it is known. Leave it out."
+            )
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
         require_free(folder)  # this and the next checks come before the work
@@ -107,7 +111,7 @@ class Submit:
             _print(_league_line(verified))
         if folder.track == MEASURED:
             _print("A race of a maintainer measures the placements of seed 0; until then it is listed as not raced.")
-        _print("\nNext: shard-gym leaderboard render", "dim")
+        _print(f"\nNext: {render_command(self.root)}", "dim")
         return 0
 
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:

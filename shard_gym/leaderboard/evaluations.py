@@ -13,7 +13,7 @@ from shard_gym.io.files import read_json
 from shard_gym.io.parsing import require_fields
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.scorer import COST_MODEL
-from shard_gym.leaderboard.training_data import Options, recorded_training
+from shard_gym.leaderboard.training_data import Options, Training, recorded_training
 from shard_gym.leaderboard.verify import DETERMINISTIC_AGENTS
 
 
@@ -62,7 +62,8 @@ def evaluate_agent(
         on_seed: called after each seed.
 
     Raises:
-        InvalidOptionError: the agents differ in kind, or their number is wrong; or one cannot be made.
+        InvalidOptionError: the agents differ in more than their seed, or their number is wrong; a training run is not
+            finished; one folder is given of an agent that no seed changes; or an agent cannot be made.
         UnknownNameError: there is no such agent, or no such suite.
         InvalidCheckpointError: a folder holds no agent.
     """
@@ -73,12 +74,25 @@ def evaluate_agent(
             f"Name one agent, or the folders of {len(SEEDS)} training runs of one agent, one for each seed; "
             f"got {', '.join(agents)}."
         )
+    if agents[0] not in AGENTS:
+        _require_one_training(agents, [training for training in recorded if training is not None])
     chance = names[0] not in DETERMINISTIC_AGENTS
-    evaluations, budget = [], 0
+    evaluations: list[Evaluation] = []
+    budget = 0
     for seed in SEEDS if chance else ONE_SEED:
         agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, **options)
         budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, COST_MODEL))
+        if (
+            len(evaluations) == 2
+            and len(agents) == 1
+            and recorded[0]
+            and _answers(evaluations[0]) == _answers(evaluations[1])
+        ):
+            raise InvalidOptionError(
+                f"{agents[0]} answers alike with every seed, because only its training uses chance. Give the folders "
+                f"of {len(SEEDS)} training runs, one for each of the seeds {list(SEEDS)}."
+            )
         on_seed(seed)
     trainings = [training for training in recorded if training is not None]
     trained = {}
@@ -96,6 +110,35 @@ def evaluate_agent(
         training_seconds=max((training.seconds for training in trainings), default=None),
         search_budget=budget,
     )
+
+
+def _require_one_training(agents: Sequence[str], trainings: Sequence[Training]) -> None:
+    """Refuse folders of runs that are not finished, or that differ in more than their seed."""
+    first = trainings[0]
+    for folder, training in zip(agents, trainings, strict=True):
+        if not training.finished:
+            raise InvalidOptionError(
+                f"{folder} is the agent of an unfinished run. Finish it first: the same shard-gym train with --resume."
+            )
+        for what, own, other in (
+            ("training data", training.data, first.data),
+            ("options", training.options, first.options),
+            ("cost model", training.cost_model, first.cost_model),
+        ):
+            if own != other:
+                raise InvalidOptionError(
+                    f"The training runs of an entry differ in their seed alone, but the {what} of {folder} are "
+                    f"{short_repr(own)}, and those of {agents[0]} {short_repr(other)}."
+                )
+    seeds = [training.seed for training in trainings]
+    if len(set(seeds)) < len(seeds):
+        raise InvalidOptionError(
+            f"The training runs of an entry have seeds of their own, but those of {', '.join(agents)} are {seeds}."
+        )
+
+
+def _answers(evaluation: Evaluation) -> list[object]:
+    return [result.answer for result in evaluation.tasks]
 
 
 def read_evaluations(paths: Sequence[Path], uses_chance: bool, options: Options) -> EvaluatedAgent:

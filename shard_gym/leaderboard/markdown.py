@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -94,9 +95,16 @@ def write_pages(root: Path) -> list[Path]:
     return list(pages)
 
 
+def render_command(root: Path) -> str:
+    """The command that brings the pages of the leaderboards in `root` up to date."""
+    return "shard-gym leaderboard render" + (
+        "" if root == Path("leaderboards") else f" --root {shlex.quote(str(root))}"
+    )
+
+
 def outdated(root: Path) -> list[Finding]:
     """A finding for each page that is a link or has other content; see `render` for errors."""
-    reason = "It is not up to date. Update it with: shard-gym leaderboard render."
+    reason = f"It is not up to date. Update it with: {render_command(root)}."
     return [
         Finding(Path(os.path.relpath(path, root)).as_posix(), reason)
         for path, content in render(root).items()

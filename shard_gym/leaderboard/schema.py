@@ -213,6 +213,8 @@ class Entry(_Strict):
             )
         if not self.agent.learns and self.training.queries:
             raise ValueError("training.queries must be 0 for an agent that does not learn")
+        if not self.agent.learns and self.training.seconds is not None:
+            raise ValueError("training.seconds must be left out for an agent that does not learn")
         if "seed" in self.agent.options:
             raise ValueError("agent.options must not hold 'seed'; the seeds are fixed")
         return self

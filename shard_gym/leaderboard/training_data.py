@@ -92,6 +92,9 @@ class Training:
         queries: cost-model evaluations in training, in total.
         seconds: that the training took.
         options: of the agent in training.
+        cost_model: fingerprint of the cost model it was trained on.
+        seed: of the training; None if the file does not say.
+        finished: whether all iterations of the run are done.
     """
 
     agent: str
@@ -99,6 +102,9 @@ class Training:
     queries: int
     seconds: float
     options: Options = field(default_factory=dict)
+    cost_model: str = ""
+    seed: int | None = None
+    finished: bool = True
 
 
 def recorded_training(agent: str, suite: str) -> Training | None:
@@ -134,8 +140,16 @@ def _read_training(path: Path) -> Training:
     trained: Any = about.get("trained")
     try:
         data = (f"{trained['suite']}/{trained['split']}", *map(str, about.get("more_data", ())))
-        queries, seconds = int(trained["true_cost_queries"]), float(trained["seconds"])
-        return Training(str(trained["agent"]), data, queries, seconds, dict(trained["options"]))
+        return Training(
+            str(trained["agent"]),
+            data,
+            int(trained["true_cost_queries"]),
+            float(trained["seconds"]),
+            dict(trained["options"]),
+            str(trained.get("cost_model", "")),
+            trained.get("seed"),
+            trained.get("iteration") == trained.get("iterations"),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidOptionError(
             f"{path} does not record its training data. Train it again with: shard-gym train."

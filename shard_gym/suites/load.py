@@ -115,6 +115,11 @@ def _load(name: str, split: str) -> TaskSuite:
     record, sha256 = _record(name)
     if split not in record["splits"]:
         known = sorted(record["splits"])
+        if split == "train":
+            raise InvalidOptionError(
+                f"Suite {name!r} has no training tasks, only the splits {known}. Train on another suite, such as "
+                "mixdim-8, and place the tasks of this one afterwards."
+            )
         way_out = " or ".join(f"split={each!r}" for each in known)
         raise InvalidOptionError(f"Suite {name!r} has the splits {known}, not {split!r}. Pass {way_out}.")
     pool = load_pool(record["pool"])

@@ -8,18 +8,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents.attention.agent import AttentionAgent, load_attention
+from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
 from shard_gym.agents.attention.forms import FORMS, NO_LIMIT, formed, forms_of, whole
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
+from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.modules import new_module
-from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
+from shard_gym.cost_models import (
+    AnalyticalShardingModel,
+    CostEstimate,
+    CostModel,
+    make_cost_model,
+    make_sharding_cost_model,
+)
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.envs.core.state import ILLEGAL_ACTION
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
 from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
 from shard_gym.sharding import check_plan, plan_of_placement
@@ -227,6 +236,64 @@ def test_costs_that_are_measured_one_by_one_train_it_too(random_task: MakeTask) 
     assert all(np.allclose(array, states[1][name], atol=1e-5) for name, array in states[0].items())
 
 
+FEW: dict[str, Any] = {"updates": 1, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2}
+
+
+def test_tables_that_nearly_fill_a_device_are_learnt_from_as_they_are(random_task: MakeTask) -> None:
+    task = random_task(np.random.default_rng(3), 1, 2)
+    tables = task.tables.select([0, 0])
+    size = int(tables.memory_bytes[0])
+    device = replace(task.topology.device, memory_bytes=size + 1)
+    topology = replace(task.topology, device=device, memory_cap_bytes=np.full(2, size))
+    learner = AttentionLearner(TaskSuite("tight", (Task("tight", tables, topology),)), MODEL, 0, **FEW)
+    learner.iterate()
+    assert learner.agent().place(Task("tight", tables, topology)).tolist() in ([0, 1], [1, 0])
+
+
+def test_one_task_whose_tables_may_be_split_makes_it_learn_plans(random_task: MakeTask) -> None:
+    whole_tables, other = (random_task(np.random.default_rng(n), 5, 2) for n in range(2))
+    suite = TaskSuite("mixed", (whole_tables, replace(other, name="b", splittable=True, known_placement=None)))
+    learner = AttentionLearner(suite, make_cost_model("analytical"), 0, **FEW)
+    assert learner.cost_model.fingerprint == MODEL.fingerprint
+    learner.iterate()
+
+
+def test_tables_of_two_workloads_are_refused(random_task: MakeTask) -> None:
+    one, other = (random_task(np.random.default_rng(n), 3, 2) for n in range(2))
+    fp32 = replace(other.tables, workload=replace(other.tables.workload, weight_dtype="fp32"))
+    suite = TaskSuite("two", (one, Task("b", fp32, other.topology)))
+    for name in ("attention", "autoshard"):
+        with pytest.raises(InvalidOptionError, match="Tables of one workload are wanted"):
+            make_learner(name, suite)
+
+
+def test_a_cost_model_that_cannot_cost_spread_tables_is_refused_before_training() -> None:
+    class WholeOnly(AnalyticalShardingModel):
+        def shard_loads(self, shards: Any, sharding_type: str, topology: Any) -> Any:
+            if sharding_type == "row_wise":
+                raise InvalidOptionError("no rows")
+            return super().shard_loads(shards, sharding_type, topology)
+
+    with pytest.raises(InvalidOptionError, match="also splits tables row_wise"):
+        AttentionLearner(load_suite("shard-4", "train"), WholeOnly(), 0, **FEW)
+
+
+def test_a_policy_that_diverged_says_so(random_task: MakeTask) -> None:
+    broken = new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0))
+    with torch.no_grad():
+        broken.query.weight.fill_(1e38)
+    with pytest.raises(TrainingDivergedError, match="its training diverged"):
+        agent_of(broken).place(random_task(np.random.default_rng(0), 8, 2))
+
+
+def test_any_temperature_leaves_full_devices_alone(policy: AttentionPolicy, random_task: MakeTask) -> None:
+    task = random_task(np.random.default_rng(2), 6, 2, slack=1.2)
+    rollouts = play(policy, Batch.of([task], 200, MODEL), np.random.default_rng(0), MAX_TEMPERATURE)
+    for episode in np.flatnonzero(rollouts.complete).tolist():
+        check_placement(rollouts.placement(episode), task.tables, task.topology)
+    assert not (rollouts.state.status == ILLEGAL_ACTION).any()
+
+
 def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_task: MakeTask) -> None:
     suite = TaskSuite("one", (random_task(np.random.default_rng(0), 4, 2),))
     for wrong in (
@@ -240,7 +307,7 @@ def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_tas
     ):
         with pytest.raises(InvalidOptionError):
             AttentionLearner(suite, MODEL, 0, **wrong)
-    for wrong in ({"samples": 0}, {"temperature": -1.0}):
+    for wrong in ({"samples": 0}, {"temperature": -1.0}, {"temperature": 1e9}):
         with pytest.raises(InvalidOptionError):
             agent_of(policy, **wrong)
     learner = AttentionLearner(suite, MODEL, 0, hidden=16, layers=2)

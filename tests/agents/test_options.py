@@ -6,9 +6,9 @@ from dataclasses import fields
 import pytest
 
 from shard_gym.agents import LocalSearchAgent, agents_to_make, make_agent, options
-from shard_gym.agents.options import about_agent, about_learner, placing_options, training_options
+from shard_gym.agents.options import about_agent, about_learner, placing_options, trained_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
-from shard_gym.agents.training.registry import learner_class
+from shard_gym.agents.training.registry import imported, learner_class
 from shard_gym.errors import InvalidOptionError, ShardGymError, UnknownNameError
 
 
@@ -53,6 +53,25 @@ def test_learners_take_the_options_that_are_listed(name: str) -> None:
         make_learner(name, "dlrm-20x4", no_such_option=1)
     known = str(error.value).split("Known: ")[1].rstrip(".").split(", ")
     assert {each.name for listed in training_options(name).values() for each in listed} == set(known) - {"data"}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_trained_agents_take_the_options_that_are_listed(name: str) -> None:
+    pytest.importorskip("sb3_contrib")
+    listed = trained_options(name)
+    assert all(each.about for each in listed)
+    loader = inspect.signature(imported(name, LEARNERS[name].loader)).parameters.values()
+    own = {each.name: each.default for each in loader if each.kind is each.KEYWORD_ONLY}
+    if any(each.kind is each.VAR_KEYWORD for each in loader):
+        assert [each.name for each in listed] in (["queries"], ["steps"])
+    else:
+        assert {each.name: each.default for each in listed} == own
+
+
+def test_the_default_preset_comes_first() -> None:
+    for name in ("dreamshard", "autoshard", "surco", "neuroshard"):
+        first = next(iter(training_options(name)))
+        assert inspect.signature(learner_class(name)).parameters["preset"].default == first
 
 
 def test_a_sentence_ends_before_the_next_one() -> None:

@@ -94,6 +94,27 @@ def test_steps_lower_the_cost_and_the_cheapest_placement_is_kept(random_task: Ma
     assert costs[2] < 0.95 * costs[0]
 
 
+def test_what_was_found_stands_where_the_solver_fails_later(
+    random_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer of a pair is an answer, too; the gradient needs both."""
+    task = random_task(np.random.default_rng(4), 12, 3)
+    first, calls = SurCoAgent("a", MODEL, ZeroOptions(steps=1), None).place(task), [0]
+
+    def failing(linear: np.ndarray, task: Task) -> np.ndarray:
+        calls[0] += 1
+        if calls[0] > 16:
+            raise NoPlacementFoundError("none")
+        return assign(linear, task)
+
+    monkeypatch.setattr("shard_gym.agents.surco.perturbed.assign", failing)
+    assert np.array_equal(SurCoAgent("a", MODEL, ZeroOptions(steps=3), None).place(task), first)
+    calls[0] = 15  # the first of four samples has an answer, and the other of its pair has none
+    found = perturbed(np.zeros((12, 3)), EstimatedCosts(MODEL, task), 4, 0.5, np.random.default_rng(0))
+    assert not found.gradient.any()
+    check_placement(found.placement, task.tables, task.topology)
+
+
 def test_the_network_learns_to_spread_tables(random_task: MakeTask) -> None:
     """Its placements of the training tasks cost less after training, under a cost learnt from 40 measurements."""
     tasks = [replace(random_task(np.random.default_rng(n), 8, 2), name=f"t{n}") for n in range(3)]
@@ -126,8 +147,9 @@ def test_wrong_options_files_and_devices_are_refused(random_task: MakeTask) -> N
     ):
         with pytest.raises(InvalidOptionError):
             SurCoLearner(suite, MODEL, 0, preset=preset, **wrong)
-    with pytest.raises(UnknownNameError):
-        SurCoLearner(suite, MODEL, 0, preset="half")
+    for unknown in ("half", []):
+        with pytest.raises(UnknownNameError):
+            SurCoLearner(suite, MODEL, 0, preset=unknown)
     for preset in PRESETS:
         few = {"hidden": 8} | ({"prior_updates": 1} if preset != "zero" else {})
         learner = SurCoLearner(suite, MODEL, 0, preset=preset, **few)

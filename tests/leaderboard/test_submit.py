@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shard_gym.agents import make_agent
+from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import write_json
-from shard_gym.leaderboard.evaluations import evaluate_agent, read_evaluation, read_evaluations
+from shard_gym.leaderboard.evaluations import (
+    _require_one_training,
+    evaluate_agent,
+    read_evaluation,
+    read_evaluations,
+)
 from shard_gym.leaderboard.schema import format_toml, parse
 from shard_gym.leaderboard.store import EntryFolder, entry_folder
+from shard_gym.leaderboard.training_data import Training
 from shard_gym.leaderboard.verify import verify_entry
 
 SUITE = "dlrm-20x4"
@@ -146,3 +155,27 @@ def test_agents_are_evaluated_with_their_seeds() -> None:
 def test_agents_are_one_or_five_of_a_kind(agents: list[str]) -> None:
     with pytest.raises(InvalidOptionError, match="Name one agent, or the folders of 5 training runs"):
         evaluate_agent(agents, SUITE, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"finished": False}, "second is the agent of an unfinished run"),
+        ({"options": {"preset": "paper"}}, "the options of second are {'preset': 'paper'}"),
+        ({"data": ("mixdim-4/train",)}, "the training data of second are"),
+        ({"cost_model": "other"}, "the cost model of second are 'other'"),
+        ({"seed": 0}, "have seeds of their own"),
+    ],
+)
+def test_the_runs_of_an_entry_differ_in_their_seed_alone(change: dict[str, Any], says: str) -> None:
+    first = Training("rnn", ("dlrm-20x4/train",), 5, 1.0, {}, "analytical-v2", 0)
+    _require_one_training(["first", "second"], [first, replace(first, seed=1)])
+    with pytest.raises(InvalidOptionError, match=says):
+        _require_one_training(["first", "second"], [first, replace(replace(first, seed=1), **change)])
+
+
+def test_one_run_of_an_agent_that_no_seed_changes_is_not_enough(tmp_path: Path) -> None:
+    learner = make_learner("autoshard", "dlrm-20x4", iterations=1, episodes=2, cost_updates=1)
+    TrainingRun(learner, tmp_path / "run", {}).run()
+    with pytest.raises(InvalidOptionError, match="answers alike with every seed"):
+        evaluate_agent([str(tmp_path / "run")], SUITE, {})

@@ -87,7 +87,7 @@ def test_an_unknown_name_suggests_the_closest() -> None:
     ("name", "split", "message"),
     [
         (NAME, "val", r"has the splits \['test', 'train'\], not 'val'\. Pass split='test' or split='train'\.$"),
-        ("mlperf-x8", "train", r"has the splits \['test'\], not 'train'\. Pass split='test'\.$"),
+        ("mlperf-x8", "train", r"has no training tasks, only the splits \['test'\]\. Train on another suite"),
     ],
 )
 def test_an_unknown_split_is_named_with_the_way_out(name: str, split: str, message: str) -> None:

@@ -80,6 +80,11 @@ def normalized(transition: Transition) -> FloatArray:
     """(N,) float64: 0 until the episode ends, then minus its cost divided by the task's lower bound; at most -1."""
     rewards = np.zeros(len(transition.over))
     if np.count_nonzero(transition.over):
+        if not (transition.lower_bound_ms[transition.over] > 0).all():
+            raise InvalidOptionError(
+                "The reward 'normalized' divides by the task's lower bound, and the cost model says that it is 0. Use "
+                "the reward 'terminal'."
+            )
         rewards = np.where(transition.over, -transition.final_cost_ms / transition.lower_bound_ms, 0.0)
     return _less_redirected(transition, rewards, 1.0)
 
@@ -88,9 +93,10 @@ def balance(transition: Transition) -> FloatArray:
     """(N,) float64: 0 until the episode ends, then the least compute time of a device divided by the largest.
 
     AutoShard's reward (KDD 2022; daochenzha/autoshard, autoshard/bench.py): it is at most 1, and a device without
-    tables gives 0. A failure is charged the memory that was missing, as a share of the device's: on the device that the
-    action chose, in a dead end on the one that lacks the least share; 1 if memory was not the reason. Theirs is charged
-    once all tables are placed. It does not see communication, and equally slow devices are worth as much as fast ones.
+    tables gives 0. A failure is charged the memory that was missing, as a share of the largest device's: on the device
+    that the action chose, in a dead end on the one that lacks the least; 1 if memory was not the reason. Theirs is
+    charged once all tables are placed. It does not see communication, and equally slow devices are worth as much as
+    fast ones.
     """
     rewards = np.zeros(len(transition.over))
     for env in np.flatnonzero(transition.over).tolist():
@@ -110,7 +116,7 @@ def _memory_missing(transition: Transition, env: int) -> float:
     needed = problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]]
     caps = problem.memory_cap[env]
     real = problem.cluster.device_mask[env]
-    missing = (state.memory_used[env] + needed - caps) / np.where(real, caps, 1)
+    missing = (state.memory_used[env] + needed - caps) / caps.max()
     if state.status[env] == DEAD_END:
         return float(max(missing[real].min(), 0.0))
     action = int(transition.actions[env])

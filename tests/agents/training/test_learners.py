@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
-from shard_gym.errors import InvalidOptionError
+from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.errors import InvalidCostError, InvalidOptionError
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
 
@@ -114,6 +115,32 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
     assert any(not np.array_equal(first[name], array) for name, array in trained.weights().items())
 
 
+@EVERY
+def test_going_back_to_a_state_forgets_what_came_after(
+    case: str, small_suite: TaskSuite, same: Callable[[Any, Any], bool]
+) -> None:
+    trained = learner(case, small_suite)
+    trained.iterate()
+    state = trained.state()
+    trained.load_state({name: array.copy() for name, array in state.items()})
+    assert same(trained.state(), state)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
+@pytest.mark.parametrize("case", ["dream-search", "rnn", "surco zero", "autoshard", "attention"])
+def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_suite: TaskSuite) -> None:
+    class Wrong(AnalyticalCostModel):
+        name = "wrong"
+
+        def iteration_cost(self, phases: Any, shared: Any, cluster: Any) -> Any:
+            return super().iteration_cost(phases, shared, cluster) * 0.0 + wrong
+
+    name, options = OPTIONS[case]
+    trained = make_learner(name, small_suite, cost_model=Wrong(), iterations=1, **options)
+    with pytest.raises(InvalidCostError, match="says that a placement costs"):
+        trained.iterate()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
@@ -126,6 +153,11 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
         ("dreamshard", {"learning_rate": 1e300}, r"learning_rate must be at most 1e\+09, not 1e\+300"),
         ("rnn", {"hidden": 99999999999}, "hidden must be an integer from 1 to 4096, not 99999999999"),
         ("ppo", {"width": 99999999999}, "width must be an integer from 1 to 4096, not 99999999999"),
+        ("surco", {"preset": "prior", "prior_rate": -1}, "prior_rate must be a positive number, not -1"),
+        ("surco", {"steps": 100_000, "samples": 4096}, "steps times samples must be at most 10000000"),
+        ("attention", {"also": 5}, "also must be names of suites with commas between them, not 5"),
+        ("attention", {"also": "mixdim-4, mixdim-8,mixdim-4"}, "The suite 'mixdim-4' is named twice"),
+        ("attention", {"also": "dlrm-20x4"}, "that tells machines apart"),
         ("dqn", {"iterations": 0}, "iterations"),
         ("dqn", {"num_envs": 1}, "num_envs must be an integer of at least 2"),
         ("dqn", {"learning_rate": 0.0}, "learning_rate"),

@@ -372,7 +372,7 @@ def test_weights_that_are_no_numbers_end_the_run_at_the_iteration_before(
         return report
 
     monkeypatch.setattr(training.learner, "iterate", diverging)
-    with pytest.raises(TrainingDivergedError, match=r"Iteration 2 of 'walk' .* smaller learning_rate") as caught:
+    with pytest.raises(TrainingDivergedError, match=r"Iteration 3 of 'walk' .* smaller learning_rate") as caught:
         training.run()
     assert isinstance(caught.value.__cause__, ValueError) == raises
     assert make(resume=True).learner.iteration == 2

@@ -140,3 +140,12 @@ def test_a_reward_that_returns_no_numbers_is_named(random_task: Any, env_of: Any
     env.reset(seed=0)
     with pytest.raises(InvalidOptionError, match="The reward 'broken' must return 1 finite"):
         env.step(int(env.action_masks().argmax()))
+
+
+def test_normalized_rewards_need_a_bound(random_task: Any, env_of: Any) -> None:
+    env = env_of(random_task(np.random.default_rng(0), 2, 2), reward="normalized")
+    env.reset(seed=0)
+    env.unwrapped.problem.lower_bound_ms[:] = 0.0
+    env.step(0)
+    with pytest.raises(InvalidOptionError, match="Use the reward 'terminal'"):
+        env.step(0)
