@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from shard_gym.io.pictures import COLORS, GREY, INK, LINE
 from shard_gym.leaderboard.ranking import load_leaderboards
@@ -28,6 +28,9 @@ MOST = 1.2
 
 LEAST_QUERIES = 1.0
 """Where solvers without any are drawn."""
+
+SIDES = ((7, 3), (7, -13), (-17, 3), (-17, -13), (-4, 9), (-4, -19), (18, 3), (-28, 3))
+"""Where the number of a point may stand, in pixels from it."""
 
 LEAGUES = {"zero-query": COLORS[0], "guided": COLORS[4], "search": COLORS[1]}
 
@@ -48,26 +51,35 @@ def draw_panel(axes: Axes, shown: Sequence[Solver], x: Callable[[Solver], float]
         color = LEAGUES.get(each.league, INK)
         fill = "white" if each.failures else color
         axes.plot(x(each), percent(each), "o", color=color, markerfacecolor=fill, markersize=6, zorder=3)
-        axes.annotate(
-            str(keys[each.name]),
-            (x(each), percent(each)),
-            xytext=(5, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=INK,
-            zorder=4,
-        )
     points = [(x(each), percent(each)) for each in shown if not each.failures]
     axes.plot(*zip(*(points[number] for number in front(points)), strict=True), color=GREY, linewidth=1, zorder=2)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(x=0.08, y=0.12)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
     axes.tick_params(which="both", colors=INK, labelsize=8)
+    label(axes, [(x(each), percent(each), str(keys[each.name])) for each in shown])
+
+
+def label(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write the number of each point beside it, where neither another point nor a number is."""
+    axes.autoscale_view()
+    at = axes.transData.transform([(x, y) for x, y, _ in points])
+    taken = [*at.tolist()]
+    for (x, y, text), (left, bottom) in zip(points, at, strict=True):
+
+        def crowd(offset: tuple[int, int], left: float = left, bottom: float = bottom) -> float:
+            middle = np.array([left + offset[0] + 5, bottom + offset[1] + 5])
+            return sum(float((np.abs(middle - other) < (12, 10)).all()) for other in np.array(taken))
+
+        offset = min(SIDES, key=crowd)
+        taken.append([left + offset[0] + 5, bottom + offset[1] + 5])
+        axes.annotate(text, (x, y), xytext=offset, textcoords="offset pixels", fontsize=8, color=INK, zorder=4)
 
 
 def percent(solver: Solver) -> float:

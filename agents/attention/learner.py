@@ -60,8 +60,7 @@ ROOM = 1.05
 
 
 class AttentionLearner(Learner):
-    """An attention policy in training, as the field trains policies for routing: POMO's REINFORCE (Kwon et al., NeurIPS
-    2020).
+    """An attention policy in training, by POMO's REINFORCE (Kwon et al., NeurIPS 2020).
 
     A rollout that leaves a table without room counts as 1.1 times the costliest one of its task, also in the reports.
 

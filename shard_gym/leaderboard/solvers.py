@@ -40,7 +40,7 @@ class Solver:
         gap: mean of cost / proven lower bound, less 1, of the tasks with an answer; None without bounds or answers.
         failures: tasks and seeds without an answer.
         answers: tasks and seeds.
-        training_queries: evaluations of the cost model in training, in total.
+        training_queries: evaluations of the cost model in training, those of the seed with the most.
         task_queries: evaluations for one task.
         training_seconds: those of the longest seed; None if the entry does not say.
         planning_seconds: median of one task, as the entry declares it.
@@ -65,14 +65,14 @@ class Solver:
 
 
 def solvers(leaderboards: Sequence[Leaderboard]) -> list[Solver]:
-    """Every entry that the cost model scores: by suite, in each the cheapest first."""
+    """Every entry that the cost model scores: by suite, then by the share of failures, then the cheapest first."""
     found = []
     for board in leaderboards:
         if board.track != MEASURED:
             bounds = lower_bounds(board.scorer.suite, board.scorer.model)
             lowest = np.array([bounds.get(task.name, np.nan) for task in board.scorer.suite])
             own = [_solver(board.suite, each, lowest) for each in board.entries]
-            found += sorted(own, key=lambda each: (each.failures > 0, each.mean_ms))
+            found += sorted(own, key=lambda each: (each.failures / each.answers, each.mean_ms))
     return found
 
 
