@@ -111,8 +111,7 @@ ENTRANTS = (
             Method(f"surco-{preset}", "surco", options={"preset": preset, "measurements": count}),
             MIXED[:1],
         )
-        for preset in ("zero", "prior", "hybrid")
-        for count in (20, 100)
+        for preset, count in (("zero", 20), ("prior", 20), ("hybrid", 20), ("prior", 100))
     ),
     Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
     Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, BOTH, MIXED[0]),
@@ -128,10 +127,11 @@ ENTRANTS = (
         SMALL,
     ),
     *(
-        Entrant(
-            name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), suites, (SHARDING,)
+        Entrant(name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), suites, BOTH)
+        for name, preset, suites in (
+            ("neuroshard", "search", (*MIXED[:2], *SPLIT)),
+            ("neuroshard-paper", "paper", SPLIT[:1]),
         )
-        for name, preset, suites in (("neuroshard", "search", SPLIT), ("neuroshard-paper", "paper", SPLIT[:1]))
     ),
     Entrant(
         "maskable-ppo-splits",
