@@ -6,8 +6,10 @@ counts; both versions of their files are read (docs.kernel.org, admin-guide/cgro
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -90,6 +92,44 @@ def one_blas_thread() -> Iterator[None]:
     """
     with _thread_pools().limit(limits=1, user_api="blas"):
         yield
+
+
+@contextmanager
+def silent_c_output() -> Iterator[None]:
+    """What compiled code prints to the standard output in here is lost; what Python prints, too.
+
+    Nothing changes where the process has no standard output, or no C library is found.
+    """
+    try:
+        sys.stdout.flush()
+        kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    except (OSError, AttributeError, ValueError):  # there is none
+        yield
+        return
+    _flush_c_output()
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        _flush_c_output()
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _flush_c_output() -> None:
+    library = _c_library()
+    if library is not None:
+        library.fflush(None)
+
+
+@cache
+def _c_library() -> Any:
+    """The C library of this process; None where it is not found."""
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows
+        return None
 
 
 @cache

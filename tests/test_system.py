@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Callable
@@ -99,3 +100,15 @@ def test_without_a_limit_the_machine_counts(contained: Any, cpu: str) -> None:
 def test_where_the_system_does_not_tell_nothing_is_known(contained: Any, tmp_path: Path) -> None:
     contained("", {"meminfo": ""})
     assert system.available_memory() is None
+
+
+def test_what_compiled_code_prints_is_lost_and_what_python_prints_before_and_after_is_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    library = ctypes.CDLL(None)
+    print("before", end=" ")
+    with system.silent_c_output():
+        library.puts(b"a line of debugging")
+    print("after", end="")
+    library.fflush(None)
+    assert capfd.readouterr().out == "before after"

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
+from shard_gym.system import silent_c_output
 from shard_gym.tasks import Task
 
 NODES, LEAST_NODES, MOST_VARIABLES = 1_000, 10, 250_000
@@ -58,13 +59,14 @@ def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64
     variable = np.arange(tables * devices)  # table t on device d is t * D + d
     once = csr_array((np.ones(len(variable)), (variable // devices, variable)))
     memory = csr_array((np.repeat(needed / caps.max(), devices), (variable % devices, variable)))
-    found = milp(
-        costs.reshape(-1) / max(np.abs(costs).max(), np.finfo(float).tiny),
-        integrality=np.ones(len(variable)),
-        bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps / caps.max())],
-        options={"node_limit": max(LEAST_NODES, min(NODES, MOST_VARIABLES // len(variable)))},
-    )
+    with silent_c_output():  # HiGHS has a line of debugging in it that no option turns off
+        found = milp(
+            costs.reshape(-1) / max(np.abs(costs).max(), np.finfo(float).tiny),
+            integrality=np.ones(len(variable)),
+            bounds=Bounds(0, 1),
+            constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps / caps.max())],
+            options={"node_limit": max(LEAST_NODES, min(NODES, MOST_VARIABLES // len(variable)))},
+        )
     if found.x is None:
         return None
     placement: NDArray[np.int64] = found.x.reshape(tables, devices).argmax(axis=1)
