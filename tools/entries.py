@@ -12,7 +12,7 @@ Stable-Baselines3, which train for minutes on small tasks and for hours on large
 from __future__ import annotations
 
 import os
-import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -168,18 +168,18 @@ def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None
     placing = {} if entrant.method is None else dict(entrant.method.placing)
     agent = evaluate_agent(agents, folder.suite, placing)
     info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
-    kept = folder.path.with_name(f".{folder.slug}.before")
-    if folder.path.exists():
-        folder.path.rename(kept)
-    try:
-        findings = submit(folder, agent, info)
-        if findings:
-            raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
-    except BaseException:
-        if kept.exists():
-            kept.rename(folder.path)
-        raise
-    shutil.rmtree(kept, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
+        before = Path(scratch) / folder.slug
+        if folder.path.exists():
+            folder.path.rename(before)
+        try:
+            findings = submit(folder, agent, info)
+            if findings:
+                raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
+        except BaseException:
+            if before.exists():
+                before.rename(folder.path)
+            raise
 
 
 def main(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_gym.agents.attention.forms import FINER, FORMS, Formed, forms_of, whole
+from shard_gym.agents.attention.forms import FINER, FINEST, FORMS, Formed, forms_of, whole
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent, task_rng
@@ -38,6 +38,9 @@ POLICY = "policy."
 
 MAX_HIDDEN, MAX_LAYERS = 2**10, 32
 """The largest network that is loaded from a file."""
+
+ATTEMPTS = FORMS, FINER, FINEST
+"""The forms of a plan: the next ones where those before all fail."""
 
 SAMPLES, MAX_SAMPLES = 128, 2**14
 """Rollouts of a task, by default and at most."""
@@ -97,7 +100,7 @@ class AttentionAgent(Agent):
     def search_budget(self) -> int:
         """See `Agent`: those of a plan if all forms fail, and are tried again with smaller parts."""
         samples = self.samples if self.samples > 1 else SAMPLES
-        return 2 * len(FORMS) * -(-samples // len(FORMS))
+        return len(ATTEMPTS) * len(FORMS) * -(-samples // len(FORMS))
 
     def place(self, task: Task) -> Placement:
         """See `Agent`."""
@@ -105,13 +108,13 @@ class AttentionAgent(Agent):
 
     def plan(self, task: Task) -> ShardingPlan:
         """See `Agent`."""
-        for forms in (FORMS, FINER):
+        for forms in ATTEMPTS:
             with suppress(NoPlacementFoundError):
                 form, placement = self._best(task, forms_of(task, forms))
                 return form.plan(placement)
         raise NoPlacementFoundError(
             f"{self.name} tried {len(FORMS)} forms of task {task.name!r}, in which wide or heavy tables are split, and "
-            "again with smaller parts; in none it found a device with room for every part. Use plan-search."
+            "twice again with smaller parts; in none it found a device with room for every part. Use plan-search."
         )
 
     def _best(self, task: Task, forms: Sequence[Formed]) -> tuple[Formed, Placement]:

@@ -64,8 +64,8 @@ FORMS = tuple(Form(widest, heavy) for heavy in (TABLE_WISE, ROW_WISE, DATA_PARAL
 32, a quarter below. So halving one of several wide tables gains nothing, and halving all of them does: that is decided
 once for all tables, as NeuroShard's search has a grid of limits."""
 
-FINER = tuple(form._replace(room=ROOM / 2) for form in FORMS)
-"""For tasks on which all `FORMS` fail, because memory is short."""
+FINER, FINEST = (tuple(form._replace(room=ROOM / parts) for form in FORMS) for parts in (2, 8))
+"""For tasks on which all `FORMS` fail, because memory is short, and for those on which all `FINER` fail, too."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
-from shard_gym.agents.attention.forms import FORMS, NO_LIMIT, formed, forms_of, whole
+from shard_gym.agents.attention.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
@@ -234,6 +234,15 @@ def test_costs_that_are_measured_one_by_one_train_it_too(random_task: MakeTask) 
         assert len(learner.state()["data.cost_ms"]) == 4
         states.append(learner.weights())
     assert all(np.allclose(array, states[1][name], atol=1e-5) for name, array in states[0].items())
+
+
+def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy) -> None:
+    """On this task no rollout finds room for parts of half a device."""
+    task = load_suite("shard-4")[29]
+    agent = agent_of(policy, samples=90)
+    for forms in (FORMS, FINER):
+        assert agent._tried(task, forms_of(task, forms), 30) is None
+    check_plan(agent.plan(task), task.tables, task.topology)
 
 
 FEW: dict[str, Any] = {"updates": 1, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2}
