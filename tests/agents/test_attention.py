@@ -236,13 +236,19 @@ def test_costs_that_are_measured_one_by_one_train_it_too(random_task: MakeTask) 
     assert all(np.allclose(array, states[1][name], atol=1e-5) for name, array in states[0].items())
 
 
-def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy) -> None:
-    """On this task no rollout finds room for parts of half a device."""
-    task = load_suite("shard-4")[29]
-    agent = agent_of(policy, samples=90)
+def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy, random_task: MakeTask) -> None:
+    """Six tables of 45% of a device and one of 20% on three devices: whole, or in halves, they leave 10% thrice."""
+    one = random_task(np.random.default_rng(3), 1, 3)
+    same = one.tables.select([0] * 7).with_dims(np.full(7, 32))
+    rows = np.array([45_000] * 6 + [20_000])
+    tables = replace(same, num_embeddings=rows, distinct_rows=np.minimum(same.distinct_rows, rows))
+    tables = replace(tables, workload=replace(tables.workload, optimizer="sgd"))
+    caps = np.full(3, 100_000 * int(tables.row_bytes[0]))
+    task = Task("short", tables, replace(one.topology, memory_cap_bytes=caps), splittable=True)
+    agent = agent_of(policy, samples=900)
     for forms in (FORMS, FINER):
         assert agent._tried(task, forms_of(task, forms), 30) is None
-    check_plan(agent.plan(task), task.tables, task.topology)
+    check_plan(agent.plan(task), tables, task.topology)
 
 
 FEW: dict[str, Any] = {"updates": 1, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2}
