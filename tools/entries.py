@@ -111,7 +111,7 @@ ENTRANTS = (
             Method(f"surco-{preset}", "surco", options={"preset": preset, "measurements": count}),
             MIXED[:1],
         )
-        for preset, count in (("zero", 20), ("prior", 20), ("hybrid", 20), ("prior", 100))
+        for preset, count in (("zero", 20), ("prior", 20), ("prior", 100))
     ),
     Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
     Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, BOTH, MIXED[0]),
