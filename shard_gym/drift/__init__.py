@@ -1,0 +1,1 @@
+"""Drift: tables whose lookups, rows and popularity change over days, by seeded processes."""

@@ -1,0 +1,64 @@
+"""How strongly tables drift: the parameters of the processes, each with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from shard_gym.checks import is_not_negative
+from shard_gym.errors import InvalidOptionError, short_repr
+
+
+@dataclass(frozen=True)
+class DriftLevel:
+    """The parameters of drift. Deviations are those of the logarithm of the pooling factor of a table.
+
+    One shift is measured: the 856 tables of one model of Meta at two times, months apart, with 47% fewer lookups and
+    52% fewer distinct rows (facebookresearch/dlrm_datasets, issue 10: t856_bs65536 and t856_bs65536_0 to _15). It is
+    one number for all tables together. What single tables do from hour to hour is not published, so all parameters are
+    assumed.
+
+    Attributes:
+        daily: deviation of the wave with the period of a day; each table has its own amplitude and hour.
+        weekend: deviation of the factor of Saturdays and Sundays.
+        shifts: lasting shifts of a table in a day.
+        shift: deviation of a lasting shift.
+        incidents: incidents of a table in a day; each lasts 1 to 12 hours.
+        incident: deviation of an incident.
+        walk: deviation of a walk that returns to its mean.
+        walk_hours: hours in which the walk forgets all but 1 / e.
+        growth: power of time by which the rows grow; 0 for none. 0.5 is Heaps' law for the distinct words of a text.
+        age_days: least and most days since a growing table was empty.
+        pruned: share of the rows that leave a growing table on its pruning day, once a week.
+        arrivals: share of the tables whose feature arrives or retires within the episode, as many of both.
+        skew: deviation of the daily steps of the logarithm of the exponent of row popularity.
+
+    Raises:
+        InvalidOptionError: a parameter is out of range.
+    """
+
+    daily: float = 0.0
+    weekend: float = 0.0
+    shifts: float = 0.0
+    shift: float = 0.0
+    incidents: float = 0.0
+    incident: float = 0.0
+    walk: float = 0.0
+    walk_hours: float = 48.0
+    growth: float = 0.0
+    age_days: tuple[float, float] = (10.0, 60.0)
+    pruned: float = 0.0
+    arrivals: float = 0.0
+    skew: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if not is_not_negative(number):
+                    raise InvalidOptionError(
+                        f"{field.name} of a DriftLevel must be a number of at least 0, not {short_repr(number)}."
+                    )
+
+
+MEDIUM = DriftLevel(daily=0.3, weekend=0.3, shifts=0.15, shift=0.5, incidents=0.5, incident=0.5, walk=0.10)
+STRONG = DriftLevel(daily=0.5, weekend=0.5, shifts=0.15, shift=0.7, incidents=1.0, incident=0.7, walk=0.15)

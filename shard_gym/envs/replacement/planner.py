@@ -1,0 +1,94 @@
+"""Placements of many windows at once: greedy by cost, and the cheapest of those of the day before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.topology import Cluster, Topology
+
+IntArray = NDArray[np.int64]
+
+NO_PLACEMENT = -1
+"""All devices of a window in which a part found no room."""
+
+MOST_NUMBERS = 2**22
+"""Of the largest array at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Places P parts of tables in each of M windows, which differ in the loads of the parts.
+
+    Attributes:
+        model: estimates the costs.
+        topology: the D devices.
+    """
+
+    model: AdditiveCostModel
+    topology: Topology
+
+    def greedy(self, loads: FloatArray, memory: IntArray) -> IntArray:
+        """(M, P) int64 devices; `NO_PLACEMENT` in all of a row if a part found no room.
+
+        The part comes first that is the costliest alone (DreamShard, section 3.2), and each goes where the cost grows
+        least. How many windows are placed at once changes nothing.
+
+        Args:
+            loads: (M, P, K) float64.
+            memory: (M, P) int64, bytes.
+        """
+        at_once = max(1, MOST_NUMBERS // (loads.shape[2] * self.topology.num_devices**2))
+        firsts = range(0, len(loads), at_once)
+        return np.concatenate([self._greedy(loads[i : i + at_once], memory[i : i + at_once]) for i in firsts])
+
+    def _greedy(self, loads: FloatArray, memory: IntArray) -> IntArray:
+        model, cluster, devices = self.model, self.topology.cluster(), self.topology.num_devices
+        windows, parts, columns = loads.shape
+        each = np.arange(windows)
+        alone = model.single_table_costs(loads.reshape(-1, columns), self.topology).reshape(windows, parts)
+        placement, found = np.zeros((windows, parts), np.int64), np.ones(windows, np.bool_)
+        held, free = np.zeros((windows, devices, columns)), np.tile(self.topology.memory_cap_bytes, (windows, 1))
+        own = model.device_phases(held)
+        source, target = np.divmod(np.arange(windows * devices), devices)
+        for part in np.argsort(-alone, axis=1, kind="stable").T:
+            new = model.add(held, loads[each, part][:, None])
+            costs = _costs_with(model, cluster, held[source], own[source], target, new.reshape(-1, columns))
+            costs = np.where(free < memory[each, part][:, None], np.inf, costs.reshape(windows, devices))
+            device = costs.argmin(axis=1)
+            found &= np.isfinite(costs[each, device])
+            placement[each, part] = device
+            held[each, device] = new[each, device]
+            own[each, device] = model.device_phases(held[each, device])
+            free[each, device] -= memory[each, part]
+        placement[~found] = NO_PLACEMENT
+        return placement
+
+    def device_loads(self, loads: FloatArray, placements: IntArray) -> FloatArray:
+        """(..., D, K) loads of the devices with (..., P, K) loads of the parts; the placements broadcast."""
+        split, on = self.model.num_sum_loads, placements[..., None] == np.arange(self.topology.num_devices)
+        sums = np.matmul(on.astype(np.float64).swapaxes(-1, -2), loads[..., :split])
+        maxima = np.where(on[..., None], loads[..., None, split:], 0.0).max(axis=-3)
+        return np.concatenate([sums, maxima], axis=-1)
+
+    def costs(self, loads: FloatArray, placements: IntArray) -> FloatArray:
+        """(...) ms of (..., P) placements with (..., P, K) loads; they broadcast."""
+        return self.model.costs(self.device_loads(loads, placements), self.topology.cluster())[1]
+
+
+def _costs_with(
+    model: AdditiveCostModel,
+    cluster: Cluster,
+    held: FloatArray,
+    own: FloatArray,
+    device: IntArray,
+    loads: FloatArray,
+) -> FloatArray:
+    """(N,) ms of N placements with (N, D, K) loads when `device` of each gets (N, K) loads; changes `own` in place."""
+    each, shared = np.arange(len(held)), held[..., model.shared_loads].copy()
+    own[each, device], shared[each, device] = model.device_phases(loads), loads[:, model.shared_loads]
+    model.fill_communication(own, shared, cluster)
+    return model.iteration_cost(own, shared, cluster)

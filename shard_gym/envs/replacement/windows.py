@@ -1,0 +1,59 @@
+"""What a plan may be made for: windows of the past."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.drift.processes import INTERVALS_PER_DAY
+
+HOURS = 24
+"""Decisions in a day."""
+
+INTERVALS_PER_HOUR = INTERVALS_PER_DAY // HOURS
+
+
+class Window(NamedTuple):
+    """Complete hours before a decision: from `first` to before `last` hours ago.
+
+    Attributes:
+        name: in tables and pictures.
+        first: hours before the decision at which it begins.
+        last: hours before the decision at which it ends.
+    """
+
+    name: str
+    first: int
+    last: int
+
+
+WINDOWS = (
+    Window("last hour", 1, 0),
+    Window("last day", 24, 0),
+    Window("last three days", 72, 0),
+    Window("next half day, as yesterday", 24, 12),
+)
+"""Those of the actions 1 to 4."""
+
+
+def window_means(lookups: FloatArray, first_hour: int, hours: int) -> FloatArray:
+    """(hours, W, T) mean lookups in each of `WINDOWS` before each of `hours` decisions.
+
+    Args:
+        lookups: (I, T) of all intervals.
+        first_hour: number of the first decision, counted from the first interval; the past must reach back far enough.
+        hours: how many decisions.
+    """
+    longest = max(window.first for window in WINDOWS)
+    begin = (first_hour - longest) * INTERVALS_PER_HOUR
+    end = (first_hour + hours - 1) * INTERVALS_PER_HOUR
+    sums = np.concatenate([np.zeros((1, lookups.shape[1])), np.cumsum(lookups[begin:end], axis=0)])
+    decision = (longest + np.arange(hours)) * INTERVALS_PER_HOUR
+    means = [
+        (sums[decision - window.last * INTERVALS_PER_HOUR] - sums[decision - window.first * INTERVALS_PER_HOUR])
+        / ((window.first - window.last) * INTERVALS_PER_HOUR)
+        for window in WINDOWS
+    ]
+    return np.stack(means, axis=1)

@@ -1,0 +1,81 @@
+"""The grid of loads: between its nodes it is close to the loads of the tables themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models.analytical import FORWARD_DRAM_MS
+from shard_gym.drift.load_grid import NODES, LoadGrid, drifted_tables
+from shard_gym.drift.processes import HIGHEST
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.row_popularity import RowPopularity
+from shard_gym.tables import Tables
+
+MODEL = make_additive_cost_model("analytical")
+TOPOLOGY = hardware_profile("a100-dgx").topology(4)
+POOL = load_pool("dlrm-2021")
+CHOSEN = np.arange(0, len(POOL.tables), 40)
+assert POOL.popularity is not None
+TABLES = POOL.tables.select(CHOSEN).with_dims(np.resize([16, 64, 128], len(CHOSEN)))
+POPULARITY = RowPopularity(POOL.popularity.q[CHOSEN], POOL.popularity.s[CHOSEN])
+
+
+@pytest.fixture(scope="module")
+def grid() -> LoadGrid:
+    return LoadGrid.of(TABLES, POPULARITY, TOPOLOGY, MODEL)
+
+
+def loads_of(tables: Tables) -> np.ndarray:
+    return MODEL.table_loads(tables, TOPOLOGY)
+
+
+def test_tables_that_do_not_drift_stay_as_they_are() -> None:
+    same = drifted_tables(TABLES, POPULARITY, np.ones(len(TABLES)))
+    assert loads_of(same) == pytest.approx(loads_of(TABLES), rel=1e-3)
+    assert same.memory_bytes.tolist() == TABLES.memory_bytes.tolist()
+
+
+@pytest.mark.parametrize("node", [0, 1, 20, len(NODES) - 1])
+def test_at_a_node_the_loads_are_those_of_the_tables(grid: LoadGrid, node: int) -> None:
+    drifted = drifted_tables(TABLES, POPULARITY, np.full(len(TABLES), NODES[node]))
+    assert grid.at(np.full(len(TABLES), NODES[node])) == pytest.approx(loads_of(drifted), rel=1e-12)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=10)
+def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> None:
+    """What passes the L2 cache has steps between the nodes; all else is nearly linear."""
+    rng = np.random.default_rng(seed)
+    lookups = np.exp(rng.uniform(np.log(0.03), np.log(40.0), len(TABLES)))
+    exact = loads_of(drifted_tables(TABLES, POPULARITY, lookups))
+    assert np.delete(grid.at(lookups), FORWARD_DRAM_MS, 1) == pytest.approx(
+        np.delete(exact, FORWARD_DRAM_MS, 1), rel=2e-3
+    )
+    assert grid.at(lookups) == pytest.approx(exact, rel=0.03)
+    placement = rng.integers(4, size=len(TABLES))
+    costs = [
+        MODEL.costs(MODEL.reduce(loads, placement, 4), TOPOLOGY.cluster())[1] for loads in (grid.at(lookups), exact)
+    ]
+    assert costs[0] == pytest.approx(costs[1], rel=2e-3)
+
+
+def test_leading_axes_and_the_ends(grid: LoadGrid) -> None:
+    lookups = np.stack([np.zeros(len(TABLES)), np.full(len(TABLES), HIGHEST)])
+    both = grid.at(lookups)
+    assert both.shape == (2, len(TABLES), MODEL.num_loads)
+    assert np.array_equal(both[0], grid.at(lookups[0]))
+    assert both[1] == pytest.approx(loads_of(drifted_tables(TABLES, POPULARITY, lookups[1])), rel=1e-12)
+
+
+def test_more_rows_and_another_exponent_change_distinct_rows_as_the_law_says() -> None:
+    count = len(TABLES)
+    grown = drifted_tables(TABLES, POPULARITY, np.ones(count), rows=np.full(count, 2.0))
+    assert (grown.num_embeddings == 2 * TABLES.num_embeddings).all()
+    assert (grown.distinct_rows >= TABLES.distinct_rows * 0.999).all()
+    steeper = drifted_tables(TABLES, POPULARITY, np.ones(count), exponent=np.full(count, 1.3))
+    assert steeper.distinct_rows.sum() < TABLES.distinct_rows.sum()

@@ -1,0 +1,110 @@
+"""Drift: the processes have the deviations and times that the level names, and equal seeds give equal drift."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shard_gym.drift.levels import MEDIUM, STRONG, DriftLevel
+from shard_gym.drift.processes import HIGHEST, INTERVALS_PER_DAY, LOWEST, SATURDAY, Drift, draw_drift
+from shard_gym.errors import InvalidOptionError
+
+MANY = 4_000
+"""Tables; shares and deviations are then within 5%."""
+
+
+def drawn(days: int = 4, tables: int = MANY, seed: int = 0, **level: object) -> Drift:
+    return draw_drift(DriftLevel(**level), tables, days, np.random.default_rng(seed))  # type: ignore[arg-type]
+
+
+def hourly(drift: Drift) -> np.ndarray:
+    """(hours, T) logarithms of the lookups."""
+    return np.log(drift.lookups[:: INTERVALS_PER_DAY // 24])
+
+
+def test_nothing_drifts_without_a_process() -> None:
+    drift = drawn(2, 3)
+    assert np.array_equal(drift.lookups, np.ones((2 * INTERVALS_PER_DAY, 3)))
+    assert np.array_equal(drift.rows, np.ones((2, 3)))
+    assert np.array_equal(drift.exponent, np.ones((2, 3)))
+
+
+def test_the_daily_wave_has_its_deviation_at_every_hour_and_repeats() -> None:
+    logs = hourly(drawn(daily=0.3))
+    assert logs.std(axis=1) == pytest.approx(np.full(len(logs), 0.3), rel=0.05)
+    assert logs[24:] == pytest.approx(logs[:-24], abs=1e-9)
+    assert logs[12:] == pytest.approx(-logs[:-12], abs=1e-9)
+
+
+def test_the_weekend_begins_on_saturday_and_is_the_same_each_week() -> None:
+    drift = drawn(15, 500, weekend=0.5)
+    logs = hourly(drift).reshape(15, 24, -1)
+    weekend = (np.arange(15) + drift.first_weekday) % 7 >= SATURDAY
+    assert not logs[~weekend].any()
+    assert logs[weekend].std() == pytest.approx(0.5, rel=0.1)
+    assert np.ptp(logs[weekend], axis=(0, 1)).max() < 1e-9
+
+
+def test_lasting_shifts_add_up() -> None:
+    logs = hourly(drawn(6, shifts=0.5, shift=0.2))
+    changes = np.abs(np.diff(logs, axis=0)) > 1e-9
+    assert changes.mean() * 24 == pytest.approx(0.5, rel=0.05)
+    for hour in (24, 72, 143):
+        assert logs[hour].std() == pytest.approx(0.2 * np.sqrt(0.5 * hour / 24), rel=0.1)
+
+
+def test_incidents_end() -> None:
+    drift = drawn(6, incidents=1.0, incident=0.7)
+    logs = np.log(drift.lookups)
+    assert (np.abs(logs[INTERVALS_PER_DAY:]) < 1e-9).mean() == pytest.approx(np.exp(-6.5 / 24), rel=0.05)
+    rare = np.log(drawn(3, incidents=0.02, incident=0.7).lookups)
+    lengths = (np.abs(rare[:, np.abs(rare).max(axis=0) > 1e-9]) > 1e-9).sum(axis=0) / 4
+    assert np.quantile(lengths, 0.9) < 12.1  # a few tables have two
+    assert np.median(lengths) == pytest.approx(6.5, abs=1.0)
+
+
+def test_the_walk_keeps_its_deviation_and_forgets() -> None:
+    logs = hourly(drawn(5, walk=0.15, walk_hours=48.0))
+    assert logs.std(axis=1) == pytest.approx(np.full(len(logs), 0.15), rel=0.06)
+    assert np.corrcoef(logs[0], logs[48])[0, 1] == pytest.approx(np.exp(-1), abs=0.05)
+
+
+def test_rows_grow_by_a_power_of_age_and_cold_rows_leave_once_a_week() -> None:
+    grown = drawn(15, growth=0.5, age_days=(10.0, 10.0)).rows
+    assert grown == pytest.approx(np.repeat(np.sqrt(1 + np.arange(15) / 10)[:, None], MANY, axis=1))
+    pruned = drawn(15, pruned=0.2).rows
+    assert pruned[0] == pytest.approx(np.ones(MANY))
+    falls = np.diff(np.log(pruned), axis=0) / np.log(0.8)
+    assert set(np.rint(falls.ravel()).tolist()) == {0.0, 1.0}
+    assert falls[:7].sum(axis=0) == pytest.approx(np.ones(MANY))
+    assert falls[7:].sum(axis=0) == pytest.approx(np.ones(MANY))
+
+
+def test_features_arrive_and_retire() -> None:
+    lookups = drawn(6, arrivals=0.4).lookups
+    arrived, retired = lookups[0] == 0.0, lookups[-1] == 0.0
+    assert arrived.mean() == pytest.approx(0.2, rel=0.15)
+    assert retired.mean() == pytest.approx(0.2, rel=0.15)
+    assert (lookups[-1][arrived] == 1.0).all()
+    assert (lookups[0][retired] == 1.0).all()
+    assert (np.diff(lookups[:, arrived], axis=0) >= 0).all()
+
+
+def test_the_exponent_walks_a_step_each_night() -> None:
+    exponent = drawn(10, skew=0.05).exponent
+    assert (exponent[0] == 1.0).all()
+    assert np.log(exponent[9]).std() == pytest.approx(0.15, rel=0.05)
+
+
+@pytest.mark.parametrize("level", [MEDIUM, STRONG])
+def test_equal_seeds_give_equal_drift_within_limits(level: DriftLevel) -> None:
+    one, same, other = (draw_drift(level, 200, 17, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert np.array_equal(one.lookups, same.lookups)
+    assert not np.array_equal(one.lookups, other.lookups)
+    assert LOWEST <= one.lookups.min() <= one.lookups.max() <= HIGHEST
+
+
+@pytest.mark.parametrize("wrong", [{"daily": -0.1}, {"age_days": (0.0, float("nan"))}, {"shift": "x"}])
+def test_impossible_levels_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidOptionError, match=f"{next(iter(wrong))} of a DriftLevel must be"):
+        DriftLevel(**wrong)  # type: ignore[arg-type]
