@@ -188,7 +188,7 @@ def test_seeds_may_be_integers_of_numpy(same: Any) -> None:
     ("arguments", "message"),
     [
         ({"suite": "dlrm-20x5"}, "Did you mean 'dlrm-20x4'"),
-        ({"suite": "mlperf-x8"}, r"splits \['test'\], not 'train'. Pass split='test'"),
+        ({"suite": "mlperf-x8"}, r"has no training tasks, only the splits \['test'\]"),
         ({"suite": None}, r"suite must be the name of a suite.*not None.*TaskSuite\('mine', \[task"),
         ({"suite": load_suite(SUITE)[0]}, r"not Task\(.*Wrap .*TaskSuite\('mine', \[task\]\)"),
         ({"suite": TaskSampler}, "not a class; pass an instance"),
