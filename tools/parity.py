@@ -1,6 +1,6 @@
 """Our side of docs/results/parity.md: AutoShard's preset `paper` on tasks whose devices have 10 GiB each.
 
-`python tools/parity.py` trains it with three seeds on `dlrm-50x4`, about four minutes each, and prints the balance and
+`python tools/parity.py` trains it with three seeds on `dlrm-50x4`, and prints the balance and
 the cost of its placements of the test tasks, beside two heuristics. Needs torch.
 """
 

@@ -49,7 +49,6 @@ TEMPERATURE = 3.0
 """On the first 25 training tasks of mixdim-4, 128 samples at 3, 4 and 6 cost 0.1%, 0.2% and 0.1% less than at 2; on
 those of mixdim-8 0.2%, 0.3% and 0.5% more (seed 0, 23 November 2026)."""
 
-
 MAX_TEMPERATURE = 1e6
 """All devices are then as likely."""
 
@@ -98,7 +97,7 @@ class AttentionAgent(Agent):
 
     @property
     def search_budget(self) -> int:
-        """See `Agent`: those of a plan if all forms fail, and are tried again with smaller parts."""
+        """See `Agent`: those of a plan if all forms fail, and are tried twice again with smaller parts."""
         samples = self.samples if self.samples > 1 else SAMPLES
         return len(ATTEMPTS) * len(FORMS) * -(-samples // len(FORMS))
 

@@ -58,10 +58,4 @@ class DriftTask:
     @cached_property
     def drift(self) -> Drift:
         """That of the history and of the episode, always the same."""
-        return draw_drift(
-            self.level, self.task.num_tables, HISTORY_DAYS + DAYS, np.random.default_rng([self.seed, DRIFT])
-        )
-
-
-DRIFT, NOISE = range(2)
-"""Purposes of random generators."""
+        return draw_drift(self.level, self.task.num_tables, HISTORY_DAYS + DAYS, np.random.default_rng(self.seed))

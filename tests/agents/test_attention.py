@@ -251,6 +251,11 @@ def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy, random
     check_plan(agent.plan(task), tables, task.topology)
 
 
+def test_a_run_is_identified_by_the_devices_of_all_its_suites() -> None:
+    learner = AttentionLearner(load_suite("mixdim-4", "train"), MODEL, 0, also="mixdim-8", **FEW)
+    assert learner.device_counts == {4, 8}
+
+
 FEW: dict[str, Any] = {"updates": 1, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2}
 
 

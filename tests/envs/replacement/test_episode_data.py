@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.load_grid import drifted_tables
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
 from shard_gym.envs.replacement.episode_data import EpisodeData
 from shard_gym.envs.replacement.windows import HOURS, WINDOWS
+from shard_gym.errors import InvalidTaskError
 
 MakeDriftTask = Callable[..., DriftTask]
 MODEL = make_additive_cost_model("analytical")
@@ -71,6 +73,12 @@ def test_plans_and_replays_do_not_depend_on_the_future(drift_task: MakeDriftTask
         runs = [each.run(one.first_plan(), day) for each in (one, other)]
         assert np.array_equal(runs[0].replayed_ms[:until], runs[1].replayed_ms[:until])
     assert not np.array_equal(runs[0].hourly_ms[11:], runs[1].hourly_ms[11:])
+
+
+@pytest.mark.parametrize("name", ["growth", "pruned", "skew"])
+def test_drift_that_costs_do_not_follow_is_refused(drift_task: MakeDriftTask, name: str) -> None:
+    with pytest.raises(InvalidTaskError, match=f"drifts by {name}"):
+        EpisodeData(drift_task(level=DriftLevel(**{name: 0.1})), MODEL)
 
 
 def test_the_order_of_questions_changes_nothing(drift_task: MakeDriftTask) -> None:
