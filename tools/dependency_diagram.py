@@ -27,7 +27,7 @@ LAYERS = (
         "pools",
     ),
     ("cost_models",),
-    ("tasks", "answers", "suites", "drift", "envs", "evaluation", "explain", "explain_plan", "interop"),
+    ("tasks", "answers", "forms", "suites", "drift", "envs", "evaluation", "explain", "explain_plan", "interop"),
     ("agents",),
     ("experiments", "leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),

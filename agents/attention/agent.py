@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_gym.agents.attention.forms import FINER, FINEST, FORMS, Formed, forms_of, whole
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent, task_rng
@@ -27,6 +26,7 @@ from shard_gym.errors import (
     TableTooLargeError,
     short_repr,
 )
+from shard_gym.forms import FINER, FINEST, FORMS, Formed, forms_of, whole
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan

@@ -7,9 +7,14 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.heuristics import lookup_score
 from shard_gym.cost_models.analytical import lane_share
+from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.pooled import WORK, PooledCostModel
 from shard_gym.envs.core.problem import WIDE, IntArray, Problem
+from shard_gym.forms import Formed
 from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.placement import Placement
+from shard_gym.sharding.plan import TABLE_WISE
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 from shard_gym.tasks import Task
 
@@ -66,3 +71,16 @@ def amounts_of(problem: Problem) -> NDArray[np.float32]:
     amounts[rows, :, -2] = tables.memory[rows] / problem.memory_cap[first].max(axis=1, keepdims=True)
     amounts[rows, :, -1] = lane_share((tables.widths[rows] * WIDE).astype(np.int64))
     return amounts.reshape(-1, NUM_SHARES + 1)
+
+
+def shard_inputs(
+    form: Formed, network: type[NeuralCostModel], placement: Placement
+) -> tuple[NDArray[np.float32], Placement]:
+    """(S, F) inputs of `network` for all shards of the plan that `placement` of the parts is; (S,) their devices."""
+    shards, devices = [network.describe_shards(form.task.tables, TABLE_WISE)], [placement]
+    every = np.arange(form.origin.num_devices)
+    for kind, tables in form.spread.items():
+        spread = shard_tables(form.origin.tables.select(tables), kind, form.origin.topology)
+        shards.append(np.repeat(network.describe_shards(spread, kind), len(every), axis=0))
+        devices.append(np.tile(every, len(tables)))
+    return np.concatenate(shards), np.concatenate(devices)

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
-from shard_gym.agents.attention.features import described
-from shard_gym.agents.attention.forms import FINER, FORMS, Formed, formed, whole
+from shard_gym.agents.attention.features import described, shard_inputs
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
 from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
@@ -35,6 +34,7 @@ from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
+from shard_gym.forms import FINER, FORMS, Formed, formed, whole
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE
@@ -291,7 +291,7 @@ class AttentionLearner(Learner):
 
     def _record(self, form: Formed, placement: Placement, estimate: CostEstimate) -> None:
         """Keep the cost of a rollout for the learned cost."""
-        inputs, devices = form.inputs(PooledShardingModel, placement)
+        inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
     def state(self) -> Arrays:

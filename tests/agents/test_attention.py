@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
-from shard_gym.agents.attention.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
+from shard_gym.agents.attention.features import shard_inputs
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
@@ -30,6 +30,7 @@ from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.envs.core.state import ILLEGAL_ACTION
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
 from shard_gym.evaluation import evaluate
+from shard_gym.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
 from shard_gym.placement import check_placement
 from shard_gym.sharding import check_plan, plan_of_placement
 from shard_gym.suites import load_suite
@@ -96,7 +97,7 @@ def test_the_learned_cost_reads_the_shards_of_the_plan(random_task: MakeTask) ->
     task = replace(task, tables=task.tables.with_dims(np.array([128, 64, 32, 16, 8, 4, 128])), known_placement=None)
     for form in forms_of(task):
         placement = np.arange(form.task.num_tables) % 3
-        inputs, devices = form.inputs(PooledShardingModel, placement)
+        inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         loads = LEARNED._loads(inputs, task.topology)
         held = LEARNED.reduce(loads, devices, 3)
         parts = LEARNED.reduce(LEARNED.table_loads(form.task.tables, task.topology), placement, 3)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import ShardingCostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
 from shard_gym.sharding.plan import (
@@ -93,16 +92,6 @@ class Formed:
             held = model.add(held, model.reduce(loads, np.zeros(len(tables), np.int64), 1))
         on_each: FloatArray = held[0]
         return on_each
-
-    def inputs(self, network: type[NeuralCostModel], placement: Placement) -> tuple[NDArray[np.float32], Placement]:
-        """(S, F) inputs of `network` for all shards of a plan, and the (S,) device of each."""
-        described, devices = [network.describe_shards(self.task.tables, TABLE_WISE)], [placement]
-        every = np.arange(self.origin.num_devices)
-        for kind, tables in self.spread.items():
-            shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
-            described.append(np.repeat(network.describe_shards(shards, kind), len(every), axis=0))
-            devices.append(np.tile(every, len(tables)))
-        return np.concatenate(described), np.concatenate(devices)
 
     def plan(self, placement: Placement) -> ShardingPlan:
         """The plan in which the parts have the devices of `placement`."""
