@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from shard_gym.checks import is_not_negative
 from shard_gym.errors import InvalidOptionError, short_repr
@@ -31,6 +31,9 @@ class DriftLevel:
         pruned: share of the rows that leave a growing table on its pruning day, once a week.
         arrivals: share of the tables whose feature arrives or retires within the episode, as many of both.
         skew: deviation of the daily steps of the logarithm of the exponent of row popularity.
+        departures: devices that leave in a day, as those of spot prices do; at 14:00 the hazard is twice its mean, at
+            2:00 there is none. At most two are away at once.
+        away_hours: least and most hours until a device is back.
 
     Raises:
         InvalidOptionError: a parameter is out of range.
@@ -49,6 +52,8 @@ class DriftLevel:
     pruned: float = 0.0
     arrivals: float = 0.0
     skew: float = 0.0
+    departures: float = 0.0
+    away_hours: tuple[float, float] = (2.0, 12.0)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,3 +67,5 @@ class DriftLevel:
 
 MEDIUM = DriftLevel(daily=0.3, weekend=0.3, shifts=0.15, shift=0.5, incidents=0.5, incident=0.5, walk=0.10)
 STRONG = DriftLevel(daily=0.5, weekend=0.5, shifts=0.15, shift=0.7, incidents=1.0, incident=0.7, walk=0.15)
+GROWING = replace(MEDIUM, growth=0.5, pruned=0.1, skew=0.02, arrivals=0.1)
+SPOT = replace(MEDIUM, departures=2.0)

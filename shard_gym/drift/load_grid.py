@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import HIGHEST, LOWEST
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.tables import Tables
-from shard_gym.topology import Topology
 
 NODES: FloatArray = np.append(0.0, np.geomspace(LOWEST, HIGHEST, 49))
 """Multiples of the pooling factor. Between neighbours, costs of tables of `dlrm-2021` are within 0.2% of linear."""
+
+ROUNDING = 1e-9
+"""Relative error of mean lookups."""
 
 
 def drifted_tables(
@@ -41,28 +43,59 @@ def drifted_tables(
 
 
 @dataclass(frozen=True, eq=False)
-class LoadGrid:
-    """Loads of T tables of a task at the `NODES`.
+class TableGrid:
+    """T drifting tables at those of the `NODES` that a day needs.
 
     Attributes:
-        loads: (T, G, K) float64.
+        tables: one for each node that is needed, table by table.
+        needed: (T, G) bool.
     """
 
-    loads: FloatArray
+    tables: Tables
+    needed: NDArray[np.bool_]
 
     @staticmethod
     def of(
         tables: Tables,
         popularity: RowPopularity,
-        topology: Topology,
-        model: AdditiveCostModel,
-    ) -> LoadGrid:
-        """The grid of tables on the devices of `topology`."""
-        count, nodes = len(tables), len(NODES)
-        table = np.repeat(np.arange(count), nodes)
+        lowest: FloatArray,
+        highest: FloatArray,
+        rows: FloatArray,
+        exponent: FloatArray,
+    ) -> TableGrid:
+        """The nodes around the (T,) `lowest` to `highest` multiples of pooling factors; the rest: `drifted_tables`."""
+        node = np.arange(len(NODES))
+        first = np.searchsorted(NODES, lowest * (1.0 - ROUNDING), side="right")[:, None] - 1
+        last = np.searchsorted(NODES, highest * (1.0 + ROUNDING), side="right")[:, None]
+        needed = (node >= np.minimum(first, len(NODES) - 2)) & (node <= last)
+        table, found = np.nonzero(needed)
         many = RowPopularity(popularity.q[table], popularity.s[table])
-        drifted = drifted_tables(tables.select(table), many, np.tile(NODES, count))
-        return LoadGrid(model.table_loads(drifted, topology).reshape(count, nodes, -1))
+        return TableGrid(
+            drifted_tables(tables.select(table), many, NODES[found], rows[table], exponent[table]), needed
+        )
+
+    def select(self, chosen: NDArray[np.int64]) -> TableGrid:
+        """The grid of the tables `chosen`, which may repeat."""
+        begin = np.append(0, np.cumsum(self.needed.sum(axis=1)))
+        rows = [np.arange(begin[table], begin[table + 1]) for table in chosen.tolist()]
+        return TableGrid(self.tables.select(np.concatenate(rows)), self.needed[chosen])
+
+    def with_loads(self, loads: FloatArray) -> LoadGrid:
+        """The (N, K) loads of `tables`, in the order of these."""
+        grid = np.full((*self.needed.shape, loads.shape[1]), np.nan)
+        grid[self.needed] = loads
+        return LoadGrid(grid)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadGrid:
+    """Loads of T tables at the `NODES`.
+
+    Attributes:
+        loads: (T, G, K) float64; NaN at nodes that are not needed.
+    """
+
+    loads: FloatArray
 
     def at(self, lookups: FloatArray) -> FloatArray:
         """(..., T, K) loads with (..., T) multiples of the pooling factors."""

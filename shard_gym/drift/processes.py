@@ -20,6 +20,12 @@ DAYS_PER_WEEK, SATURDAY = 7, 5
 LOWEST, HIGHEST = 0.02, 50.0
 """Multiples of its pooling factor that the lookups of a table stay between."""
 
+MOST_AWAY = 2
+"""Devices away at once."""
+
+PEAK_HOUR = 14
+"""Of the day, when most devices leave."""
+
 RAMP_DAYS = 1.0
 """In which the lookups of a new feature grow from nothing, or those of a retired one fade."""
 
@@ -63,6 +69,21 @@ def draw_drift(level: DriftLevel, num_tables: int, days: int, rng: np.random.Gen
     logs += _walk(level, intervals, num_tables, rng)
     lookups = np.clip(np.exp(logs), LOWEST, HIGHEST) * _presence(level, day, num_tables, rng)
     return Drift(first_weekday, lookups, _rows(level, days, num_tables, rng), _exponents(level, days, num_tables, rng))
+
+
+def draw_available(level: DriftLevel, num_devices: int, hours: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(hours, D) bool: which devices are there in each hour. Devices leave and return when an hour begins."""
+    hour = np.arange(hours)
+    hazard = level.departures / 24 * (1.0 + np.cos(2.0 * np.pi * (hour - PEAK_HOUR) / 24))
+    leaves, which, away = rng.random(hours), rng.random(hours), rng.uniform(*level.away_hours, hours)
+    back: NDArray[np.int64] = np.zeros(num_devices, np.int64)
+    available = np.ones((hours, num_devices), np.bool_)
+    for now in hour.tolist():
+        there = np.flatnonzero(back <= now)
+        if leaves[now] < hazard[now] and len(there) > max(num_devices - MOST_AWAY, 1):
+            back[there[int(which[now] * len(there))]] = now + max(round(away[now]), 1)
+        available[now] = back <= now
+    return available
 
 
 def _daily(level: DriftLevel, day: Floats, num_tables: int, rng: np.random.Generator) -> Floats:

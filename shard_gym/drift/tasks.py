@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import checked_positive, checked_seed, require_name
 from shard_gym.drift.levels import DriftLevel
-from shard_gym.drift.processes import Drift, draw_drift
+from shard_gym.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
 from shard_gym.errors import InvalidTaskError
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tasks import Task
@@ -19,6 +20,10 @@ HISTORY_DAYS, DAYS = 3, 14
 
 ITERATIONS_PER_DAY = 100_000
 """Of training: a day is so much work, however long it takes. Assumed."""
+
+
+NOISE = 0.02
+"""Deviation of a measured cost from the cost of its interval. Assumed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +57,33 @@ class DriftTask:
                 f"Task {self.name!r} has {self.task.num_tables} tables, but row popularities of "
                 f"{len(self.popularity)}. Give one for each table."
             )
+        if self.level.departures and self.task.topology.num_devices > self.task.topology.devices_per_host:
+            raise InvalidTaskError(
+                f"Devices of task {self.name!r} leave and return, so they must be on one host; it has "
+                f"{self.task.topology.num_devices} with {self.task.topology.devices_per_host} on each. Set departures of "
+                "its level to 0, or use fewer devices."
+            )
         checked_seed(self.seed)
         checked_positive("pause_s", self.pause_s)
+
+    @property
+    def grows(self) -> bool:
+        """Whether tables may need more memory from day to day."""
+        return self.level.growth > 0
 
     @cached_property
     def drift(self) -> Drift:
         """That of the history and of the episode, always the same."""
         return draw_drift(self.level, self.task.num_tables, HISTORY_DAYS + DAYS, np.random.default_rng(self.seed))
+
+    @cached_property
+    def available(self) -> NDArray[np.bool_]:
+        """(24 * DAYS, D) bool, which devices are there in each hour of the episode; in the history all are."""
+        rng = np.random.default_rng([self.seed, 1])
+        return draw_available(self.level, self.task.num_devices, 24 * DAYS, rng)
+
+    @cached_property
+    def noise(self) -> NDArray[np.float64]:
+        """Relative errors of the measured costs of all intervals from the day before the episode on."""
+        rng = np.random.default_rng([self.seed, 2])
+        return rng.normal(0.0, NOISE, (DAYS + 1) * INTERVALS_PER_DAY)

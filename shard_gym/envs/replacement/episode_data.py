@@ -1,147 +1,163 @@
-"""What happens in one episode whatever the agent does: lookups, the plans that can be made, and what plans cost."""
+"""One episode whatever the agent does: the plans that can be made at each decision, and what plans cost."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
-from shard_gym.drift.load_grid import LoadGrid
-from shard_gym.drift.processes import INTERVALS_PER_DAY
-from shard_gym.drift.tasks import HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
-from shard_gym.envs.replacement.planner import Planner
-from shard_gym.envs.replacement.windows import HOURS, INTERVALS_PER_HOUR, WINDOWS, window_means
-from shard_gym.errors import InvalidTaskError
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
+from shard_gym.envs.replacement.fixed_devices import FixedDevices, PlansOfDay, RunOfDay
+from shard_gym.envs.replacement.migration import migration_seconds
+from shard_gym.envs.replacement.parts import Parts
+from shard_gym.envs.replacement.split import split_of
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR
 from shard_gym.placement import Placement
 
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
-KEPT_RUNS = 1_024
-"""Days of plans whose costs are kept."""
+DECISIONS = DAYS * HOURS
+"""Of an episode."""
 
-LAST_HOUR, LAST_DAYS = 0, 2
-"""Windows: of a forced plan, and of the plan that is in action when an episode begins."""
+HOUR_SECONDS_PER_MS = ITERATIONS_PER_DAY / HOURS / 1e3
+"""The seconds of an hour's iterations, from the ms of one."""
 
-
-class PlansOfDay(NamedTuple):
-    """The plans that can be made at the H = 24 decisions of a day, each for one of the W windows.
-
-    Attributes:
-        plans: (H, W, P) int64, devices.
-        replayed_ms: (H, W, W) float64, cost of each plan with the mean lookups of each window before its decision.
-    """
-
-    plans: IntArray
-    replayed_ms: FloatArray
+KEPT = 256
+"""Tasks whose data are kept in a process."""
 
 
-class RunOfDay(NamedTuple):
-    """One plan on one day.
+class Plan(NamedTuple):
+    """A plan in action.
 
     Attributes:
-        hourly_ms: (H,) float64, mean cost of an iteration in each hour.
-        replayed_ms: (H, W) float64, its cost with the mean lookups of each window before each decision.
-        phases_ms: (H, D, 4) float64, of each device with the mean lookups of the hour before each decision.
+        placement: (P,) int64, for each part a position in `devices`.
+        devices: (m,) int64, the devices that were there when it was made.
     """
 
-    hourly_ms: FloatArray
-    replayed_ms: FloatArray
-    phases_ms: FloatArray
+    placement: Placement
+    devices: IntArray
+
+    @property
+    def where(self) -> IntArray:
+        """(P,) int64, the device of each part."""
+        found: IntArray = self.devices[self.placement]
+        return found
 
 
 class EpisodeData:
-    """The days of one task. Everything is computed when it is first asked for, and depends on the past alone.
+    """The days of one task, computed when they are first asked for.
+
+    Decisions are numbered 0, 1, ..., days too. What is asked about the time before a decision knows only the past.
+
+    Attributes:
+        task: the problem; its pause does not matter here.
+        form: how its tables are split.
+        first_plan: the plan in action when the episode begins: that for the three days before it.
+        reference_ms: what that plan costs on those days.
 
     Args:
         task: the problem.
         model: estimates the costs.
 
     Raises:
-        InvalidTaskError: the rows or their popularity drift, which plans and costs do not follow yet.
+        InvalidTaskError: the tables have no room on all days; see `split_of` and `Parts.known`.
     """
 
     def __init__(self, task: DriftTask, model: AdditiveCostModel) -> None:
-        for name in ("growth", "pruned", "skew"):
-            if getattr(task.level, name):
-                raise InvalidTaskError(
-                    f"Task {task.name!r} drifts by {name}, which episodes of re-placement do not follow yet. Set it to "
-                    "0 in its level."
+        self.task, self.form = task, split_of(task, model)
+        counts = np.append(task.available.sum(axis=1), task.task.num_devices)
+        self._on = {m: FixedDevices(Parts(task, self.form, model, m)) for m in np.unique(counts).tolist()}
+        for fixed in self._on.values():
+            fixed.parts.known  # noqa: B018  # raises if there is no room
+        first = self.on(task.task.num_devices).plans(0)
+        self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
+        self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
+        self._options: dict[int, PlansOfDay] = {}
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+        return len(self.form.table)
+
+    def on(self, devices: int) -> FixedDevices:
+        """What happens while so many devices are there."""
+        return self._on[devices]
+
+    def options(self, day: int) -> PlansOfDay:
+        """The plans that can be made at the decisions of a day, each on the devices that are there then."""
+        if day not in self._options:
+            counts = self.task.available[day * HOURS : (day + 1) * HOURS].sum(axis=1)
+            many = {count: self.on(count).plans(day) for count in np.unique(counts).tolist()}
+            if len(many) == 1:
+                self._options[day] = next(iter(many.values()))
+            else:
+                hours = range(HOURS)
+                self._options[day] = PlansOfDay(
+                    *(np.stack([many[int(counts[hour])][field][hour] for hour in hours]) for field in range(3))
                 )
-        self.task = task
-        self.planner = Planner(model, task.task.topology)
-        self._grid = LoadGrid.of(task.task.tables, task.popularity, task.task.topology, model)
-        self._greedy: dict[int, IntArray] = {}
-        self._plans: dict[int, PlansOfDay] = {}
-        self._runs: OrderedDict[tuple[bytes, int], RunOfDay] = OrderedDict()
+        return self._options[day]
 
-    def first_plan(self) -> Placement:
-        """(P,) int64, the plan in action when the episode begins: that for the three days before it."""
-        plan: Placement = self.plans(0).plans[0, LAST_DAYS]
-        return plan
+    def plan(self, decision: int, kind: int) -> Plan:
+        """The plan of a kind that can be made at a decision."""
+        day, hour = divmod(decision, HOURS)
+        return Plan(self.options(day).plans[hour, kind], np.flatnonzero(self.task.available[decision]))
 
-    def plans(self, day: int) -> PlansOfDay:
-        """The plans that can be made on day 0, 1, ... of the episode.
+    def run(self, plan: Plan, day: int) -> RunOfDay:
+        """`plan` on a day; `RunOfDay` says of which devices."""
+        return self.on(len(plan.devices)).run(plan.placement, day)
 
-        The plan for a window is the cheapest, with the mean lookups of that window, of the greedy placements for it and
-        for the same window at the 23 decisions before. Greedy placements alone cost 1 to 2.5% more for the last three
-        days, and by how much changes from hour to hour (five tasks of mixdim-8, 23 November 2026).
-        """
-        if day not in self._plans:
-            own = self._greedy_of(day)
-            before = self._greedy_of(day - 1) if day else own[:0]
-            tried = np.concatenate([before, own])  # (1 or 2 days of hours, W, P)
-            loads = self._window_loads(day)
-            skipped = len(before)
-            plans = np.empty_like(own)
-            for hour in range(HOURS):
-                last = skipped + hour + 1
-                candidates = tried[max(last - HOURS, 0) : last]
-                costs = self.planner.costs(loads[hour], candidates)
-                plans[hour] = candidates[costs.argmin(axis=0), np.arange(len(WINDOWS))]
-            replayed = self.planner.costs(loads[:, None], plans[:, :, None])
-            self._plans[day] = PlansOfDay(plans, replayed)
-        return self._plans[day]
+    def can_run(self, plan: Plan, day: int) -> BoolArray:
+        """(H,) whether a plan can go on at each decision of a day: its devices are there, and its tables fit them."""
+        there = self.task.available[day * HOURS : (day + 1) * HOURS, plan.devices].all(axis=1)
+        memory = self.on(len(plan.devices)).memory(plan.placement, day)
+        return np.asarray(there & (memory <= 1.0).all())
 
-    def run(self, plan: Placement, day: int) -> RunOfDay:
-        """`plan` on day 0, 1, ... of the episode."""
-        key = plan.tobytes(), day
-        if key in self._runs:
-            self._runs.move_to_end(key)
-            return self._runs[key]
-        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
-        loads = self._grid.at(self.task.drift.lookups[first : first + INTERVALS_PER_DAY])
-        costs = self.planner.costs(loads, plan)
-        windows = self._window_loads(day)
-        held = self.planner.device_loads(windows[:, LAST_HOUR], plan)
-        found = RunOfDay(
-            costs.reshape(HOURS, INTERVALS_PER_HOUR).mean(axis=1),
-            self.planner.costs(windows, plan),
-            self.planner.model.device_costs(held, self.planner.topology.cluster()),
-        )
-        self._runs[key] = found
-        if len(self._runs) > KEPT_RUNS:
-            self._runs.popitem(last=False)
+    def migration_seconds(self, before: Plan, after: Plan, day: int) -> float:
+        """Seconds to move the parts on a day."""
+        if np.array_equal(before.where, after.where):
+            return 0.0
+        bytes_of = self.on(self.task.task.num_devices).parts.bytes_of(HISTORY_DAYS + day)
+        return migration_seconds(before.where, after.where, bytes_of, self.task.task.topology)
+
+    def always_ms(self, day: int) -> FloatArray:
+        """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made at its beginning."""
+        counts = self.task.available[day * HOURS : (day + 1) * HOURS].sum(axis=1)
+        plans, hours = self.options(day).plans[:, LAST_HOUR], np.arange(HOURS)
+        found = np.empty(HOURS)
+        for count in np.unique(counts).tolist():
+            those = hours[counts == count]
+            found[those] = self.on(count).interval_ms(plans[those], day, those).mean(axis=1)
         return found
 
-    def seconds(self, hourly_ms: FloatArray) -> FloatArray:
-        """The seconds of an hour's iterations from the ms of one."""
-        return np.asarray(hourly_ms * (ITERATIONS_PER_DAY / HOURS / 1e3))
+    @cached_property
+    def highest_hour_seconds(self) -> float:
+        """Seconds that no hour takes longer than, whatever is done, without the pause of a plan."""
+        parts = [fixed.parts for fixed in self._on.values()]
+        links = self.task.task.topology.cluster()
+        slowest = float(np.minimum(links.intra_bytes_per_ms, links.inter_bytes_per_ms).min())
+        moved = max(int(parts[0].bytes_of(day).sum()) for day in range(self.task.drift.days))
+        iterations = max(each.highest_ms() for each in parts) * HOUR_SECONDS_PER_MS
+        return iterations + moved / slowest / 1e3
 
-    def window_lookups(self, day: int) -> FloatArray:
-        """(H, W, T) mean lookups of each window before each decision of a day."""
-        return window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
 
-    def _window_loads(self, day: int) -> FloatArray:
-        return self._grid.at(self.window_lookups(day))
+_kept: OrderedDict[tuple[object, ...], EpisodeData] = OrderedDict()
 
-    def _greedy_of(self, day: int) -> IntArray:
-        """(H, W, P) int64, the greedy placement for each window of a day."""
-        if day not in self._greedy:
-            loads = self._window_loads(day)
-            flat = loads.reshape(-1, *loads.shape[2:])
-            memory = np.broadcast_to(self.task.task.tables.memory_bytes, flat.shape[:2])
-            self._greedy[day] = self.planner.greedy(flat, memory).reshape(loads.shape[:3])
-        return self._greedy[day]
+
+def episode_data(task: DriftTask, model: AdditiveCostModel) -> EpisodeData:
+    """The data of a task; all environments of a process share them, also of tasks that differ in their pause only.
+
+    Raises:
+        InvalidTaskError: see `EpisodeData`.
+    """
+    key = task.task, task.level, task.seed, model
+    if key not in _kept:
+        _kept[key] = EpisodeData(task, model)
+        if len(_kept) > KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return _kept[key]

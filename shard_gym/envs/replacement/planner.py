@@ -1,4 +1,4 @@
-"""Placements of many windows at once: greedy by cost, and the cheapest of those of the day before."""
+"""Greedy placements of many windows at once, and their costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Planner:
     model: AdditiveCostModel
     topology: Topology
 
-    def greedy(self, loads: FloatArray, memory: IntArray) -> IntArray:
+    def greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
         """(M, P) int64 devices; `NO_PLACEMENT` in all of a row if a part found no room.
 
         The part comes first that is the costliest alone (DreamShard, section 3.2), and each goes where the cost grows
@@ -39,44 +39,50 @@ class Planner:
 
         Args:
             loads: (M, P, K) float64.
-            memory: (M, P) int64, bytes.
+            everywhere: (M, K) float64, loads that every device has besides.
+            bytes_of: (P,) int64, bytes of the parts.
+            free: (D,) int64, bytes for them.
         """
         at_once = max(1, MOST_NUMBERS // (loads.shape[2] * self.topology.num_devices**2))
         firsts = range(0, len(loads), at_once)
-        return np.concatenate([self._greedy(loads[i : i + at_once], memory[i : i + at_once]) for i in firsts])
+        chunks = [slice(first, first + at_once) for first in firsts]
+        return np.concatenate([self._greedy(loads[some], everywhere[some], bytes_of, free) for some in chunks])
 
-    def _greedy(self, loads: FloatArray, memory: IntArray) -> IntArray:
+    def _greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
         model, cluster, devices = self.model, self.topology.cluster(), self.topology.num_devices
         windows, parts, columns = loads.shape
         each = np.arange(windows)
         alone = model.single_table_costs(loads.reshape(-1, columns), self.topology).reshape(windows, parts)
         placement, found = np.zeros((windows, parts), np.int64), np.ones(windows, np.bool_)
-        held, free = np.zeros((windows, devices, columns)), np.tile(self.topology.memory_cap_bytes, (windows, 1))
+        held, left = np.repeat(everywhere[:, None], devices, axis=1), np.tile(free, (windows, 1))
         own = model.device_phases(held)
         source, target = np.divmod(np.arange(windows * devices), devices)
         for part in np.argsort(-alone, axis=1, kind="stable").T:
             new = model.add(held, loads[each, part][:, None])
             costs = _costs_with(model, cluster, held[source], own[source], target, new.reshape(-1, columns))
-            costs = np.where(free < memory[each, part][:, None], np.inf, costs.reshape(windows, devices))
+            costs = np.where(left < bytes_of[part][:, None], np.inf, costs.reshape(windows, devices))
             device = costs.argmin(axis=1)
             found &= np.isfinite(costs[each, device])
             placement[each, part] = device
             held[each, device] = new[each, device]
             own[each, device] = model.device_phases(held[each, device])
-            free[each, device] -= memory[each, part]
+            left[each, device] -= bytes_of[part]
         placement[~found] = NO_PLACEMENT
         return placement
 
-    def device_loads(self, loads: FloatArray, placements: IntArray) -> FloatArray:
-        """(..., D, K) loads of the devices with (..., P, K) loads of the parts; the placements broadcast."""
+    def device_loads(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(..., D, K) loads of the devices with (..., P, K) loads of the parts and (..., K) loads on every device.
+
+        They broadcast, also against the (..., P) placements.
+        """
         split, on = self.model.num_sum_loads, placements[..., None] == np.arange(self.topology.num_devices)
         sums = np.matmul(on.astype(np.float64).swapaxes(-1, -2), loads[..., :split])
         maxima = np.where(on[..., None], loads[..., None, split:], 0.0).max(axis=-3)
-        return np.concatenate([sums, maxima], axis=-1)
+        return self.model.add(np.concatenate([sums, maxima], axis=-1), everywhere[..., None, :])
 
-    def costs(self, loads: FloatArray, placements: IntArray) -> FloatArray:
-        """(...) ms of (..., P) placements with (..., P, K) loads; they broadcast."""
-        return self.model.costs(self.device_loads(loads, placements), self.topology.cluster())[1]
+    def costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(...) ms of (..., P) placements; the arguments are those of `device_loads`."""
+        return self.model.costs(self.device_loads(loads, everywhere, placements), self.topology.cluster())[1]
 
 
 def _costs_with(

@@ -35,7 +35,34 @@ WINDOWS = (
     Window("last three days", 72, 0),
     Window("next half day, as yesterday", 24, 12),
 )
-"""Those of the actions 1 to 4."""
+"""In the order of the actions; see `KINDS`."""
+
+
+LAST_HOUR, LAST_DAYS = 0, 2
+"""Windows: of a repair, and of the plan that is in action when an episode begins."""
+
+
+class PlanKind(NamedTuple):
+    """What a plan is made for.
+
+    Attributes:
+        window: index in `WINDOWS`.
+        headroom: whether it leaves memory for the growth of `HEADROOM_DAYS`.
+    """
+
+    window: int
+    headroom: bool
+
+    @property
+    def name(self) -> str:
+        """In tables and pictures."""
+        return WINDOWS[self.window].name + (", with headroom" if self.headroom else "")
+
+
+HEADROOM_DAYS = 10
+
+KINDS = tuple(PlanKind(window, headroom) for headroom in (False, True) for window in range(len(WINDOWS)))
+"""Those of the actions 1, 2, ...; the second half is possible only where tables grow."""
 
 
 def window_means(lookups: FloatArray, first_hour: int, hours: int) -> FloatArray:
