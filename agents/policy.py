@@ -12,7 +12,8 @@ from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.no_costs import NoCosts
-from shard_gym.envs.core.episodes import CostFreeObservation, Observation, ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episodes import CostFreeObservation, Observation
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.errors import NoPlacementFoundError, TableTooLargeError, wrong_kind

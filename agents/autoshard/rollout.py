@@ -16,7 +16,8 @@ from shard_gym.agents.autoshard.network import LATENT, AutoShardNetwork, Scored
 from shard_gym.agents.training.modules import NOWHERE, finite
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
-from shard_gym.envs.core.episodes import Episodes, ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episodes import Episodes
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import COMPLETE, PlacementState
 from shard_gym.tables import Tables

@@ -22,7 +22,7 @@ from shard_gym.cost_models import (
     make_cost_model,
     make_sharding_cost_model,
 )
-from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.io.arrays import Arrays

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shard_gym.agents.policy import Policy, PolicyAgent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.reward import Reward
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.tasks import TaskSource

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
 from shard_gym.checks import is_integer
-from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.arguments import padding, task_source
+from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.failures import failure_of
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
@@ -23,6 +24,7 @@ from shard_gym.envs.core.state import (
     COMPLETE,
     DEAD_END,
     ILLEGAL_ACTION,
+    RUNNING,
     UNPLACED,
     PlacementState,
     Status,
@@ -34,9 +36,6 @@ from shard_gym.envs.core.state import (
 from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
-
-ObservationDict = dict[str, Any]
-"""An array for each key of the observation space."""
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
@@ -72,9 +71,10 @@ class CostFreeObservation(Observation, Protocol):
 
 
 class Episodes:
-    """N episodes of one environment. Arguments are those of `EmbeddingPlacementEnv`, `num_envs`, and the rules.
+    """N episodes of one environment, an `EpisodeBatch`.
 
-    With `rules` tables may be split, and the cost model is a `ShardingCostModel`.
+    Arguments are those of `EmbeddingPlacementEnv`, `num_envs`, and the rules. With `rules` tables may be split, and the
+    cost model is a `ShardingCostModel`.
 
     Attributes:
         source: where tasks come from.
@@ -85,6 +85,8 @@ class Episodes:
         observe: builds the observations.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
+        observation_space: of one environment.
+        num_actions: A; the actions are 0 to A - 1.
         tasks: the task of each episode; None before the first `begin`.
         state: the state of each episode; changed in place.
     """
@@ -109,11 +111,13 @@ class Episodes:
         self.max_tables = padding("max_tables", max_tables, self.source.max_tables)
         self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
         self.observe = observation
+        self.observation_space = observation.space(self.max_tables, self.max_devices)
         self._reward = make_reward(reward)
         self._own_reward = self._reward not in REWARDS.values()
         order_of = observation.order if isinstance(observation, CostFreeObservation) else None
         sizes = self.max_tables, self.max_devices, num_envs
         self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of, rules)
+        self.num_actions = self.problem.num_actions
         self._details: dict[str, FloatArray] = {}
         self._final_cost: CostModel | None = None
         self._redirects = illegal == "redirect"
@@ -237,6 +241,16 @@ class Episodes:
         emptiest = np.where(devices, self.state.memory_used, np.iinfo(np.int64).max).argmin(axis=1)
         instead = np.where(devices.any(axis=1), emptiest, legal.argmax(axis=1))
         return np.where(illegal, instead, actions), illegal
+
+    def is_over(self, env: int) -> bool:
+        """Whether episode `env` has ended."""
+        return bool(self.state.status.item(env) != RUNNING)
+
+    def known_actions(self) -> str:
+        """The beginning of a sentence about an action outside the space."""
+        splits = f", or from {self.max_devices} to {self.num_actions - 1} to split"
+        devices = f"An action is a device number from 0 to {self.max_devices - 1}"
+        return devices + splits if self.num_actions > self.max_devices else devices
 
     def masks(self) -> NDArray[np.bool_]:
         """(N, A) bool, the legal actions; see `state.action_mask`."""

@@ -6,28 +6,19 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import gymnasium
-import numpy as np
-from gymnasium import spaces
-from gymnasium.error import ResetNeeded
-from numpy.typing import NDArray
+from typing import Any
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.arguments import checked_options
-from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict
+from shard_gym.envs.core.env import EpisodeEnv
+from shard_gym.envs.core.episodes import Episodes, Observation
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.reward import Reward
-from shard_gym.envs.core.state import RUNNING, PlacementState
+from shard_gym.envs.core.state import PlacementState
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.envs.placement.rendering.modes import RENDER_MODES, check_render_mode, render
+from shard_gym.envs.placement.rendering.modes import render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError, wrong_kind
+from shard_gym.errors import wrong_kind
 from shard_gym.tasks import Task, TaskSource
-
-_ENV = np.zeros(1, np.int64)
-"""Index of the only episode."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ class Snapshot:
     redirected: int = 0
 
 
-class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
+class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     """
     ## Description
 
@@ -164,7 +155,8 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
     * v0: initial version
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 4}  # type: ignore[misc]
+    tasks: TaskSource
+    _episodes: Episodes
 
     def __init__(
         self,
@@ -183,66 +175,15 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
         self._set_up(episodes, render_mode, info_text)
 
-    def _set_up(self, episodes: Episodes, render_mode: str | None, info_text: bool) -> None:
-        """Step these episodes (N = 1)."""
-        check_render_mode(render_mode)
-        self.render_mode, self._info_text = render_mode, info_text
-        self._episodes, self._num_actions = episodes, episodes.problem.num_actions
-        self.tasks, self.cost_model = episodes.source, episodes.cost_model
-        self.max_tables, self.max_devices = episodes.max_tables, episodes.max_devices
-        self.observation_space = episodes.observe.space(self.max_tables, self.max_devices)
-        self.action_space = spaces.Discrete(self._num_actions)
-
-    # The Gymnasium interface
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start an episode; `options={"task": key}` picks its task (see the class).
-
-        Raises:
-            InvalidOptionError: options that are not a dict, an unknown option, or an index out of range.
-            UnknownNameError: no task has that name.
-            InvalidTaskError: the task has more tables or devices than the padding.
-        """
-        chosen = checked_options(options, "task")
-        super().reset(seed=seed)
-        task = self._episodes.choose(self.np_random, chosen.get("task"))
-        self._episodes.begin(_ENV, [task])
-        return self._observation(), self._info()
-
-    def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
-        """Place the current table on device `action`.
-
-        Raises:
-            InvalidActionError: `action` is outside the action space.
-            ResetNeeded: the episode is over, or none has begun.
-            InvalidCostError: the episode ends here, and its cost is NaN or infinite.
-        """
-        self._require_episode("No episode has begun")
-        if self._episodes.state.status.item() != RUNNING:
-            raise ResetNeeded("This episode is over: call reset() before the next step().")
-        if not self._is_action(action):
-            raise InvalidActionError(f"{known_actions(self._episodes.problem)}, not {action!r}.")
-        rewards, over = self._episodes.step(np.array([action], np.int64))
-        if over[0]:
-            self._episodes.require_finite_costs(_ENV)
-        return self._observation(), float(rewards[0]), bool(over[0]), False, self._info()
-
-    def render(self) -> Any:
-        """A str ("ansi"), or an (H, W, 3) uint8 array ("rgb_array"); None without a render mode."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() was called without a render_mode; pass render_mode to gymnasium.make().")
-            return None
-        self._require_episode("There is nothing to render yet")
-        return render(self.view(), self.render_mode)
-
-    # In addition to it
+    @property
+    def max_tables(self) -> int:
+        """The padding of the tables."""
+        return self._episodes.max_tables
 
     @property
-    def task(self) -> Task:
-        """The task of this episode."""
-        return self._require_episode("There is no task yet")
+    def max_devices(self) -> int:
+        """The padding of the devices."""
+        return self._episodes.max_devices
 
     @property
     def problem(self) -> Problem:
@@ -256,18 +197,11 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self._require_episode("There is no state yet")
         return self._episodes.state
 
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(max_devices,) bool: the devices where the current table fits; MaskablePPO calls this method."""
-        self._require_episode("There is no mask yet")
-        mask: NDArray[np.bool_] = self._episodes.masks()[0]
-        return mask
-
     def failure(self) -> dict[str, Any] | None:
         """Why the episode failed, or None: `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`,
         `bytes_free` (the most on any device) and a `message`.
         """
-        self._require_episode("Nothing has failed yet")
-        return self._episodes.failure(0)
+        return super().failure()
 
     def view(self) -> PlacementView:
         """The placement so far, for rendering."""
@@ -291,37 +225,5 @@ class EmbeddingPlacementEnv(gymnasium.Env[ObservationDict, np.int64]):
         self._episodes.restore(0, snapshot.task, snapshot.state, snapshot.redirected)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
-    def clone(self) -> EmbeddingPlacementEnv:
-        """An independent environment in the same state; the immutable tasks are shared."""
-        clone = copy.copy(self)
-        clone._episodes = self._episodes.copy()
-        clone._np_random = copy.deepcopy(self.np_random)
-        clone.action_space = copy.deepcopy(self.action_space)  # it has a random generator
-        return clone
-
-    def _require_episode(self, sentence: str) -> Task:
-        """The task of this episode; `ResetNeeded` if none has begun."""
-        task = self._episodes.tasks[0]
-        if task is None:
-            raise ResetNeeded(f"{sentence}: call reset() first.")
-        return task
-
-    def _is_action(self, action: Any) -> bool:
-        """Whether `action` is in the action space; `Discrete.contains` takes two microseconds more for integers."""
-        if type(action) in (int, np.int64):
-            return bool(0 <= action < self._num_actions)
-        return self.action_space.contains(action)
-
-    def _observation(self) -> ObservationDict:
-        return {key: batch[0] for key, batch in self._episodes.observations().items()}
-
-    def _info(self) -> dict[str, Any]:
-        info = self._episodes.info()
-        return info | self._episodes.texts(0) if self._info_text else info
-
-
-def known_actions(problem: Problem) -> str:
-    """The beginning of a sentence about an action outside the space."""
-    splits = f", or from {problem.max_devices} to {problem.num_actions - 1} to split"
-    devices = f"An action is a device number from 0 to {problem.max_devices - 1}"
-    return devices + splits if problem.num_actions > problem.max_devices else devices
+    def _draw(self, render_mode: str) -> Any:
+        return render(self.view(), render_mode)

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces
-from gymnasium.error import ResetNeeded
-from gymnasium.utils import seeding
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from gymnasium.vector import AutoresetMode
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.envs.core.arguments import checked_options
-from shard_gym.envs.core.episodes import Episodes, Observation, ObservationDict
+from shard_gym.envs.core.episodes import Episodes, Observation
 from shard_gym.envs.core.reward import Reward
-from shard_gym.envs.placement.env import EmbeddingPlacementEnv, known_actions
+from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.envs.placement.rendering.modes import check_render_mode, render
+from shard_gym.envs.placement.rendering.modes import render
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
-from shard_gym.tasks import TaskSource
-
-BoolArray = NDArray[np.bool_]
-Infos = dict[str, Any]
+from shard_gym.tasks import Task, TaskSource
 
 
-class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
+class EmbeddingPlacementVectorEnv(EpisodeVectorEnv[Task]):
     """N environments in one; results equal those of N `EmbeddingPlacementEnv` in a SyncVectorEnv, bit for bit.
 
     All N step together in the same NumPy operations. Tasks of different sizes can be mixed.
@@ -54,6 +42,10 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
     all), "tasks" (one for each) and "reset_mask".
     """
 
+    _episodes: Episodes
+
+    _actions_are = "device numbers"
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -76,228 +68,13 @@ class EmbeddingPlacementVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], 
         episodes = Episodes(count, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
         self._set_up(episodes, render_mode, autoreset_mode, copy, max_episode_steps, info_text)
 
-    def _set_up(
-        self,
-        episodes: Episodes,
-        render_mode: str | None,
-        autoreset_mode: AutoresetMode | str,
-        copy: bool,
-        max_episode_steps: int | None,
-        info_text: bool,
-    ) -> None:
-        """Step these episodes."""
-        if max_episode_steps is not None:
-            raise InvalidOptionError(
-                f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself, when all "
-                "tables are placed."
-            )
-        check_render_mode(render_mode)
-        self.num_envs = len(episodes.tasks)
-        self.render_mode = render_mode
-        self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {**EmbeddingPlacementEnv.metadata, "autoreset_mode": self.autoreset_mode}
-        self._info_text = info_text
-        self._share = not copy
-        self._episodes, self._num_actions = episodes, episodes.problem.num_actions
-        self.single_observation_space = episodes.observe.space(episodes.max_tables, episodes.max_devices)
-        self.single_action_space = spaces.Discrete(self._num_actions)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
-        self._over = np.ones(self.num_envs, np.bool_)
-
-    # The Gymnasium interface
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObservationDict, Infos]:
-        """Begin new episodes, in all environments or in those of `options["reset_mask"]`.
-
-        Raises:
-            InvalidOptionError: an unknown option, or an option or list of seeds of the wrong kind or length.
-            UnknownNameError: no task has the name given.
-            InvalidTaskError: a task has more tables or devices than the padding.
-            ResetNeeded: a reset_mask without all environments, before the first reset of all.
-        """
-        chosen = checked_options(options, "task", "tasks", "reset_mask")
-        mask = self._reset_mask(chosen.get("reset_mask"))
-        if not mask.all():
-            self._require_reset()
-        envs = np.flatnonzero(mask)
-        keys = self._task_keys(chosen.get("task"), chosen.get("tasks"))
-        self._seed(envs, seed)
-        self._begin(envs, keys)
-        return self._episodes.observations(share=self._share), self._infos(envs)
-
-    def step(
-        self, actions: NDArray[np.int64]
-    ) -> tuple[ObservationDict, NDArray[np.float64], BoolArray, BoolArray, Infos]:
-        """Place the current table of every environment on device `actions[i]`.
-
-        Raises:
-            InvalidActionError: `actions` are not N device numbers inside the action space.
-            ResetNeeded: an environment is over and autoreset is disabled, or none was reset yet.
-            InvalidCostError: an episode ends here, and its cost is NaN or infinite.
-        """
-        chosen = self._checked(actions)
-        mode, waiting = self.autoreset_mode, self._over
-        if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._episodes.tasks[0] is None):
-            raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
-        rewards, over = self._episodes.step(chosen)
-        self._over = over | waiting  # first, so that it holds if what follows raises
-        self._episodes.require_finite_costs(np.flatnonzero(over))
-        final: Infos = {}
-        if mode == AutoresetMode.NEXT_STEP:
-            self._begin(np.flatnonzero(waiting))
-        elif mode == AutoresetMode.SAME_STEP and over.any():
-            final = self._final(np.flatnonzero(over))
-            self._begin(np.flatnonzero(over))
-        infos = {**self._infos(np.arange(self.num_envs)), **final}
-        return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
-
-    def render(self) -> tuple[Any, ...] | None:
-        """One str ("ansi") or (H, W, 3) uint8 array ("rgb_array") for each environment, or None without a mode."""
-        if self.render_mode is None:
-            return None
-        self._require_reset()
-        return tuple(render(self._view(env), self.render_mode) for env in range(self.num_envs))
-
-    # In addition to it
-
     @property
     def episodes(self) -> Episodes:
         """The N episodes with their raw arrays: `episodes.problem`, `episodes.state`, `episodes.tasks`."""
         return self._episodes
 
-    def action_masks(self) -> BoolArray:
-        """(N, max_devices) bool: the devices where the current tables fit."""
-        self._require_reset()
-        return self._episodes.masks()
-
     def _view(self, env: int) -> PlacementView:
         return PlacementView.of(self._episodes, env)
 
-    def _require_reset(self) -> None:
-        if self._episodes.tasks[0] is None:
-            raise ResetNeeded("No episodes have begun: call reset() first.")
-
-    def _reset_mask(self, mask: Any) -> BoolArray:
-        if mask is None:
-            return np.ones(self.num_envs, np.bool_)
-        if (
-            not isinstance(mask, np.ndarray)
-            or mask.dtype != np.bool_
-            or mask.shape != (self.num_envs,)
-            or not mask.any()
-        ):
-            raise InvalidOptionError(
-                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with a True, not {mask!r}."
-            )
-        return mask
-
-    def _task_keys(self, for_all: Any, for_each: Any) -> Sequence[Any]:
-        if for_each is None:
-            return [for_all] * self.num_envs
-        if for_all is not None or not _is_list(for_each) or len(for_each) != self.num_envs:
-            raise InvalidOptionError(
-                f"options['tasks'] must name {self.num_envs} tasks, one for each environment, and comes without 'task'."
-            )
-        return list(for_each)
-
-    def _seed(self, envs: NDArray[np.int64], seed: int | Sequence[int | None] | None) -> None:
-        """Seed the environments `envs`; those without a seed keep their random generator."""
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seeds = [None if seed is None else int(seed) + env for env in range(self.num_envs)]
-        elif _is_list(seed) and len(seed) == self.num_envs:
-            seeds = list(seed)
-        else:
-            raise InvalidOptionError(
-                f"seed must be None, an integer, or a list of one for each of the {self.num_envs} environments; "
-                f"got {short_repr(seed)}."
-            )
-        # Gymnasium takes no integers of NumPy.
-        seeds = [int(each) if isinstance(each, np.integer) else each for each in seeds]
-        for env in envs.tolist():
-            if seeds[env] is not None or self._rngs[env] is None:
-                self._rngs[env] = seeding.np_random(seeds[env])[0]
-
-    def _begin(self, envs: NDArray[np.int64], keys: Sequence[Any] | None = None) -> None:
-        """Begin new episodes in `envs`, with tasks drawn or named by `keys` (N of them)."""
-        if not len(envs):
-            return
-        tasks = []
-        for env in envs.tolist():
-            rng = self._rngs[env]
-            assert rng is not None  # the first reset seeds every environment
-            tasks.append(self._episodes.choose(rng, keys[env] if keys is not None else None))
-        self._episodes.begin(envs, tasks)
-        self._over[envs] = False
-
-    def _checked(self, actions: Any) -> NDArray[np.int64]:
-        try:
-            chosen = np.asarray(actions)
-        except ValueError as error:  # lists of different lengths
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} device numbers, one for each environment, not {short_repr(actions)}."
-            ) from error
-        listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
-        if np.ma.is_masked(actions) or (listed and any(isinstance(each, (bool, np.bool_)) for each in actions)):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} device numbers, none of them masked and no Booleans; got "
-                f"{short_repr(actions)}."
-            )
-        if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} device numbers, an integer array of shape ({self.num_envs},); "
-                f"got {chosen.dtype} of shape {chosen.shape}."
-            )
-        if chosen.min() < 0 or chosen.max() >= self._num_actions:
-            env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
-            known = known_actions(self._episodes.problem)
-            raise InvalidActionError(f"{known}, not {chosen[env]} as for environment {env}.")
-        return chosen.astype(np.int64, copy=False)
-
-    def _infos(self, envs: NDArray[np.int64]) -> Infos:
-        """The infos of the environments `envs`; zeros, None and False for the others."""
-        there, infos = self._mask_of(envs), self._episodes.infos()
-        if self._info_text:
-            texts = [self._episodes.texts(env) for env in range(self.num_envs)]
-            infos |= {key: np.array([each[key] for each in texts], dtype=object) for key in texts[0]}
-        if len(envs) < self.num_envs:
-            for values in infos.values():
-                values[~there] = None if values.dtype == object else 0
-        return infos | {f"_{key}": there.copy() for key in infos}
-
-    def _mask_of(self, envs: NDArray[np.int64]) -> BoolArray:
-        """(N,) bool, True for `envs`."""
-        mask = np.zeros(self.num_envs, np.bool_)
-        mask[envs] = True
-        return mask
-
-    def _final(self, envs: NDArray[np.int64]) -> Infos:
-        """The last observations and infos of the episodes `envs`, which end and are followed by new ones."""
-        batch = self._episodes.observations()
-        final = np.full(self.num_envs, None, dtype=object)
-        for env in envs.tolist():
-            final[env] = {key: array[env] for key, array in batch.items()}
-        return {
-            "final_obs": final,
-            "_final_obs": self._mask_of(envs),
-            "final_info": self._infos(envs),
-            "_final_info": self._mask_of(envs),
-        }
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)  # a member, or its value: "NextStep", as SyncVectorEnv takes it
-    except ValueError:
-        name = str(mode).upper()
-    known = [each.name for each in AutoresetMode]
-    if name not in known:
-        raise InvalidOptionError(f"autoreset_mode must be one of {known}, not {mode!r}.")
-    return AutoresetMode[name]
+    def _draw(self, env: int, render_mode: str) -> Any:
+        return render(self._view(env), render_mode)

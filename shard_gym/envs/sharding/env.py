@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
@@ -164,7 +165,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
         """Do `action` with the current part: put it on a device, halve it, or spread its table.
 
         Raises:
-            InvalidActionError, ResetNeeded, InvalidCostError: see `EmbeddingPlacementEnv.step`.
+            InvalidActionError, ResetNeeded, InvalidCostError: see `EpisodeEnv.step`.
         """
         return super().step(action)
 

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES
-from shard_gym.envs.core.episodes import Observation, ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers

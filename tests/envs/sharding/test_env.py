@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
-from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv

@@ -1,8 +1,7 @@
-"""The render modes of the environments: pictures of `figure`, and plain text, which needs no other package."""
+"""Renders a view in the mode asked for: pictures of `figure`, or plain text, which needs no other package."""
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from typing import Any
 
@@ -10,28 +9,11 @@ import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.placement.rendering.view import PlacementView, shorten
-from shard_gym.errors import InvalidOptionError, install_extra
 from shard_gym.text import counted
-
-RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
-"""The render modes that work with the packages installed here."""
 
 _WIDTH = 80
 _BAR = 24
 _LETTERS = np.array(list("FfbB"))
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    """Refuse a render mode that does not work here.
-
-    Raises:
-        InvalidOptionError: it is not known, or needs a package that is not installed.
-    """
-    if render_mode is not None and render_mode not in RENDER_MODES:
-        raise InvalidOptionError(
-            f"render_mode must be None or one of {RENDER_MODES}, not {render_mode!r}. "
-            f"rgb_array needs matplotlib. {install_extra('viz')}"
-        )
 
 
 def render(view: PlacementView, render_mode: str) -> Any:
