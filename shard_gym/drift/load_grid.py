@@ -82,24 +82,31 @@ class TableGrid:
 
     def with_loads(self, loads: FloatArray) -> LoadGrid:
         """The (N, K) loads of `tables`, in the order of these."""
-        grid = np.full((*self.needed.shape, loads.shape[1]), np.nan)
-        grid[self.needed] = loads
-        return LoadGrid(grid)
+        counts = self.needed.sum(axis=1)
+        grid = np.zeros((len(counts), counts.max(), loads.shape[1]))
+        grid[np.arange(counts.max()) < counts[:, None]] = loads
+        return LoadGrid(grid, self.needed.argmax(axis=1), counts)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadGrid:
-    """Loads of T tables at the `NODES`.
+    """Loads of T tables at neighbouring `NODES`.
 
     Attributes:
-        loads: (T, G, K) float64; NaN at nodes that are not needed.
+        loads: (T, n, K) float64.
+        first: (T,) int64, the first node of each table.
+        counts: (T,) int64, how many nodes it has; the rest of its rows is padding.
     """
 
     loads: FloatArray
+    first: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
     def at(self, lookups: FloatArray) -> FloatArray:
-        """(..., T, K) loads with (..., T) multiples of the pooling factors."""
-        low: NDArray[np.int64] = np.clip(np.searchsorted(NODES, lookups, side="right") - 1, 0, len(NODES) - 2)
-        share = ((lookups - NODES[low]) / (NODES[low + 1] - NODES[low]))[..., None]
+        """(..., T, K) loads with (..., T) multiples of the pooling factors, between the nodes of the table."""
+        node: NDArray[np.int64] = np.searchsorted(NODES, lookups, side="right") - 1
+        low = np.clip(node - self.first, 0, self.counts - 2)
+        begin = NODES[low + self.first]
+        share = ((lookups - begin) / (NODES[low + self.first + 1] - begin))[..., None]
         table = np.arange(len(self.loads))
         return np.asarray(self.loads[table, low] * (1.0 - share) + self.loads[table, low + 1] * share)

@@ -15,6 +15,10 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "entry_point": "shard_gym.envs.sharding.env:EmbeddingShardingEnv",
         "vector_entry_point": "shard_gym.envs.sharding.vector:EmbeddingShardingVectorEnv",
     },
+    "EmbeddingReplacement-v0": {
+        "entry_point": "shard_gym.envs.replacement.env:EmbeddingReplacementEnv",
+        "vector_entry_point": "shard_gym.envs.replacement.vector:EmbeddingReplacementVectorEnv",
+    },
     "EmbeddingPlacementReal-v0": {
         "entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",
         "vector_entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",

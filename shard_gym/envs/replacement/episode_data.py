@@ -15,7 +15,7 @@ from shard_gym.envs.replacement.fixed_devices import FixedDevices, PlansOfDay, R
 from shard_gym.envs.replacement.migration import migration_seconds
 from shard_gym.envs.replacement.parts import Parts
 from shard_gym.envs.replacement.split import split_of
-from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR, window_means
 from shard_gym.placement import Placement
 
 IntArray = NDArray[np.int64]
@@ -110,6 +110,20 @@ class EpisodeData:
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""
         return self.on(len(plan.devices)).run(plan.placement, day)
+
+    def run_before(self, plan: Plan) -> FloatArray:
+        """(96,) ms of `plan` in each interval of the day before the episode."""
+        return self.on(len(plan.devices)).interval_ms(plan.placement, -1).ravel()
+
+    def window_lookups(self, day: int) -> FloatArray:
+        """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
+        return window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+
+    def lookups_of(self, decision: int, window: int) -> FloatArray:
+        """(T,) mean lookups of a window before a decision."""
+        day, hour = divmod(decision, HOURS)
+        found: FloatArray = self.window_lookups(day)[hour, window]
+        return found
 
     def can_run(self, plan: Plan, day: int) -> BoolArray:
         """(H,) whether a plan can go on at each decision of a day: its devices are there, and its tables fit them."""

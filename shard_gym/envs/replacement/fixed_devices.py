@@ -121,12 +121,9 @@ class FixedDevices:
         used = np.bincount(plan, self.parts.bytes_of(today), devices) + caps - self.parts.free(today)
         return np.asarray(used / caps)
 
-    def window_lookups(self, day: int) -> FloatArray:
-        """(H, W, T) mean lookups of each window before each decision of a day."""
-        return window_means(self.parts.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
-
     def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
-        return self.parts.loads(HISTORY_DAYS + day, self.window_lookups(day))
+        lookups = window_means(self.parts.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        return self.parts.loads(HISTORY_DAYS + day, lookups)
 
     def _plans_of(self, day: int, headroom: bool) -> tuple[IntArray, NDArray[np.bool_]]:
         """(H, W, P) plans with or without headroom; (H, W) bool, which are possible."""

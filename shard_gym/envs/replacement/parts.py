@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,15 +17,13 @@ from shard_gym.envs.replacement.windows import HEADROOM_DAYS
 from shard_gym.errors import InvalidTaskError
 from shard_gym.forms import Formed
 from shard_gym.placement import Placement
+from shard_gym.sharding.plan import ROW_WISE
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
 IntArray = NDArray[np.int64]
-
-KEPT_DAYS = 2
-"""Days whose grids are kept, where they differ."""
 
 
 class Parts:
@@ -50,7 +47,7 @@ class Parts:
         caps = whole.memory_cap_bytes
         some = caps if devices == whole.num_devices else np.full(devices, caps.min())
         self.topology: Topology = replace(whole, num_devices=devices, memory_cap_bytes=some)
-        self._grids: OrderedDict[int, tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]] = OrderedDict()
+        self._grids: dict[int, tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]] = {}
 
     @property
     def count(self) -> int:
@@ -59,7 +56,7 @@ class Parts:
 
     def bytes_of(self, day: int) -> IntArray:
         """(P,) bytes, weights and optimizer state of each part on a day."""
-        return self._with_rows(self.form.task.tables, self._rows(day)[self.form.table]).memory_bytes
+        return self._bytes_with(self._rows(day))
 
     def free(self, day: int) -> IntArray:
         """(m,) bytes for parts on a day: the memory caps less the tables that are on all devices."""
@@ -69,7 +66,7 @@ class Parts:
         """(P,) `bytes_of` and (m,) `free` in `HEADROOM_DAYS` if rows grow on as in the three days before `day`."""
         rows = self._rows(day)
         ahead = rows + np.maximum(rows - self._rows(day - HISTORY_DAYS), 0.0) * (HEADROOM_DAYS / HISTORY_DAYS)
-        return self._with_rows(self.form.task.tables, ahead[self.form.table]).memory_bytes, self._free(ahead)
+        return self._bytes_with(ahead), self._free(ahead)
 
     def fits(self, placements: IntArray, bytes_of: IntArray, free: IntArray) -> NDArray[np.bool_]:
         """(...) whether (..., P) placements leave every device within (m,) `free` bytes, with (P,) bytes of parts."""
@@ -126,25 +123,27 @@ class Parts:
     def _rows(self, day: int) -> FloatArray:
         return self.task.drift.rows[day]
 
-    def _with_rows(self, tables: Tables, rows: FloatArray) -> Tables:
-        grown = np.maximum(np.rint(tables.num_embeddings * rows), 1.0)
-        return replace(tables, num_embeddings=grown.astype(np.int64))
+    def _bytes_with(self, rows: FloatArray) -> IntArray:
+        """(P,) bytes of the parts with (T,) multiples of the rows."""
+        return self._num_rows(rows)[self.form.table] * _row_bytes(self.form.task.tables)
 
     def _free(self, rows: FloatArray) -> IntArray:
-        used = 0
+        """(m,) bytes for the parts with (T,) multiples of the rows."""
+        num_rows, row_bytes, used = self._num_rows(rows), _row_bytes(self.task.task.tables), 0
         for kind, some in self.form.spread.items():
-            tables = self._with_rows(self.task.task.tables.select(some), rows[some])
-            used += int(shard_tables(tables, kind, self.topology).memory_bytes.sum())
+            on_each = -(-num_rows[some] // self.topology.num_devices) if kind == ROW_WISE else num_rows[some]
+            used += int((on_each * row_bytes[some]).sum())
         return np.asarray(self.topology.memory_cap_bytes - used)
+
+    def _num_rows(self, rows: FloatArray) -> IntArray:
+        """(T,) whole rows, as `drifted_tables` has them."""
+        return np.maximum(np.rint(self.task.task.tables.num_embeddings * rows), 1.0).astype(np.int64)
 
     def _grids_of(self, day: int) -> tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]:
         """The grids of the parts, and of the tables on all devices with their numbers."""
         key = day if self._changes else 0
         if key not in self._grids:
             self._grids[key] = self._new_grids(key)
-            if len(self._grids) > KEPT_DAYS:
-                self._grids.popitem(last=False)
-        self._grids.move_to_end(key)
         return self._grids[key]
 
     def _new_grids(self, day: int) -> tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]:
@@ -166,3 +165,8 @@ class Parts:
             shards = shard_tables(chosen.tables, kind, self.topology)
             spread.append((some, chosen.with_loads(self.model.shard_loads(shards, kind, self.topology))))
         return grid, spread
+
+
+def _row_bytes(tables: Tables) -> IntArray:
+    """(T,) bytes of a row, with its optimizer state."""
+    return tables.memory_bytes // tables.num_embeddings

@@ -51,7 +51,7 @@ def _cost(form: Formed, model: ShardingCostModel) -> float:
     """Ms of the greedy placement; infinite if a part has no room."""
     parts, topology = form.task.tables, form.task.topology
     planner, loads, everywhere = Planner(model, topology), model.table_loads(parts, topology), form.loads(model)
-    placement = planner.greedy(loads[None], everywhere[None], parts.memory_bytes[None], topology.memory_cap_bytes)
+    placement = planner.greedy(loads[None], everywhere[None], parts.memory_bytes, topology.memory_cap_bytes)
     if placement[0, 0] == NO_PLACEMENT:
         return float(np.inf)
     return float(planner.costs(loads[None], everywhere[None], placement)[0])

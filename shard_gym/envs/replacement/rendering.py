@@ -1,0 +1,62 @@
+"""An episode of re-placement as text of 80 columns, or as a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shard_gym.drift.tasks import DAYS, DriftTask
+from shard_gym.envs.replacement.episodes import NO_PLAN, History
+from shard_gym.envs.replacement.windows import HOURS, KINDS
+from shard_gym.text import counted, format_ms, format_seconds
+
+LEVELS = ".:-=+*#%@"
+"""From the cheapest to the costliest hour."""
+
+LETTERS = "hd3n"
+"""Of the windows."""
+
+
+def render(task: DriftTask, history: History, render_mode: str) -> Any:
+    """A str for "ansi"; for "rgb_array" an (H, W, 3) uint8 array."""
+    if render_mode == "ansi":
+        return render_ansi(task, history)
+    from shard_gym.envs.replacement.figure import render_rgb  # noqa: PLC0415  # needs matplotlib
+
+    return render_rgb(task, history)
+
+
+def render_ansi(task: DriftTask, history: History) -> str:
+    """Two lines for each day so far: the cost of each hour, and the plans that were made when it began."""
+    costs, hours = history.hourly_ms, len(history.hourly_ms)
+    day, hour = divmod(hours, HOURS)
+    when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
+    lines = [f"{task.name}: {when}"]
+    if hours:
+        made, repairs = int((history.kinds != NO_PLAN).sum()), int(history.repairs.sum())
+        spent = dict(zip(("iterations", "pauses", "migrations"), history.seconds.sum(axis=0), strict=True))
+        lines += [
+            f"{counted(made, 'plan')} made, {counted(repairs, 'repair')} among them; "
+            + ", ".join(f"{what} {format_seconds(seconds)}" for what, seconds in spent.items()),
+            "",
+            "day  0     6     12    18",
+        ]
+        low, high = costs.min(), costs.max()
+        level = ((costs - low) / max(high - low, 1e-12) * (len(LEVELS) - 1)).round().astype(int)
+        shown = "".join(LEVELS[each] for each in level)
+        marks = "".join(map(_mark, history.kinds.tolist(), history.repairs.tolist()))
+        for number, first in enumerate(range(0, hours, HOURS)):
+            lines += [f"{number + 1:>3}  {shown[first : first + HOURS]}", f"     {marks[first : first + HOURS]}".rstrip()]
+        lines += [
+            "",
+            f"An hour is {LEVELS[0]} at {format_ms(low)} an iteration, up to {LEVELS[-1]} at {format_ms(high)}. Plans for"
+            f" the last hour (h), day (d), three",
+            "days (3), next 12 hours as yesterday (n); capital: room for growth; ! repair.",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _mark(kind: int, repair: bool) -> str:
+    if kind == NO_PLAN:
+        return " "
+    letter = LETTERS[KINDS[kind].window]
+    return "!" if repair else letter.upper() if KINDS[kind].headroom else letter
