@@ -70,9 +70,7 @@ class TableGrid:
         needed = (node >= np.minimum(first, len(NODES) - 2)) & (node <= last)
         table, found = np.nonzero(needed)
         many = RowPopularity(popularity.q[table], popularity.s[table])
-        return TableGrid(
-            drifted_tables(tables.select(table), many, NODES[found], rows[table], exponent[table]), needed
-        )
+        return TableGrid(drifted_tables(tables.select(table), many, NODES[found], rows[table], exponent[table]), needed)
 
     def select(self, chosen: NDArray[np.int64]) -> TableGrid:
         """The grid of the tables `chosen`, which may repeat."""

@@ -13,7 +13,14 @@ import numpy as np
 from shard_gym.checks import is_integer, require_name
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, short_repr, unknown_name, wrong_kind
+from shard_gym.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    InvalidTaskError,
+    short_repr,
+    unknown_name,
+    wrong_kind,
+)
 from shard_gym.io.files import read_index, read_shipped, sha256_of
 from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
@@ -185,7 +192,7 @@ def _load(file: str, pause_s: float, split: str) -> DriftSuite:
         raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(splits)}, not {short_repr(split)}.")
     level = DriftLevel(**{key: tuple(v) if isinstance(v, list) else v for key, v in record["level"].items()})
     made = {
-        each: [_task_and_law(entry["task"], entry["memory_cap_bytes"], record["pool"]) for entry in entries]
+        each: [_task_and_law(entry["task"], entry["memory_cap_bytes"], record["pool"]["name"]) for entry in entries]
         for each, entries in splits.items()
     }
     tasks = tuple(
@@ -227,6 +234,12 @@ def _record(file: str) -> tuple[dict[str, Any], str]:
     record = parse_json(data, f"Suite {file!r}")
     if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
         raise DamagedFileError(f"The file of suite {file!r} must be an object of schema {SCHEMA} with {sorted(_KEYS)}.")
+    pool = load_pool(record["pool"]["name"])
+    if pool.sha256 != record["pool"]["sha256"]:
+        raise DamagedFileError(
+            f"Suite {file!r} was made for pool {record['pool']['name']!r} with SHA-256 {record['pool']['sha256']}, but "
+            f"the installed pool has {pool.sha256}. Reinstall shard-gym."
+        )
     for suite, sha256 in record["suites"].items():
         if load_suite(suite).sha256 != sha256:
             raise DamagedFileError(

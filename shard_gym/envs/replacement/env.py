@@ -155,9 +155,7 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
         illegal: str = "terminate",
         info_text: bool = False,
     ) -> None:
-        episodes = ReplacementEpisodes(
-            1, suite, split, cost_model, reward, headroom, max_parts, max_devices, illegal
-        )
+        episodes = ReplacementEpisodes(1, suite, split, cost_model, reward, headroom, max_parts, max_devices, illegal)
         self._set_up(episodes, render_mode, info_text)
 
     @property

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
@@ -238,7 +237,7 @@ class ReplacementEpisodes:
         mask: BoolArray = self._masks[self._every, self._hour].copy()
         return mask
 
-    def observations(self, *, share: bool = False) -> ObservationDict:  # noqa: ARG002
+    def observations(self, *, share: bool = False) -> ObservationDict:
         """One array for each key with leading shape (N,); after the last decision that of the last."""
         rows = self._rows[self._every, self._hour]
         first = np.minimum(self.decision, DECISIONS - 1)[:, None] * INTERVALS_PER_HOUR

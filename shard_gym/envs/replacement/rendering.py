@@ -20,7 +20,7 @@ def render(task: DriftTask, history: History, render_mode: str) -> Any:
     """A str for "ansi"; for "rgb_array" an (H, W, 3) uint8 array."""
     if render_mode == "ansi":
         return render_ansi(task, history)
-    from shard_gym.envs.replacement.figure import render_rgb  # noqa: PLC0415  # needs matplotlib
+    from shard_gym.envs.replacement.figure import render_rgb  # needs matplotlib
 
     return render_rgb(task, history)
 
@@ -45,7 +45,10 @@ def render_ansi(task: DriftTask, history: History) -> str:
         shown = "".join(LEVELS[each] for each in level)
         marks = "".join(map(_mark, history.kinds.tolist(), history.repairs.tolist()))
         for number, first in enumerate(range(0, hours, HOURS)):
-            lines += [f"{number + 1:>3}  {shown[first : first + HOURS]}", f"     {marks[first : first + HOURS]}".rstrip()]
+            lines += [
+                f"{number + 1:>3}  {shown[first : first + HOURS]}",
+                f"     {marks[first : first + HOURS]}".rstrip(),
+            ]
         lines += [
             "",
             f"An hour is {LEVELS[0]} at {format_ms(low)} an iteration, up to {LEVELS[-1]} at {format_ms(high)}. Plans for"

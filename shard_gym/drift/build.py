@@ -1,0 +1,123 @@
+"""Builds the files of the suites of drifting tasks: `python -m shard_gym.drift.build` always writes the same bytes.
+
+Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
+from shard_gym.drift.suites import DATA, SCHEMA, law_of
+from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.replacement.parts import Parts
+from shard_gym.envs.replacement.split import split_of
+from shard_gym.errors import InvalidTaskError
+from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
+from shard_gym.pools import load_pool
+from shard_gym.suites import load_suite
+from shard_gym.tasks import MIB, Task
+
+POOL = "dlrm-2021"
+SUITES = ("mixdim-8", "shard-8")
+TASKS_PER_SPLIT = {"train": 30, "test": 15}
+"""Of each of the `SUITES`."""
+
+STEP = 1.05
+"""Memory caps that are too small grow by this factor."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build one suite. Where tables grow, caps are as small as they can be but for 5%."""
+
+    name: str
+    description: str
+    level: DriftLevel
+    pauses_s: tuple[float, ...]
+    version: int = 1
+
+
+RECIPES = (
+    Recipe("drift-medium", "Lookups drift by a factor of 1.35 within a day.", MEDIUM, (30.0, 120.0, 600.0)),
+    Recipe("drift-strong", "Lookups drift by a factor of 1.65 within a day.", STRONG, (30.0, 120.0, 600.0)),
+    Recipe("growth", "Lookups drift as in drift-medium; rows grow and are pruned, memory is short.", GROWING, (600.0,)),
+    Recipe("spot", "Lookups drift as in drift-medium; devices leave twice a day.", SPOT, (120.0, 600.0)),
+)
+
+
+def entries(recipe: Recipe, split: str) -> list[dict[str, Any]]:
+    """The tasks of one split: those of the `SUITES` in turns."""
+    rng = _generator(f"{recipe.name}/{split}")
+    chosen = [rng.choice(len(load_suite(each, split)), TASKS_PER_SPLIT[split], replace=False) for each in SUITES]
+    found = []
+    for numbers in zip(*chosen, strict=True):
+        for suite, number in zip(SUITES, numbers, strict=True):
+            task, seed = load_suite(suite, split)[int(number)], int(rng.integers(2**31))
+            found.append({"task": task.name, "seed": seed, "memory_cap_bytes": _cap(recipe, task, seed)})
+    return found
+
+
+def _cap(recipe: Recipe, task: Task, seed: int) -> int | None:
+    """Bytes of a memory cap with which the tables have room on all days; None for that of the task."""
+    own = int(task.topology.memory_cap_bytes[0])
+    cap = own
+    if recipe.level.growth:
+        drift = DriftTask(task.name, task, law_of(task.tables, POOL), recipe.level, seed, 1.0).drift
+        largest = float((task.tables.memory_bytes * drift.rows.max(axis=0)).sum())
+        cap = _whole_mib(largest / task.num_devices)
+    while True:
+        topology = replace(task.topology, memory_cap_bytes=np.full(task.num_devices, cap))
+        try:
+            capped = replace(task, topology=topology, known_placement=None)
+            _require_room(DriftTask(task.name, capped, law_of(task.tables, POOL), recipe.level, seed, 1.0))
+        except InvalidTaskError:
+            cap = _whole_mib(cap * STEP)
+        else:
+            return None if cap == own else cap
+
+
+def _require_room(task: DriftTask) -> None:
+    model = make_sharding_cost_model("analytical")
+    form = split_of(task, model)
+    for devices in np.unique(task.available.sum(axis=1)).tolist():
+        Parts(task, form, model, devices).known  # noqa: B018
+
+
+def _whole_mib(bytes_: float) -> int:
+    return -(-int(bytes_) // MIB) * MIB
+
+
+def _generator(name: str) -> np.random.Generator:
+    return np.random.default_rng(np.frombuffer(sha256_of(name.encode()).encode(), np.uint8))
+
+
+def main() -> None:
+    """Write all files and their index."""
+    index = {}
+    for recipe in RECIPES:
+        record = {
+            "schema": SCHEMA,
+            "name": recipe.name,
+            "version": recipe.version,
+            "description": recipe.description,
+            "level": asdict(recipe.level),
+            "pauses_s": recipe.pauses_s,
+            "pool": {"name": POOL, "sha256": load_pool(POOL).sha256},
+            "suites": {name: load_suite(name).sha256 for name in SUITES},
+            "splits": {split: entries(recipe, split) for split in ("train", "test")},
+        }
+        data = json.dumps(record, indent=1).encode() + b"\n"
+        write_atomically(DATA / f"{recipe.name}.json", data)
+        index[recipe.name] = sha256_of(data)
+        print(recipe.name, [entry["memory_cap_bytes"] for entry in record["splits"]["test"]][:4])
+    write_json(DATA / INDEX, index)
+
+
+if __name__ == "__main__":
+    main()
