@@ -139,7 +139,7 @@ class EpisodeData:
         return migration_seconds(before.where, after.where, bytes_of, self.task.task.topology)
 
     def always_ms(self, day: int) -> FloatArray:
-        """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made at its beginning."""
+        """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made when it begins."""
         counts = self.task.available[day * HOURS : (day + 1) * HOURS].sum(axis=1)
         plans, hours = self.options(day).plans[:, LAST_HOUR], np.arange(HOURS)
         found = np.empty(HOURS)

@@ -1,4 +1,4 @@
-"""What happens to a task while m devices are there, whatever the agent does: the plans that can be made, their costs."""
+"""What happens to a task while m devices are there, whatever is done: the plans that can be made, and their costs."""
 
 from __future__ import annotations
 

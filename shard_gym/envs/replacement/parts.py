@@ -89,9 +89,9 @@ class Parts:
             left[placement[part]] -= largest[part]
         if left.min() < 0:
             raise InvalidTaskError(
-                f"The tables of task {self.task.name!r} need up to {format_bytes(int(largest.sum()))}, and no placement "
-                f"was found on {self.topology.num_devices} devices with {format_bytes(int(free.min()))} for them. Raise "
-                "memory_cap_bytes."
+                f"The tables of task {self.task.name!r} need up to {format_bytes(int(largest.sum()))}, and no "
+                f"placement was found on {self.topology.num_devices} devices with {format_bytes(int(free.min()))} for "
+                "them. Raise memory_cap_bytes."
             )
         return placement
 
@@ -121,7 +121,8 @@ class Parts:
         return bool(level.growth or level.pruned or level.skew)
 
     def _rows(self, day: int) -> FloatArray:
-        return self.task.drift.rows[day]
+        rows: FloatArray = self.task.drift.rows[day]
+        return rows
 
     def _bytes_with(self, rows: FloatArray) -> IntArray:
         """(P,) bytes of the parts with (T,) multiples of the rows."""
