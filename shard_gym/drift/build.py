@@ -101,7 +101,7 @@ def main() -> None:
     """Write all files and their index."""
     index = {}
     for recipe in RECIPES:
-        record = {
+        record: dict[str, Any] = {
             "schema": SCHEMA,
             "name": recipe.name,
             "version": recipe.version,

@@ -190,7 +190,8 @@ def _load(file: str, pause_s: float, split: str) -> DriftSuite:
     name, splits = f"{file}-{pause_s:g}", record["splits"]
     if split not in splits:
         raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(splits)}, not {short_repr(split)}.")
-    level = DriftLevel(**{key: tuple(v) if isinstance(v, list) else v for key, v in record["level"].items()})
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in record["level"].items()}
+    level = DriftLevel(**values)
     made = {
         each: [_task_and_law(entry["task"], entry["memory_cap_bytes"], record["pool"]["name"]) for entry in entries]
         for each, entries in splits.items()

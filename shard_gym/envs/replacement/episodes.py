@@ -314,8 +314,10 @@ class ReplacementEpisodes:
     def history(self, env: int) -> History:
         """What was done in episode `env` so far."""
         hours = int((self._hourly_ms[env] > 0).sum())
-        every = (self._hourly_ms, self._spent, self._kinds, self._repairs)
-        return History(*(each[env, :hours].copy() for each in every))
+        some = env, slice(hours)
+        return History(
+            self._hourly_ms[some].copy(), self._spent[some].copy(), self._kinds[some].copy(), self._repairs[some].copy()
+        )
 
     def copy(self) -> ReplacementEpisodes:
         """Independent episodes in the same state; tasks, data and the model are shared."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import PHASES
 from shard_gym.drift.processes import DAYS_PER_WEEK, INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS
-from shard_gym.envs.core.episodes import ObservationDict
+from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan
 from shard_gym.envs.replacement.windows import HOURS, WINDOWS
 

@@ -45,15 +45,13 @@ def render_ansi(task: DriftTask, history: History) -> str:
         shown = "".join(LEVELS[each] for each in level)
         marks = "".join(map(_mark, history.kinds.tolist(), history.repairs.tolist()))
         for number, first in enumerate(range(0, hours, HOURS)):
-            lines += [
-                f"{number + 1:>3}  {shown[first : first + HOURS]}",
-                f"     {marks[first : first + HOURS]}".rstrip(),
-            ]
+            of_day = slice(first, first + HOURS)
+            lines += [f"{number + 1:>3}  {shown[of_day]}", f"     {marks[of_day]}".rstrip()]
         lines += [
             "",
-            f"An hour is {LEVELS[0]} at {format_ms(low)} an iteration, up to {LEVELS[-1]} at {format_ms(high)}. Plans for"
-            f" the last hour (h), day (d), three",
-            "days (3), next 12 hours as yesterday (n); capital: room for growth; ! repair.",
+            f"An hour: {LEVELS[0]} for {format_ms(low)} ms an iteration, up to {LEVELS[-1]} for {format_ms(high)} ms.",
+            "Plans: h for the last hour, d day, 3 three days, n next 12 hours as yesterday;",
+            "capital letters leave room for growth; ! is a repair.",
         ]
     return "\n".join(lines) + "\n"
 
