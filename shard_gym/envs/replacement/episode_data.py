@@ -136,7 +136,7 @@ class EpisodeData:
         if np.array_equal(before.where, after.where):
             return 0.0
         bytes_of = self.on(self.task.task.num_devices).parts.bytes_of(HISTORY_DAYS + day)
-        return migration_seconds(before.where, after.where, bytes_of, self.task.task.topology)
+        return float(migration_seconds(before.where, after.where, bytes_of, self.task.task.topology))
 
     def always_ms(self, day: int) -> FloatArray:
         """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made when it begins."""

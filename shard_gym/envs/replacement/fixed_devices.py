@@ -12,7 +12,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS
 from shard_gym.envs.replacement.parts import Parts
-from shard_gym.envs.replacement.planner import Planner
+from shard_gym.envs.replacement.planner import MOST_NUMBERS, Planner
 from shard_gym.envs.replacement.windows import HOURS, INTERVALS_PER_HOUR, KINDS, LAST_HOUR, WINDOWS, window_means
 from shard_gym.placement import Placement
 
@@ -113,6 +113,16 @@ class FixedDevices:
         lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
         loads, everywhere = self.parts.loads(HISTORY_DAYS + day, lookups.reshape(HOURS, INTERVALS_PER_HOUR, -1)[hours])
         return self.planner.costs(loads, everywhere, plans[..., None, :])
+
+    def hourly_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H) mean cost of an iteration with each of (n, P) plans in each hour of day 0, 1, ..."""
+        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
+        lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
+        loads, everywhere = self.parts.loads(HISTORY_DAYS + day, lookups)
+        at_once = max(1, MOST_NUMBERS // (INTERVALS_PER_DAY * self.parts.topology.num_devices * loads.shape[-1]))
+        chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
+        costs = np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
+        return np.asarray(costs.reshape(len(plans), HOURS, INTERVALS_PER_HOUR).mean(axis=-1))
 
     def memory(self, plan: Placement, day: int) -> FloatArray:
         """(m,) share of each memory cap that a plan uses on a day."""
