@@ -118,11 +118,14 @@ class FixedDevices:
         """(n, H) mean cost of an iteration with each of (n, P) plans in each hour of day 0, 1, ..."""
         first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
         lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
-        loads, everywhere = self.parts.loads(HISTORY_DAYS + day, lookups)
-        at_once = max(1, MOST_NUMBERS // (INTERVALS_PER_DAY * self.parts.topology.num_devices * loads.shape[-1]))
-        chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
-        costs = np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
+        costs = self._of_many(plans, *self.parts.loads(HISTORY_DAYS + day, lookups))
         return np.asarray(costs.reshape(len(plans), HOURS, INTERVALS_PER_HOUR).mean(axis=-1))
+
+    def replayed_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H, W) cost of each of (n, P) plans with the mean lookups of each window before each decision of a day."""
+        loads, everywhere = self._window_loads(day)
+        costs = self._of_many(plans, loads.reshape(-1, *loads.shape[2:]), everywhere.reshape(-1, loads.shape[-1]))
+        return costs.reshape(len(plans), HOURS, len(WINDOWS))
 
     def memory(self, plan: Placement, day: int) -> FloatArray:
         """(m,) share of each memory cap that a plan uses on a day."""
@@ -130,6 +133,12 @@ class FixedDevices:
         caps, devices = self.parts.topology.memory_cap_bytes, self.parts.topology.num_devices
         used = np.bincount(plan, self.parts.bytes_of(today), devices) + caps - self.parts.free(today)
         return np.asarray(used / caps)
+
+    def _of_many(self, plans: IntArray, loads: FloatArray, everywhere: FloatArray) -> FloatArray:
+        """(n, M) ms of each of (n, P) plans with each of (M, P, K) loads."""
+        at_once = max(1, MOST_NUMBERS // (len(loads) * self.parts.topology.num_devices * loads.shape[-1]))
+        chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
+        return np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
 
     def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
         lookups = window_means(self.parts.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)

@@ -70,6 +70,7 @@ class ObservationRows:
         memory[where] = run.memory
         rows[:, columns["device_costs"]] = np.minimum(costs.reshape(HOURS, -1), MOST)
         rows[:, columns["device_memory"]] = memory
+        rows[:, columns["device_used"]][:, where] = 1.0
         rows[:, columns["replayed_costs"]][:, :NUM_WINDOWS] = np.minimum(run.replayed_ms / data.reference_ms, MOST)
         rows[:, columns["lookup_changes"]] = _changes(data.window_lookups(day), made.lookups)
         rows[:, columns["made_for"].start + made.kind] = 1.0
@@ -118,8 +119,8 @@ class ObservationRows:
 
 
 _IN_ROWS = (
-    *("device_costs", "device_memory", "device_mask", "device_available", "replayed_costs", "lookup_changes"),
-    *("made_for", "since_plan", "must_plan", "pause", "time", "action_mask"),
+    *("device_costs", "device_memory", "device_mask", "device_available", "device_used"),
+    *("replayed_costs", "lookup_changes", "made_for", "since_plan", "must_plan", "pause", "time", "action_mask"),
 )
 """The keys but for the measured costs, which depend on the plans of the day before."""
 
@@ -136,6 +137,7 @@ def _space(devices: int, kinds: int) -> spaces.Dict:
             "device_memory": numbers(devices),
             "device_mask": spaces.MultiBinary(devices),
             "device_available": spaces.MultiBinary(devices),
+            "device_used": spaces.MultiBinary(devices),
             "replayed_costs": numbers((1 + kinds) * NUM_WINDOWS),
             "measured_costs": numbers(INTERVALS_PER_DAY),
             "lookup_changes": numbers(2 * NUM_WINDOWS, -MOST),
