@@ -1,54 +1,54 @@
-"""Rules that decide when to make a plan from the costs of the last hour: never, periods, thresholds, ski-rental."""
+"""Rules that decide when to make a plan of one kind: never, periods, thresholds, ski-rental."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replacement.base import IntArray, ReplacementAgent, View
-from shard_gym.envs.replacement.windows import LAST_HOUR
+from shard_gym.agents.replacement.base import OneKind, View
+from shard_gym.envs.replacement.windows import HOURS, LAST_HOUR
+
+BoolArray = NDArray[np.bool_]
 
 
-class Never(ReplacementAgent):
-    """Keeps the first plan, but for repairs."""
+class Never(OneKind):
+    """Keeps its plan, until it must make one."""
 
-    def decide(self, view: View) -> IntArray:
-        """See `ReplacementAgent`."""
-        return np.zeros(view.count, np.int64)
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        return np.zeros(view.count, np.bool_)
 
 
-class EveryHours(ReplacementAgent):
-    """Makes a plan of one kind every so many hours; "always" is every hour."""
+class EveryHours(OneKind):
+    """Makes a plan every so many hours; 1 is always."""
 
     def __init__(self, hours: int, kind: int) -> None:
         super().__init__(kind)
         self.hours = hours
 
-    def decide(self, view: View) -> IntArray:
-        """See `ReplacementAgent`."""
-        due = view.since_plan >= self.hours / 24 - 1e-6
-        return np.where(due, self.action, 0)
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        return view.since_plan > (self.hours - 0.5) / HOURS
 
 
-class RegretThreshold(ReplacementAgent):
-    """Makes a plan when it would have been cheaper in the last hour by more than a share of the cost."""
+class RegretThreshold(OneKind):
+    """Makes a plan when the old one cost too much in the last hour, by more than a share of the new one's cost."""
 
     def __init__(self, share: float, kind: int) -> None:
         super().__init__(kind)
         self.share = share
 
-    def decide(self, view: View) -> IntArray:
-        """See `ReplacementAgent`."""
-        kept = view.replayed[:, 0, LAST_HOUR]
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
         new = view.candidate(self.action)[:, LAST_HOUR]
-        return np.where(kept > (1.0 + self.share) * new, self.action, 0)
+        return view.replayed[:, 0, LAST_HOUR] > (1.0 + self.share) * new
 
 
-class SkiRental(ReplacementAgent):
-    """Makes a plan when what the old one has cost too much since it was made exceeds `factor` pauses.
+class SkiRental(OneKind):
+    """Makes a plan when what the old one cost too much, hour by hour, adds up to `factor` pauses.
 
-    The rule of the ski rental problem: rent until the rents add up to the price, then buy. With a factor of 1 its cost
-    is at most twice the best, if the regret of a plan never falls.
+    The rule of the ski rental problem: rent until the rents add up to the price, then buy. With a factor of 1 it takes
+    at most twice as long as the best decision, if the regret of a plan never falls.
     """
 
     def __init__(self, factor: float, kind: int) -> None:
@@ -58,14 +58,12 @@ class SkiRental(ReplacementAgent):
 
     def begin(self, count: int) -> None:
         """See `ReplacementAgent`."""
-        super().begin(count)
         self._regret = np.zeros(count)
 
-    def decide(self, view: View) -> IntArray:
-        """See `ReplacementAgent`."""
-        new = view.candidate(self.action)[:, LAST_HOUR]
-        self._regret = np.where(view.since_plan <= 0, 0.0, self._regret)
-        self._regret += np.where(view.since_plan > 0, view.replayed[:, 0, LAST_HOUR] - new, 0.0) / 24.0
-        plans = self._regret > self.factor * view.pause
-        self._regret[plans] = 0.0
-        return np.where(plans, self.action, 0)
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        regret = (view.replayed[:, 0] - view.candidate(self.action))[:, LAST_HOUR] / HOURS
+        self._regret = np.where(view.since_plan > 0, self._regret + regret, 0.0)
+        due: BoolArray = self._regret > self.factor * view.pause
+        self._regret[due | view.must_plan] = 0.0
+        return due
