@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.replacement.plan_table import NO_PLAN, PlanTable
 from shard_gym.agents.replacement.score_policy import HIDDEN, NUM_FEATURES, NUM_WEIGHTS, Situation, features, scores
-from shard_gym.drift.processes import DAYS_PER_WEEK
-from shard_gym.drift.tasks import HISTORY_DAYS
-from shard_gym.envs.replacement.episode_data import HOUR_SECONDS_PER_MS
 from shard_gym.envs.replacement.windows import HOURS, LAST_HOUR, WINDOWS
 from shard_gym.errors import missing_extra
 
@@ -60,23 +57,19 @@ class Episodes:
     @staticmethod
     def of(tables: Sequence[PlanTable], pause_s: float) -> Episodes:
         """Those of the tables."""
-        count, most, decisions = len(tables), max(len(each.plans) for each in tables), tables[0].decisions
+        count, most = len(tables), max(len(each.where) for each in tables)
+        decisions = len(tables[0].number)
         replayed = np.zeros((count, most, decisions, len(WINDOWS)), np.float32)
         seconds, used = np.full((count, most, decisions), np.nan), np.zeros((count, most))
         number = np.zeros((count, decisions, len(WINDOWS)), np.int64)
-        available, clock = np.zeros((count, decisions)), np.zeros((count, decisions, 4))
-        hour = np.arange(decisions)
         for row, table in enumerate(tables):
-            plans, task = len(table.plans), table.data.task
+            plans = len(table.where)
             replayed[row, :plans], seconds[row, :plans] = np.nan_to_num(table.replayed), table.seconds
-            used[row, :plans] = table.used / task.task.num_devices
+            used[row, :plans] = table.used / table.used[0]  # the first plan is made for all
             without, newest = table.number[:, : len(WINDOWS)], table.number[:, -len(WINDOWS) :]
             number[row] = np.where(newest == NO_PLAN, without, newest)
-            available[row] = task.available[:decisions].mean(axis=1)
-            week = (task.drift.first_weekday + HISTORY_DAYS + hour / HOURS) / DAYS_PER_WEEK
-            angles = 2.0 * np.pi * np.stack([hour / HOURS, week])
-            clock[row] = np.stack([turn(angle) for angle in angles for turn in (np.sin, np.cos)], axis=1)
-        day_s = np.array([table.data.reference_ms for table in tables]) * HOUR_SECONDS_PER_MS * HOURS
+        available = np.stack([each.available / each.used[0] for each in tables])
+        clock, day_s = np.stack([each.clock for each in tables]), np.stack([each.day_s for each in tables])
         return Episodes(replayed, seconds, number, used, available, clock, day_s, pause_s)
 
     def take(self, weights: Floats) -> Floats:

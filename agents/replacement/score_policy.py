@@ -74,7 +74,7 @@ def scores(weights: NDArray[np.floating], inputs: NDArray[np.float32]) -> NDArra
     first, bias, last, offset = np.split(weights, ends, axis=1)
     hidden = np.tanh(rows @ first.reshape(count, NUM_FEATURES, HIDDEN) + bias[:, None])
     found = (hidden @ last[..., None])[..., 0] + offset
-    return found.reshape(inputs.shape[:-1])
+    return np.asarray(found.reshape(inputs.shape[:-1]))
 
 
 class ScorePolicy(ReplacementAgent):

@@ -65,7 +65,7 @@ def play(
     tasks = list(suite)
     episodes = _episodes(suite, tasks, cost_model)
     player.begin(len(tasks))
-    actions = []
+    actions: list[NDArray[np.int64]] = []
     while not episodes.is_over(0):
         chosen = np.asarray(player.act(episodes.observations()), np.int64)
         illegal = ~episodes.masks()[np.arange(len(tasks)), chosen]
