@@ -42,5 +42,5 @@ def _by_device(device: NDArray[np.int64], moved: NDArray[np.int64], devices: int
     """(..., D) bytes by the device of each part, from (..., P) bytes."""
     rows = moved.reshape(-1, moved.shape[-1])
     row = np.arange(len(rows))[:, None] * devices + np.broadcast_to(device, moved.shape).reshape(rows.shape)
-    sums: FloatArray = np.bincount(row.ravel(), rows.ravel().astype(np.float64), len(rows) * devices)
+    sums = np.asarray(np.bincount(row.ravel(), rows.ravel(), len(rows) * devices), np.float64)
     return sums.reshape(*moved.shape[:-1], devices)
