@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,42 +18,56 @@ IntArray = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, eq=False)
 class View:
-    """The observations of N episodes, with names for their parts.
+    """What agents use of the observations of N episodes.
 
     Attributes:
-        count: N.
-        replayed: (N, A, W) float64, cost of the plan in action and of each kind in each window.
-        measured: (N, 96) float64, costs of the last day's intervals with noise.
-        since_plan: (N,) float64, days since the plan was made.
-        pause: (N,) float64, as a share of a day.
-        must_plan: (N,) bool.
-        time: (N, 5) float64, see `EmbeddingReplacementEnv`; the last is the share of the episode.
-        available: (N,) float64, share of the devices that are there.
-        used: (N,) float64, share of the devices that the plan in action is made for.
-        memory: (N,) float64, share in use on the fullest device.
+        replayed: (N, A, W) cost of the plan in action and of each kind in each window.
         legal: (N, A) bool.
+        since_plan: (N,) days since the plan was made.
+        pause: (N,) as a share of a day.
+        must_plan: (N,) bool.
+        clock: (N, 4) sine and cosine of the hour of the day, and of the week.
+        days_left: (N,) days until the episode is over.
+        available: (N,) share of the devices that are there.
+        used: (N,) share of the devices that the plan in action is made for.
+        measured: (N, 96) costs of the last day's intervals with noise.
     """
 
-    def __init__(self, observations: ObservationDict) -> None:
-        self.legal: NDArray[np.bool_] = observations["action_mask"].astype(np.bool_)
-        self.count, actions = self.legal.shape
-        replayed = observations["replayed_costs"].astype(np.float64)
-        self.replayed: Floats = replayed.reshape(self.count, actions, NUM_WINDOWS)
-        self.measured: Floats = observations["measured_costs"].astype(np.float64)
-        self.since_plan: Floats = observations["since_plan"][:, 0].astype(np.float64)
-        self.pause: Floats = observations["pause"][:, 0].astype(np.float64)
-        self.must_plan: NDArray[np.bool_] = observations["must_plan"][:, 0].astype(np.bool_)
-        self.time: Floats = observations["time"].astype(np.float64)
+    replayed: Floats
+    legal: NDArray[np.bool_]
+    since_plan: Floats
+    pause: Floats
+    must_plan: NDArray[np.bool_]
+    clock: Floats
+    days_left: Floats
+    available: Floats
+    used: Floats
+    measured: Floats
+
+    @staticmethod
+    def of(observations: ObservationDict) -> View:
+        """The view of observations with leading shape (N,)."""
+        legal, time = observations["action_mask"].astype(np.bool_), observations["time"].astype(np.float64)
         devices = observations["device_mask"].sum(axis=1)
-        self.available: Floats = observations["device_available"].sum(axis=1) / devices
-        self.used: Floats = observations["device_used"].sum(axis=1) / devices
-        self.memory: Floats = observations["device_memory"].max(axis=1).astype(np.float64)
+        return View(
+            observations["replayed_costs"].astype(np.float64).reshape(*legal.shape, NUM_WINDOWS),
+            legal,
+            observations["since_plan"][:, 0].astype(np.float64),
+            observations["pause"][:, 0].astype(np.float64),
+            observations["must_plan"][:, 0].astype(np.bool_),
+            time[:, [0, 2, 1, 3]],
+            (1.0 - time[:, 4]) * DAYS,
+            observations["device_available"].sum(axis=1) / devices,
+            observations["device_used"].sum(axis=1) / devices,
+            observations["measured_costs"].astype(np.float64),
+        )
 
     @property
-    def days_left(self) -> Floats:
-        """(N,) days until the episode is over."""
-        return (1.0 - self.time[:, 4]) * DAYS
+    def count(self) -> int:
+        """N."""
+        return len(self.legal)
 
     def candidate(self, action: int) -> Floats:
         """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
@@ -71,7 +86,10 @@ class ReplacementAgent(ABC):
 
     def act(self, observations: ObservationDict) -> NDArray[np.integer[Any]]:
         """(N,) legal actions for observations with leading shape (N,)."""
-        view = View(observations)
+        return self.choose(View.of(observations))
+
+    def choose(self, view: View) -> NDArray[np.integer[Any]]:
+        """(N,) legal actions."""
         worth, best = self.decide(view)
         wanted = np.where(view.must_plan | worth, best, 0)
         legal = view.legal[np.arange(view.count), wanted]

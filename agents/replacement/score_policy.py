@@ -107,7 +107,7 @@ class ScorePolicy(ReplacementAgent):
             view.since_plan,
             view.pause,
             view.days_left,
-            view.time[:, [0, 2, 1, 3]],
+            view.clock,
             view.available,
             view.used,
         )
