@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from shard_gym.checks import is_not_negative
+from shard_gym.checks import is_integer, is_not_negative
 from shard_gym.errors import InvalidOptionError, short_repr
 
 
@@ -72,6 +72,8 @@ class DriftLevel:
                 raise InvalidOptionError(
                     f"{name} of a DriftLevel must be a tuple of the least and the most, not {short_repr(value)}."
                 )
+        if not all(map(is_integer, self.leaving)):
+            raise InvalidOptionError(f"leaving of a DriftLevel must be two integers, not {short_repr(self.leaving)}.")
         if self.age_days[0] == 0:
             raise InvalidOptionError("age_days of a DriftLevel must be above 0: no table is empty when drift begins.")
         for name in _SHARES:
@@ -81,7 +83,7 @@ class DriftLevel:
                 )
 
 
-_RANGES, _SHARES = ("age_days", "away_hours"), ("pruned", "arrivals")
+_RANGES, _SHARES = ("age_days", "leaving", "away_hours"), ("pruned", "arrivals")
 
 MEDIUM = DriftLevel(daily=0.3, weekend=0.3, shifts=0.15, shift=0.5, incidents=0.5, incident=0.5, walk=0.10)
 STRONG = DriftLevel(daily=0.5, weekend=0.5, shifts=0.15, shift=0.7, incidents=1.0, incident=0.7, walk=0.15)
