@@ -10,8 +10,10 @@ import pytest
 
 from shard_gym.drift import build
 from shard_gym.drift.suites import DATA, load_drift_suite
+from shard_gym.drift.tasks import DriftTask
 from shard_gym.errors import InvalidTaskError
 from shard_gym.io.files import INDEX, read_json
+from shard_gym.suites import load_suite
 from shard_gym.tasks import MIB
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
@@ -35,21 +37,31 @@ def test_building_again_gives_the_shipped_tasks(name: str, split: str, monkeypat
     monkeypatch.undo()
     for entry in shipped[:4]:
         suite = entry["task"].split("/")[0]
-        task = build.load_suite(suite, split)[entry["task"]]
+        task = load_suite(suite, split)[entry["task"]]
         assert build._cap(RECIPES[name], task, entry["seed"]) == entry["memory_cap_bytes"]
 
 
-def test_caps_are_as_small_as_they_can_be_but_for_a_step() -> None:
-    grown = 0
+def test_caps_have_something_to_spare_over_the_smallest_that_were_tried() -> None:
+    """Caps a step smaller than those have no room; where tables do not grow, there is nothing to spare."""
+    searched = 0
     for task in load_drift_suite("growth-600").tasks[:6]:
-        topology, rows = task.task.topology, task.drift.rows.max(axis=0)
-        cap = int(topology.memory_cap_bytes[0])
-        least = float((task.task.tables.memory_bytes * rows).sum()) / len(topology.memory_cap_bytes)
-        assert cap >= least
-        build._require_room(task)
-        if cap > least * build.STEP:
-            grown += 1
-            smaller = replace(topology, memory_cap_bytes=np.full(topology.num_devices, int(cap / build.STEP) - MIB))
+        cap = int(task.task.topology.memory_cap_bytes[0])
+        least = float((task.task.tables.memory_bytes * task.drift.rows.max(axis=0)).sum()) / task.task.num_devices
+        smallest = cap / build.SPARE
+        assert smallest >= least
+        build._require_room(with_cap(task, smallest))
+        if smallest > least * build.STEP:
+            searched += 1
             with pytest.raises(InvalidTaskError):  # too small for the tables at the beginning, or later
-                build._require_room(replace(task, task=replace(task.task, topology=smaller)))
-    assert grown
+                build._require_room(with_cap(task, smallest / build.STEP - 2 * MIB))
+    assert searched
+    for task in load_drift_suite("drift-strong-600").tasks:
+        suite, split, _ = task.task.name.split("/")
+        origin = load_suite(suite, split)[task.task.name]
+        assert task.task.topology.memory_cap_bytes.tolist() == origin.topology.memory_cap_bytes.tolist()
+
+
+def with_cap(task: DriftTask, cap: float) -> DriftTask:
+    """The task with memory caps of so many bytes."""
+    topology = replace(task.task.topology, memory_cap_bytes=np.full(task.task.num_devices, int(cap)))
+    return replace(task, task=replace(task.task, topology=topology, known_placement=None))
