@@ -77,7 +77,8 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     `lookup_changes` compares each window with the one that the plan was made for: W roots of weighted mean squares of
     the logarithms of the tables' ratios, then W logarithms of the ratio of all lookups.
 
-    What is observed is of complete hours. After the last decision the observation is that of the last decision.
+    What is observed is of complete hours. After the last decision the observation is again of that hour, with the
+    plan that is then in action.
 
     ## Starting State
 

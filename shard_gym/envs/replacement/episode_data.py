@@ -165,10 +165,13 @@ _kept: OrderedDict[tuple[object, ...], EpisodeData] = OrderedDict()
 def episode_data(task: DriftTask, model: AdditiveCostModel) -> EpisodeData:
     """The data of a task; all environments of a process share them, also of tasks that differ in their pause only.
 
+    Models of one class and one fingerprint share them, too, because they compute equal costs.
+
     Raises:
         InvalidTaskError: see `EpisodeData`.
     """
-    key = task.task, task.level, task.seed, model
+    law = task.popularity.q.tobytes(), task.popularity.s.tobytes()
+    key = task.task, law, task.level, task.seed, type(model), model.fingerprint
     if key not in _kept:
         _kept[key] = EpisodeData(task, model)
         if len(_kept) > KEPT:

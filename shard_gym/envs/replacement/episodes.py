@@ -110,6 +110,7 @@ class ReplacementEpisodes:
         self._made: list[MadePlan | None] = [None] * num_envs
         self._every = np.arange(num_envs)
         self.decision: IntArray = np.full(num_envs, DECISIONS)
+        self._shown: IntArray = np.zeros(num_envs, np.int64)  # the decision that observations are of
         self._failed = np.zeros(num_envs, np.bool_)
         self._index: IntArray = np.full(num_envs, -1)
         self._reference_ms = np.ones(num_envs)
@@ -168,7 +169,8 @@ class ReplacementEpisodes:
         numbers = {task.name: number for number, task in enumerate(listed)}
         for env, task, data in zip(envs.tolist(), tasks, every, strict=True):
             self.tasks[env], self._data[env] = task, data
-            self.decision[env], self._index[env] = 0, numbers.get(task.name, -1) if task in listed else -1
+            self.decision[env], self._shown[env] = 0, 0
+            self._index[env] = numbers.get(task.name, -1) if task in listed else -1
             self._reference_ms[env] = data.reference_ms
             before = data.run_before(data.first_plan)
             self._noise[env] = 1.0 + task.noise
@@ -224,6 +226,7 @@ class ReplacementEpisodes:
         rewards[~running] = 0.0
         self.decision[active] += 1
         self.decision[failed] = DECISIONS
+        self._shown[active] = np.minimum(self.decision[active], DECISIONS - 1)
         for env in np.flatnonzero(active & (self.decision % HOURS == 0) & (self.decision < DECISIONS)).tolist():
             self._enter_day(env)
         return rewards, running & (self.decision == DECISIONS)
@@ -238,9 +241,9 @@ class ReplacementEpisodes:
         return mask
 
     def observations(self, *, share: bool = False) -> ObservationDict:
-        """One array for each key with leading shape (N,); after the last decision that of the last."""
+        """One array for each key with leading shape (N,); of a finished episode those of the last decision."""
         rows = self._rows[self._every, self._hour]
-        first = np.minimum(self.decision, DECISIONS - 1)[:, None] * INTERVALS_PER_HOUR
+        first = self._shown[:, None] * INTERVALS_PER_HOUR
         measured = self._measured[self._every[:, None], first + _DAY] / self._reference_ms[:, None]
         return self._observe.observations(rows, measured)
 
@@ -313,7 +316,7 @@ class ReplacementEpisodes:
 
     def history(self, env: int) -> History:
         """What was done in episode `env` so far."""
-        hours = int((self._hourly_ms[env] > 0).sum())
+        hours = int(self._shown[env] if self._failed[env] else self.decision[env])
         some = env, slice(hours)
         return History(
             self._hourly_ms[some].copy(), self._spent[some].copy(), self._kinds[some].copy(), self._repairs[some].copy()
@@ -329,8 +332,8 @@ class ReplacementEpisodes:
 
     @property
     def _hour(self) -> IntArray:
-        """(N,) the hour of the next decision, or of the last."""
-        hour: IntArray = np.minimum(self.decision, DECISIONS - 1) % HOURS
+        """(N,) the hour of the next decision, or in a finished episode of the last."""
+        hour: IntArray = self._shown % HOURS
         return hour
 
     def _task(self, env: int) -> DriftTask:

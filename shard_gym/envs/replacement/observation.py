@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.drift.processes import DAYS_PER_WEEK, INTERVALS_PER_DAY
-from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan
+from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, KEPT, EpisodeData, Plan
 from shard_gym.envs.replacement.windows import HOURS, WINDOWS
 
 Rows = NDArray[np.float32]
@@ -21,6 +22,9 @@ NUM_WINDOWS = len(WINDOWS)
 
 MOST = 1e4
 """Numbers are cut off there; in the named suites none is above 200."""
+
+KEPT_DAYS = KEPT * DAYS
+"""Days of tasks whose rows are kept."""
 
 LEAST_LOOKUPS = 0.01
 """Multiples of the pooling factor, added before a logarithm."""
@@ -58,7 +62,7 @@ class ObservationRows:
         begins = [0, *ends[:-1].tolist()]
         self._columns = {key: slice(begin, int(end)) for key, begin, end in zip(_IN_ROWS, begins, ends, strict=True)}
         self.width = int(ends[-1])
-        self._given: dict[tuple[EpisodeData, int], Rows] = {}
+        self._given: OrderedDict[tuple[EpisodeData, int], Rows] = OrderedDict()
 
     def of_day(self, data: EpisodeData, made: MadePlan, pause_s: float, day: int) -> Rows:
         """(H, `width`) rows of the decisions of a day if `made` stays in action, all keys but the measured costs."""
@@ -97,6 +101,9 @@ class ObservationRows:
         key = data, day
         if key not in self._given:
             self._given[key] = self._new_given(data, day)
+            if len(self._given) > KEPT_DAYS:
+                self._given.popitem(last=False)
+        self._given.move_to_end(key)
         return self._given[key]
 
     def _new_given(self, data: EpisodeData, day: int) -> Rows:

@@ -61,6 +61,7 @@ def play(
 
     Raises:
         InvalidOptionError: an action is illegal.
+        InvalidCostError: a cost is NaN or infinite.
     """
     tasks = list(suite)
     episodes = _episodes(suite, tasks, cost_model)
@@ -68,13 +69,16 @@ def play(
     actions: list[NDArray[np.int64]] = []
     while not episodes.is_over(0):
         chosen = np.asarray(player.act(episodes.observations()), np.int64)
-        illegal = ~episodes.masks()[np.arange(len(tasks)), chosen]
+        masks = episodes.masks()
+        outside = (chosen < 0) | (chosen >= masks.shape[1])
+        illegal = outside | ~masks[np.arange(len(tasks)), np.where(outside, 0, chosen)]
         if illegal.any():
             _refuse(tasks[int(illegal.argmax())], len(actions), int(chosen[illegal][0]))
         episodes.step(chosen)
         actions.append(chosen)
         if progress:
             progress(len(actions))
+    episodes.require_finite_costs(np.arange(len(tasks)))
     played = np.stack(actions, axis=1)
     return [PlayedEpisode(task, played[env], episodes.history(env)) for env, task in enumerate(tasks)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shard_gym.drift.tasks import DAYS, DriftTask
+from shard_gym.envs.placement.rendering.view import shorten
 from shard_gym.envs.replacement.episodes import NO_PLAN, History
 from shard_gym.envs.replacement.windows import HOURS, KINDS
 from shard_gym.text import counted, format_ms, format_seconds
@@ -14,6 +15,8 @@ LEVELS = ".:-=+*#%@"
 
 LETTERS = "hd3n"
 """Of the windows."""
+
+_WIDTH = 80
 
 
 def render(task: DriftTask, history: History, render_mode: str) -> Any:
@@ -30,13 +33,13 @@ def render_ansi(task: DriftTask, history: History) -> str:
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
     when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
-    lines = [f"{task.name}: {when}"]
+    lines = [f"{shorten(task.name, _WIDTH - len(when) - 2)}: {when}"]
     if hours:
         made, repairs = int((history.kinds != NO_PLAN).sum()), int(history.repairs.sum())
         spent = dict(zip(("iterations", "pauses", "migrations"), history.seconds.sum(axis=0), strict=True))
         lines += [
-            f"{counted(made, 'plan')} made, {counted(repairs, 'repair')} among them; "
-            + ", ".join(f"{what} {format_seconds(seconds)}" for what, seconds in spent.items()),
+            f"{counted(made, 'plan')} made, {counted(repairs, 'repair')} among them.",
+            "Spent: " + ", ".join(f"{what} {format_seconds(seconds)}" for what, seconds in spent.items()) + ".",
             "",
             "day  0     6     12    18",
         ]
