@@ -51,9 +51,7 @@ def totals(episodes: ReplacementEpisodes, decisions: int, so_far: float = 0.0) -
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_sequence_of_four_actions_is_better(
-    drift_task: Callable[..., DriftTask], level: str, seed: int
-) -> None:
+def test_no_sequence_of_four_actions_is_better(drift_task: Callable[..., DriftTask], level: str, seed: int) -> None:
     task = drift_task(tables=3, devices=2, level=LEVELS[level], seed=seed, pause_s=0.5)
     data = episode_data(task, MODEL)
     best = best_sequence(PlanTable.of(data, 4), task.task.topology, task.pause_s)
