@@ -10,7 +10,7 @@ import pytest
 from shard_gym.drift.levels import SPOT, DriftLevel
 from shard_gym.drift.processes import PEAK_HOUR, draw_available
 
-MANY = 400
+MANY = 150
 """Devices, of which the same one seldom leaves twice in a row."""
 
 ONE_AT_A_TIME: dict[str, Any] = {"leaving": (1, 1), "away_hours": (1.0, 1.0)}
@@ -46,18 +46,20 @@ def test_one_to_three_leave_together_and_come_back_together() -> None:
 
 
 def test_an_absence_takes_from_four_to_24_hours() -> None:
-    lengths = lengths_away(drawn(MANY, 2_000, departures=0.5, leaving=(1, 1)))
-    assert len(lengths) > 800
+    lengths = lengths_away(drawn(MANY, 1_500, departures=0.5, leaving=(1, 1)))
+    assert len(lengths) > 600
     assert (lengths.min(), lengths.max()) == (4, 24)
     assert lengths.mean() == pytest.approx(14.0, rel=0.05)
 
 
 def test_an_absence_takes_an_hour_at_least() -> None:
-    assert set(lengths_away(drawn(MANY, 100, away_hours=(0.0, 0.0))).tolist()) == {1}
+    lengths = lengths_away(drawn(MANY, 100, leaving=(1, 1), away_hours=(0.0, 0.0)))
+    assert lengths.min() == 1
+    assert (lengths == 1).mean() > 0.98  # few leave again at once
 
 
 def test_most_leave_at_two_in_the_afternoon_and_none_at_two_in_the_night() -> None:
-    days = 4_000
+    days = 2_000
     left = (~drawn(MANY, days, **ONE_AT_A_TIME)).sum(axis=1).reshape(days, 24).sum(axis=0)
     expected = days * 2.0 / 24 * (1.0 + np.cos(2.0 * np.pi * (np.arange(24) - PEAK_HOUR) / 24))
     assert left.sum() == pytest.approx(days * 2.0, rel=0.03)
@@ -66,7 +68,7 @@ def test_most_leave_at_two_in_the_afternoon_and_none_at_two_in_the_night() -> No
 
 
 def test_every_device_leaves_as_often() -> None:
-    left = (~drawn(4, 4_000, **ONE_AT_A_TIME)).sum(axis=0)
+    left = (~drawn(4, 2_000, **ONE_AT_A_TIME)).sum(axis=0)
     assert left == pytest.approx(np.full(4, left.mean()), rel=0.1)
 
 
