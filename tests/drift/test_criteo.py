@@ -44,6 +44,10 @@ def text_of(samples: list[Sample]) -> bytes:
     return "".join("\t".join(sample) + "\n" for sample in samples).encode()
 
 
+def zipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)  # the same bytes at any time
+
+
 def write(path: Path, content: list[Sample] | bytes) -> Path:
     content = content if isinstance(content, bytes) else text_of(content)
     path.write_bytes(zipped(content) if path.suffix == ".gz" else content)
