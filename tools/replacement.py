@@ -96,7 +96,7 @@ def run(suite: str, agents: Sequence[str]) -> dict[str, Any]:
         add(name, settings, make_agent(name, settings), excess)
     if "learned" in agents:
         for seed in SEEDS:
-            trained = np.round(search(episodes, pause_s, best_train, GENERATIONS, seed), 4)
+            trained = np.round(search(episodes, pause_s, GENERATIONS, seed), 4)
             excess = float((episodes.play(ScorePolicy(trained), pause_s) / best_train - 1.0).mean())
             add("learned", {"weights": trained.tolist()}, ScorePolicy(trained), excess)
     return found

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.agents.replacement.rules import Never
 from shard_gym.agents.replacement.score_policy import HIDDEN, NUM_FEATURES, NUM_WEIGHTS, Situation, features, scores
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
-from shard_gym.envs.replacement.windows import HOURS, LAST_HOUR
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR
 from shard_gym.errors import missing_extra
 
 Floats = NDArray[np.float64]
@@ -22,10 +23,13 @@ SPREAD = 0.2
 """Deviation of the weights of the first generation."""
 
 DECAY = 0.01
-"""Added to the mean excess in percent, for each unit of the mean square of the weights."""
+"""Added to the percents that are minimised, for each unit of the mean square of the weights."""
+
+PAUSES = (0.5, 1.0, 2.0)
+"""Trained on, in multiples of that of the suite."""
 
 Progress = Callable[[int, float], None]
-"""Called with the number of generations, and the mean excess of the best policy of the last one in percent."""
+"""Called with the number of generations, and the percents of the best policy of the last one."""
 
 
 def seconds_of(weights: Floats, episodes: TableEpisodes, pause_s: float) -> Floats:
@@ -59,22 +63,17 @@ def seconds_of(weights: Floats, episodes: TableEpisodes, pause_s: float) -> Floa
 
 
 def search(
-    episodes: TableEpisodes,
-    pause_s: float,
-    best_s: Floats,
-    generations: int,
-    seed: int,
-    progress: Progress | None = None,
+    episodes: TableEpisodes, pause_s: float, generations: int, seed: int, progress: Progress | None = None
 ) -> Floats:
     """(`NUM_WEIGHTS`,) weights found by CMA-ES (Hansen and Ostermeier, 2001), the mean of its last generation.
 
-    It minimises the mean over the episodes of the seconds beyond the best sequence, as a share of these.
+    It minimises the mean over the episodes, and over pauses of half, once and twice `pause_s`, of the seconds in
+    multiples of those without any plan but those that must be. Several pauses make more of few episodes.
 
     Args:
         episodes: to train on.
         pause_s: seconds of a pause.
-        best_s: (N,) seconds of their best sequences.
-        generations: how many; one takes about 0.4 s for 60 episodes.
+        generations: how many; one takes about a second for 60 episodes.
         seed: of the first weights and of all that is drawn.
         progress: called after each generation.
 
@@ -85,18 +84,19 @@ def search(
         import cma
     except ModuleNotFoundError as error:
         raise missing_extra("cma", "replan", "Training a policy of re-placement") from error
-    rng = np.random.default_rng(seed)
-    first = np.zeros(NUM_WEIGHTS)
-    inner = NUM_FEATURES * HIDDEN
+    pauses = [factor * pause_s for factor in PAUSES]
+    kept = [episodes.play(Never(LAST_DAYS), pause) for pause in pauses]
+    rng, inner, first = np.random.default_rng(seed), NUM_FEATURES * HIDDEN, np.zeros(NUM_WEIGHTS)
     first[:inner] = rng.normal(0.0, SPREAD, inner)
     first[inner + HIDDEN : -1] = 0.3
     options: dict[str, Any] = {"popsize": POPULATION, "seed": 1 + seed, "verbose": -9, "maxiter": generations}
     strategy = cma.CMAEvolutionStrategy(first, SPREAD, options)
     for generation in range(generations):
         tried = np.array(strategy.ask())
-        excess = 100.0 * (seconds_of(tried, episodes, pause_s) / best_s - 1.0).mean(axis=1)
-        strategy.tell(list(tried), (excess + DECAY * (tried**2).mean(axis=1)).tolist())
+        each = [seconds_of(tried, episodes, pause) / never for pause, never in zip(pauses, kept, strict=True)]
+        took = 100.0 * np.mean(each, axis=(0, 2))
+        strategy.tell(list(tried), (took + DECAY * (tried**2).mean(axis=1)).tolist())
         if progress:
-            progress(generation + 1, float(excess.min()))
+            progress(generation + 1, float(took.min()))
     found: Floats = np.array(strategy.mean)
     return found
