@@ -170,4 +170,4 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
         return self._episodes.history(0)
 
     def _draw(self, render_mode: str) -> Any:
-        return render(self.task, self.history(), render_mode)
+        return render(self.task, self.history(), render_mode, self.failure())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
 from shard_gym.envs.replacement.fixed_devices import FixedDevices, PlansOfDay, RunOfDay
@@ -59,6 +60,7 @@ class EpisodeData:
         form: how its tables are split.
         first_plan: the plan in action when the episode begins: that for the three days before it.
         reference_ms: what that plan costs on those days.
+        observed: rows of observations that `ObservationRows` keeps, by its padding and the day.
 
     Args:
         task: the problem.
@@ -77,7 +79,9 @@ class EpisodeData:
         first = self.on(task.task.num_devices).plans(0)
         self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
         self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
+        self.observed: dict[tuple[int, int, int], NDArray[np.float32]] = {}
         self._options: dict[int, PlansOfDay] = {}
+        self._window_lookups: dict[int, FloatArray] = {}
 
     @property
     def num_parts(self) -> int:
@@ -117,7 +121,9 @@ class EpisodeData:
 
     def window_lookups(self, day: int) -> FloatArray:
         """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
-        return window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        if day not in self._window_lookups:
+            self._window_lookups[day] = window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        return self._window_lookups[day]
 
     def lookups_of(self, decision: int, window: int) -> FloatArray:
         """(T,) mean lookups of a window before a decision."""
@@ -128,8 +134,7 @@ class EpisodeData:
     def can_run(self, plan: Plan, day: int) -> BoolArray:
         """(H,) whether a plan can go on at each decision of a day: its devices are there, and its tables fit them."""
         there = self.task.available[day * HOURS : (day + 1) * HOURS, plan.devices].all(axis=1)
-        memory = self.on(len(plan.devices)).memory(plan.placement, day)
-        return np.asarray(there & (memory <= 1.0).all())
+        return np.asarray(there & (self.run(plan, day).memory <= 1.0).all())
 
     def migration_seconds(self, before: Plan, after: Plan, day: int) -> float:
         """Seconds to move the parts on a day."""
@@ -168,7 +173,8 @@ def episode_data(task: DriftTask, model: AdditiveCostModel) -> EpisodeData:
     Raises:
         InvalidTaskError: see `EpisodeData`.
     """
-    key = task.task, task.level, task.seed, model
+    same_model = model.fingerprint if type(model) is AnalyticalShardingModel else model
+    key = task.task, task.popularity, task.level, task.seed, same_model
     if key not in _kept:
         _kept[key] = EpisodeData(task, model)
         if len(_kept) > KEPT:

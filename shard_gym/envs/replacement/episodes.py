@@ -77,7 +77,8 @@ class ReplacementEpisodes:
         source: where tasks come from.
         cost_model: estimates the costs.
         tasks: the task of each episode; None before the first `begin`.
-        decision: (N,) int64, the number of the next decision of each episode; 336 after the last.
+        decision: (N,) int64, the number of the next decision of each episode; 336 after the last, and after a failure
+            that at which it happened.
     """
 
     def __init__(
@@ -187,8 +188,8 @@ class ReplacementEpisodes:
         Returns:
             (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
         """
-        every, running = self._every, self.decision < DECISIONS
-        hour = self.decision % HOURS
+        every, running = self._every, ~self._over
+        hour = self._hour
         legal = self._masks[every, hour, actions]
         moved = running & ~legal
         if moved.any():
@@ -223,14 +224,13 @@ class ReplacementEpisodes:
             rewards[env] = -self._penalty(env)
         rewards[~running] = 0.0
         self.decision[active] += 1
-        self.decision[failed] = DECISIONS
         for env in np.flatnonzero(active & (self.decision % HOURS == 0) & (self.decision < DECISIONS)).tolist():
             self._enter_day(env)
-        return rewards, running & (self.decision == DECISIONS)
+        return rewards, running & self._over
 
     def is_over(self, env: int) -> bool:
         """Whether episode `env` has ended."""
-        return bool(self.decision[env] == DECISIONS)
+        return bool(self._over[env])
 
     def masks(self) -> BoolArray:
         """(N, A) bool: keeping is always legal, a plan with headroom where tables grow and it has room."""
@@ -238,7 +238,7 @@ class ReplacementEpisodes:
         return mask
 
     def observations(self, *, share: bool = False) -> ObservationDict:
-        """One array for each key with leading shape (N,); after the last decision that of the last."""
+        """One array for each key with leading shape (N,); of an episode that is over that of the last decision."""
         rows = self._rows[self._every, self._hour]
         first = np.minimum(self.decision, DECISIONS - 1)[:, None] * INTERVALS_PER_HOUR
         measured = self._measured[self._every[:, None], first + _DAY] / self._reference_ms[:, None]
@@ -246,7 +246,7 @@ class ReplacementEpisodes:
 
     def infos(self) -> dict[str, NDArray[Any]]:
         """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
-        over = np.flatnonzero(self.decision == DECISIONS)
+        over = np.flatnonzero(self._over)
         totals, counts = np.zeros((len(self._every), len(SECONDS))), np.zeros((len(self._every), len(COUNTS)), np.int64)
         totals[over] = self._spent[over].sum(axis=1)
         counts[over] = np.stack([(self._kinds[over] != NO_PLAN).sum(axis=1), self._repairs[over].sum(axis=1)], axis=1)
@@ -326,6 +326,12 @@ class ReplacementEpisodes:
             if isinstance(value, (np.ndarray, list)):
                 setattr(clone, name, value.copy())
         return clone
+
+    @property
+    def _over(self) -> BoolArray:
+        """(N,) which episodes have ended."""
+        over: BoolArray = self._failed | (self.decision == DECISIONS)
+        return over
 
     @property
     def _hour(self) -> IntArray:

@@ -58,7 +58,6 @@ class ObservationRows:
         begins = [0, *ends[:-1].tolist()]
         self._columns = {key: slice(begin, int(end)) for key, begin, end in zip(_IN_ROWS, begins, ends, strict=True)}
         self.width = int(ends[-1])
-        self._given: dict[tuple[EpisodeData, int], Rows] = {}
 
     def of_day(self, data: EpisodeData, made: MadePlan, pause_s: float, day: int) -> Rows:
         """(H, `width`) rows of the decisions of a day if `made` stays in action, all keys but the measured costs."""
@@ -93,10 +92,10 @@ class ObservationRows:
 
     def _given_of(self, data: EpisodeData, day: int) -> Rows:
         """(H, `width`) the rows of a day with what does not depend on the plan in action."""
-        key = data, day
-        if key not in self._given:
-            self._given[key] = self._new_given(data, day)
-        return self._given[key]
+        key = self._devices, self._kinds, day
+        if key not in data.observed:
+            data.observed[key] = self._new_given(data, day)
+        return data.observed[key]
 
     def _new_given(self, data: EpisodeData, day: int) -> Rows:
         rows, columns, devices = np.zeros((HOURS, self.width), np.float32), self._columns, data.task.task.num_devices
