@@ -1,5 +1,5 @@
-"""Builders shared by all tests: random tables and tasks, tasks with a planted optimum, all placements of a tiny task;
-and comparisons of whatever an environment returns.
+"""Builders shared by all tests: random tables and tasks, tasks with a planted optimum, tasks that drift, all
+placements of a tiny task; and comparisons of whatever an environment returns.
 
 They are fixtures that return functions; all randomness comes from the generator or seed they are given.
 """
@@ -19,9 +19,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
+from shard_gym.drift.levels import STRONG, DriftLevel
+from shard_gym.drift.tasks import DriftTask
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import memory_used
+from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.sharding import plan as plans
@@ -107,6 +110,29 @@ def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -
     return Task("planted", tables, hardware_profile("a100-dgx").topology(num_devices)), planted
 
 
+def _drift_task(
+    tables: int = 6,
+    devices: int = 2,
+    seed: int = 0,
+    level: DriftLevel = STRONG,
+    pause_s: float = 60.0,
+    *,
+    cap: float | None = None,
+    splittable: bool = False,
+    devices_per_host: int = 8,
+) -> DriftTask:
+    """A task of a few tables of `dlrm-2021` with mixed dims; with `cap`, devices have so much of all tables' memory."""
+    pool, rng = load_pool("dlrm-2021"), np.random.default_rng([seed, 77])
+    assert pool.popularity is not None
+    chosen = rng.choice(len(pool.tables), tables, replace=False)
+    drifting = pool.tables.select(chosen).with_dims(rng.choice([16, 32, 64, 128], tables))
+    caps = None if cap is None else int(cap * drifting.memory_bytes.sum())
+    topology = hardware_profile("a100-dgx").topology(devices, devices_per_host=devices_per_host, memory_cap_bytes=caps)
+    task = Task(f"drift {seed}", drifting, topology, splittable=splittable)
+    law = RowPopularity(pool.popularity.q[chosen], pool.popularity.s[chosen])
+    return DriftTask(f"drift {seed}", task, law, level, seed, pause_s)
+
+
 def _valid_placements(task: Task) -> NDArray[np.int64]:
     """(M, T) int64, every placement that fits the memory, one by one and in plain integers."""
     needed, caps = task.tables.memory_bytes.tolist(), task.topology.memory_cap_bytes.tolist()
@@ -177,6 +203,11 @@ def random_task() -> Callable[..., Task]:
 @pytest.fixture(scope="session")
 def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
     return _planted_task
+
+
+@pytest.fixture(scope="session")
+def drift_task() -> Callable[..., DriftTask]:
+    return _drift_task
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from shard_gym.checks import is_not_negative
+from shard_gym.checks import is_integer, is_not_negative
 from shard_gym.errors import InvalidOptionError, short_repr
 
 
@@ -31,9 +32,10 @@ class DriftLevel:
         pruned: share of the rows that leave a growing table on its pruning day, once a week.
         arrivals: share of the tables whose feature arrives or retires within the episode, as many of both.
         skew: deviation of the daily steps of the logarithm of the exponent of row popularity.
-        departures: devices that leave in a day, as those of spot prices do; at 14:00 the hazard is twice its mean, at
-            2:00 there is none. At most two are away at once.
-        away_hours: least and most hours until a device is back.
+        departures: how often devices leave in a day, as those at spot prices do; at 14:00 the hazard is twice its mean,
+            at 2:00 there is none. At most half of all are away at once.
+        leaving: least and most devices that leave together.
+        away_hours: least and most hours until they are back.
 
     Raises:
         InvalidOptionError: a parameter is out of range.
@@ -53,19 +55,37 @@ class DriftLevel:
     arrivals: float = 0.0
     skew: float = 0.0
     departures: float = 0.0
-    away_hours: tuple[float, float] = (2.0, 12.0)
+    leaving: tuple[int, int] = (1, 3)
+    away_hours: tuple[float, float] = (4.0, 24.0)
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            for number in value if isinstance(value, tuple) else (value,):
+            value: Any = getattr(self, field.name)
+            for number in value if field.name in _RANGES and isinstance(value, tuple) else (value,):
                 if not is_not_negative(number):
                     raise InvalidOptionError(
                         f"{field.name} of a DriftLevel must be a number of at least 0, not {short_repr(number)}."
                     )
+        for name in _RANGES:
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or len(value) != 2 or value[0] > value[1]:
+                raise InvalidOptionError(
+                    f"{name} of a DriftLevel must be a tuple of the least and the most, not {short_repr(value)}."
+                )
+        if not all(map(is_integer, self.leaving)):
+            raise InvalidOptionError(f"leaving of a DriftLevel must be two integers, not {short_repr(self.leaving)}.")
+        if self.age_days[0] == 0:
+            raise InvalidOptionError("age_days of a DriftLevel must be above 0: no table is empty when drift begins.")
+        for name in _SHARES:
+            if getattr(self, name) > 1:
+                raise InvalidOptionError(
+                    f"{name} of a DriftLevel must be a share, at most 1, not {short_repr(getattr(self, name))}."
+                )
 
+
+_RANGES, _SHARES = ("age_days", "leaving", "away_hours"), ("pruned", "arrivals")
 
 MEDIUM = DriftLevel(daily=0.3, weekend=0.3, shifts=0.15, shift=0.5, incidents=0.5, incident=0.5, walk=0.10)
 STRONG = DriftLevel(daily=0.5, weekend=0.5, shifts=0.15, shift=0.7, incidents=1.0, incident=0.7, walk=0.15)
-GROWING = replace(MEDIUM, growth=0.5, pruned=0.1, skew=0.02, arrivals=0.1)
-SPOT = replace(MEDIUM, departures=2.0)
+GROWING = replace(MEDIUM, growth=0.5, age_days=(3.0, 30.0), pruned=0.05, skew=0.02, arrivals=0.1)
+SPOT = replace(MEDIUM, departures=1.0)

@@ -20,9 +20,6 @@ DAYS_PER_WEEK, SATURDAY = 7, 5
 LOWEST, HIGHEST = 0.02, 50.0
 """Multiples of its pooling factor that the lookups of a table stay between."""
 
-MOST_AWAY = 2
-"""Devices away at once."""
-
 PEAK_HOUR = 14
 """Of the day, when most devices leave."""
 
@@ -75,13 +72,16 @@ def draw_available(level: DriftLevel, num_devices: int, hours: int, rng: np.rand
     """(hours, D) bool: which devices are there in each hour. Devices leave and return when an hour begins."""
     hour = np.arange(hours)
     hazard = level.departures / 24 * (1.0 + np.cos(2.0 * np.pi * (hour - PEAK_HOUR) / 24))
-    leaves, which, away = rng.random(hours), rng.random(hours), rng.uniform(*level.away_hours, hours)
+    leaves, away = rng.random(hours) < hazard, rng.uniform(*level.away_hours, hours)
+    count, order = rng.integers(*level.leaving, hours, endpoint=True), rng.random((hours, num_devices))
     back: NDArray[np.int64] = np.zeros(num_devices, np.int64)
     available = np.ones((hours, num_devices), np.bool_)
     for now in hour.tolist():
-        there = np.flatnonzero(back <= now)
-        if leaves[now] < hazard[now] and len(there) > max(num_devices - MOST_AWAY, 1):
-            back[there[int(which[now] * len(there))]] = now + max(round(away[now]), 1)
+        if leaves[now]:
+            there = np.flatnonzero(back <= now)
+            room = max(len(there) - -(-num_devices // 2), 0)
+            gone = there[np.argsort(order[now, there])][: min(int(count[now]), room)]
+            back[gone] = now + max(round(away[now]), 1)
         available[now] = back <= now
     return available
 

@@ -166,6 +166,8 @@ def load_drift_suite(name: str, split: str = "test") -> DriftSuite:
     """
     if not isinstance(name, str) or name not in drift_suite_names():
         raise unknown_name("suite of drifting tasks", name, drift_suite_names())
+    if not isinstance(split, str):  # lru_cache needs a hashable one
+        raise wrong_kind("split", split, "the name of a split, 'train' or 'test'")
     file, pause = name.rsplit("-", 1)
     return _load(file, float(pause), split)
 

@@ -60,7 +60,7 @@ class DriftTask:
         if self.level.departures and self.task.topology.num_devices > self.task.topology.devices_per_host:
             raise InvalidTaskError(
                 f"Devices of task {self.name!r} leave and return, so they must be on one host, but its "
-                f"{self.task.num_devices} devices are on hosts of {self.task.topology.devices_per_host}. Set "
+                f"{self.task.num_devices} devices are on hosts of {self.task.topology.devices_per_host}. Set the "
                 "departures of its level to 0, or use fewer devices."
             )
         checked_seed(self.seed)

@@ -25,7 +25,7 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.drift import suites as drift_suites
-from shard_gym.drift.build import RECIPES, _cap
+from shard_gym.drift.build import RECIPES, SPARE, _cap
 from shard_gym.drift.levels import MEDIUM
 from shard_gym.drift.suites import DriftSource, DriftSuite
 from shard_gym.drift.tasks import DriftTask
@@ -65,12 +65,12 @@ def _load_small(file: str, pause_s: float, split: str) -> DriftSuite:
 
 
 def _small(drifting: DriftTask) -> DriftTask:
-    """Four of its tables on four devices; where tables grow, with hardly more memory than they need."""
+    """Four of its tables on four devices; where tables grow, with no more memory than they need."""
     task, law, (recipe,) = drifting.task, drifting.popularity, (r for r in RECIPES if r.level == drifting.level)
     topology = replace(task.topology, num_devices=4, memory_cap_bytes=task.topology.memory_cap_bytes[:4])
     few = replace(task, tables=task.tables.select(np.arange(4)), topology=topology, known_placement=None)
     if drifting.grows:
-        cap = np.full(4, _cap(recipe, few, drifting.seed))
+        cap = np.full(4, int(_cap(recipe, few, drifting.seed) / SPARE))  # so that plans with headroom may have no room
         few = replace(few, topology=replace(topology, memory_cap_bytes=cap))
     return replace(drifting, task=few, popularity=RowPopularity(law.q[:4], law.s[:4]))
 

@@ -44,9 +44,13 @@ def text_of(samples: list[Sample]) -> bytes:
     return "".join("\t".join(sample) + "\n" for sample in samples).encode()
 
 
+def zipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)  # the same bytes at any time
+
+
 def write(path: Path, content: list[Sample] | bytes) -> Path:
     content = content if isinstance(content, bytes) else text_of(content)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    path.write_bytes(zipped(content) if path.suffix == ".gz" else content)
     return path
 
 
@@ -159,7 +163,7 @@ def test_an_interval_comes_before_the_rest_of_its_file_is_read(tmp_path: Path) -
     check_against_counting(next(found), samples[:1_000], [])
     with pytest.raises(DamagedFileError, match=r"day_0, line 4322: its hash C7 is 'x'; it must be 8 hexadecimal"):
         list(found)
-    content = gzip.compress(text_of(samples[:2_000]) * 5)
+    content = zipped(text_of(samples[:2_000]) * 5)
     (tmp_path / "day_1.gz").write_bytes(content[:-1_000])
     found = read_intervals([tmp_path / "day_1.gz"], samples_per_interval=1_000, workload=SMALL)
     assert next(found).num_samples == 1_000
@@ -257,10 +261,19 @@ def test_a_line_is_refused_exactly_if_its_fault_is_known() -> None:
         (text_of(day(100))[:-50], r"day_0, line 100: the file ends within it"),
         (text_of(day(100)) + b"1" * 10_000, r"day_0, line 101: it has more than 4,096 bytes, .* Name a day file"),
         (bytes(10_000), r"day_0, line 1: it has more than 4,096 bytes"),
-        (gzip.compress(text_of(day(100)))[:-9], r"day_0 is truncated or damaged: it cannot be unpacked beyond line"),
-        (gzip.compress(text_of(day(100)))[:5], r"day_0 is truncated or damaged: it cannot be unpacked beyond line 1 "),
-        (gzip.compress(text_of(day(100)))[:-8] + b"\x01" * 8, r"day_0 is truncated or damaged: .* \(CRC check failed"),
-        (gzip.compress(b""), r"day_0 is empty"),
+        (
+            zipped(text_of(day(100)))[:-9],
+            r"day_0 is truncated or damaged: it cannot be unpacked beyond line",
+        ),
+        (
+            zipped(text_of(day(100)))[:5],
+            r"day_0 is truncated or damaged: it cannot be unpacked beyond line 1 ",
+        ),
+        (
+            zipped(text_of(day(100)))[:-8] + b"\x01" * 8,
+            r"day_0 is truncated or damaged: .* \(CRC check failed",
+        ),
+        (zipped(b""), r"day_0 is empty"),
     ],
 )
 @pytest.mark.parametrize("options", [{"samples_per_interval": BATCH}, {"intervals_per_file": 1}])

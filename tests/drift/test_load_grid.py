@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.cost_models.analytical import FORWARD_DRAM_MS
-from shard_gym.drift.load_grid import NODES, LoadGrid, drifted_tables
-from shard_gym.drift.processes import HIGHEST
+from shard_gym.drift.load_grid import NODES, ROUNDING, LoadGrid, TableGrid, drifted_tables
+from shard_gym.drift.processes import HIGHEST, LOWEST
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
@@ -23,15 +23,22 @@ CHOSEN = np.arange(0, len(POOL.tables), 40)
 assert POOL.popularity is not None
 TABLES = POOL.tables.select(CHOSEN).with_dims(np.resize([16, 64, 128], len(CHOSEN)))
 POPULARITY = RowPopularity(POOL.popularity.q[CHOSEN], POOL.popularity.s[CHOSEN])
-
-
-@pytest.fixture(scope="module")
-def grid() -> LoadGrid:
-    return LoadGrid.of(TABLES, POPULARITY, TOPOLOGY, MODEL)
+SAME = np.ones(len(TABLES))
 
 
 def loads_of(tables: Tables) -> np.ndarray:
     return MODEL.table_loads(tables, TOPOLOGY)
+
+
+def grid_of(lowest: np.ndarray, highest: np.ndarray, rows: np.ndarray = SAME, exponent: np.ndarray = SAME) -> LoadGrid:
+    tables = TableGrid.of(TABLES, POPULARITY, lowest, highest, rows, exponent)
+    return tables.with_loads(loads_of(tables.tables))
+
+
+@pytest.fixture(scope="module")
+def grid() -> LoadGrid:
+    """All nodes."""
+    return grid_of(0.0 * SAME, HIGHEST * SAME)
 
 
 def test_tables_that_do_not_drift_stay_as_they_are() -> None:
@@ -44,6 +51,15 @@ def test_tables_that_do_not_drift_stay_as_they_are() -> None:
 def test_at_a_node_the_loads_are_those_of_the_tables(grid: LoadGrid, node: int) -> None:
     drifted = drifted_tables(TABLES, POPULARITY, np.full(len(TABLES), NODES[node]))
     assert grid.at(np.full(len(TABLES), NODES[node])) == pytest.approx(loads_of(drifted), rel=1e-12)
+
+
+def test_the_grid_has_the_rows_and_exponents_of_a_day() -> None:
+    rng = np.random.default_rng(0)
+    rows, exponent = np.exp(rng.normal(0.0, 0.3, (2, len(TABLES))))
+    lookups = NODES[rng.integers(1, len(NODES), len(TABLES))]
+    exact = loads_of(drifted_tables(TABLES, POPULARITY, lookups, rows, exponent))
+    assert grid_of(lookups, lookups, rows, exponent).at(lookups) == pytest.approx(exact, rel=1e-9)
+    assert not np.allclose(grid_of(lookups, lookups).at(lookups), exact, rtol=1e-3, atol=0.0)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -64,12 +80,59 @@ def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> N
     assert costs[0] == pytest.approx(costs[1], rel=2e-3)
 
 
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=10)
+def test_a_grid_of_few_nodes_says_the_same(grid: LoadGrid, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    some = np.sort(np.exp(rng.uniform(np.log(LOWEST), np.log(HIGHEST), (3, len(TABLES)))), axis=0)
+    some[:, rng.integers(len(TABLES))] = 0.0  # a feature that has not arrived
+    few = grid_of(some[0], some[-1])
+    assert few.at(some) == pytest.approx(grid.at(some), rel=1e-12)
+    assert few.loads.shape[1] < grid.loads.shape[1]
+
+
+ENDS = [
+    (0.0, 0.0, [0, 1]),
+    (0.0, LOWEST / 2, [0, 1]),
+    (LOWEST / 3, LOWEST / 2, [0, 1]),
+    (NODES[20], NODES[20], [19, 20, 21]),
+    (NODES[20], NODES[23], [19, 20, 21, 22, 23, 24]),
+    ((NODES[20] + NODES[21]) / 2, (NODES[20] + NODES[21]) / 2, [20, 21]),
+    (NODES[20] * (1 + 2 * ROUNDING), NODES[21] * (1 - 2 * ROUNDING), [20, 21]),
+    (NODES[20] * (1 + ROUNDING / 2), NODES[21] * (1 - ROUNDING / 2), [19, 20, 21, 22]),
+    (LOWEST, LOWEST, [0, 1, 2]),
+    (HIGHEST, HIGHEST, [48, 49]),
+    (NODES[48] * 1.001, HIGHEST, [48, 49]),
+]
+
+
+@pytest.mark.parametrize(("lowest", "highest", "nodes"), ENDS)
+def test_only_the_nodes_around_the_lookups_are_computed(lowest: float, highest: float, nodes: list[int]) -> None:
+    tables = TableGrid.of(TABLES, POPULARITY, lowest * SAME, highest * SAME, SAME, SAME)
+    assert {tuple(np.flatnonzero(row).tolist()) for row in tables.needed} == {tuple(nodes)}
+    assert len(tables.tables) == len(TABLES) * len(nodes)
+    loads = tables.with_loads(loads_of(tables.tables))
+    for lookups in (lowest * (1 - ROUNDING / 2), highest * (1 + ROUNDING / 2)):  # as means may be
+        exact = loads_of(drifted_tables(TABLES, POPULARITY, np.full(len(TABLES), lookups)))
+        assert loads.at(np.full(len(TABLES), lookups)) == pytest.approx(exact, rel=0.03, abs=2e-3)
+
+
 def test_leading_axes_and_the_ends(grid: LoadGrid) -> None:
     lookups = np.stack([np.zeros(len(TABLES)), np.full(len(TABLES), HIGHEST)])
     both = grid.at(lookups)
     assert both.shape == (2, len(TABLES), MODEL.num_loads)
     assert np.array_equal(both[0], grid.at(lookups[0]))
     assert both[1] == pytest.approx(loads_of(drifted_tables(TABLES, POPULARITY, lookups[1])), rel=1e-12)
+
+
+def test_a_selection_repeats_the_nodes_of_its_tables() -> None:
+    rng = np.random.default_rng(0)
+    lowest = np.exp(rng.uniform(np.log(LOWEST), 0.0, len(TABLES)))
+    tables = TableGrid.of(TABLES, POPULARITY, lowest, 2 * lowest, SAME, SAME)
+    chosen = np.array([3, 0, 0, 5])
+    some = tables.select(chosen)
+    whole, part = (each.with_loads(loads_of(each.tables)) for each in (tables, some))
+    assert np.array_equal(part.at(1.5 * lowest[chosen]), whole.at(1.5 * lowest)[chosen])
 
 
 def test_more_rows_and_another_exponent_change_distinct_rows_as_the_law_says() -> None:

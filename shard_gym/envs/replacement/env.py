@@ -62,6 +62,7 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     | `device_memory` | (D,) | float32 | share of the memory cap in use; above 1 if the tables outgrew the device |
     | `device_mask` | (D,) | int8 | 1 for a device of the task, 0 for padding |
     | `device_available` | (D,) | int8 | 1 for a device that is there now |
+    | `device_used` | (D,) | int8 | 1 for a device that the plan in action is made for |
     | `replayed_costs` | (A * W,) | float32 | cost of the plan in action, then of each kind of plan, in each window |
     | `measured_costs` | (96,) | float32 | cost in each quarter of an hour of the last day, with 2% noise |
     | `lookup_changes` | (2 * W,) | float32 | change of the lookups since the plan was made; see below |
@@ -76,7 +77,8 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     `lookup_changes` compares each window with the one that the plan was made for: W roots of weighted mean squares of
     the logarithms of the tables' ratios, then W logarithms of the ratio of all lookups.
 
-    What is observed is of complete hours. After the last decision the observation is that of the last decision.
+    What is observed is of complete hours. After the last decision the observation is again of that hour, with the
+    plan that is then in action.
 
     ## Starting State
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
 from shard_gym.envs.replacement.fixed_devices import FixedDevices, PlansOfDay, RunOfDay
@@ -60,7 +59,6 @@ class EpisodeData:
         form: how its tables are split.
         first_plan: the plan in action when the episode begins: that for the three days before it.
         reference_ms: what that plan costs on those days.
-        observed: rows of observations that `ObservationRows` keeps, by its padding and the day.
 
     Args:
         task: the problem.
@@ -79,7 +77,6 @@ class EpisodeData:
         first = self.on(task.task.num_devices).plans(0)
         self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
         self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
-        self.observed: dict[tuple[int, int, int], NDArray[np.float32]] = {}
         self._options: dict[int, PlansOfDay] = {}
         self._window_lookups: dict[int, FloatArray] = {}
 
@@ -134,14 +131,15 @@ class EpisodeData:
     def can_run(self, plan: Plan, day: int) -> BoolArray:
         """(H,) whether a plan can go on at each decision of a day: its devices are there, and its tables fit them."""
         there = self.task.available[day * HOURS : (day + 1) * HOURS, plan.devices].all(axis=1)
-        return np.asarray(there & (self.run(plan, day).memory <= 1.0).all())
+        memory = self.on(len(plan.devices)).memory(plan.placement, day)
+        return np.asarray(there & (memory <= 1.0).all())
 
     def migration_seconds(self, before: Plan, after: Plan, day: int) -> float:
         """Seconds to move the parts on a day."""
         if np.array_equal(before.where, after.where):
             return 0.0
         bytes_of = self.on(self.task.task.num_devices).parts.bytes_of(HISTORY_DAYS + day)
-        return migration_seconds(before.where, after.where, bytes_of, self.task.task.topology)
+        return float(migration_seconds(before.where, after.where, bytes_of, self.task.task.topology))
 
     def always_ms(self, day: int) -> FloatArray:
         """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made when it begins."""
@@ -170,11 +168,13 @@ _kept: OrderedDict[tuple[object, ...], EpisodeData] = OrderedDict()
 def episode_data(task: DriftTask, model: AdditiveCostModel) -> EpisodeData:
     """The data of a task; all environments of a process share them, also of tasks that differ in their pause only.
 
+    Models of one class and one fingerprint share them, too, because they compute equal costs.
+
     Raises:
         InvalidTaskError: see `EpisodeData`.
     """
-    same_model = model.fingerprint if type(model) is AnalyticalShardingModel else model
-    key = task.task, task.popularity, task.level, task.seed, same_model
+    law = task.popularity.q.tobytes(), task.popularity.s.tobytes()
+    key = task.task, law, task.level, task.seed, type(model), model.fingerprint
     if key not in _kept:
         _kept[key] = EpisodeData(task, model)
         if len(_kept) > KEPT:

@@ -77,8 +77,7 @@ class ReplacementEpisodes:
         source: where tasks come from.
         cost_model: estimates the costs.
         tasks: the task of each episode; None before the first `begin`.
-        decision: (N,) int64, the number of the next decision of each episode; 336 after the last, and after a failure
-            that at which it happened.
+        decision: (N,) int64, the number of the next decision of each episode; 336 after the last.
     """
 
     def __init__(
@@ -111,6 +110,7 @@ class ReplacementEpisodes:
         self._made: list[MadePlan | None] = [None] * num_envs
         self._every = np.arange(num_envs)
         self.decision: IntArray = np.full(num_envs, DECISIONS)
+        self._shown: IntArray = np.zeros(num_envs, np.int64)  # the decision that observations are of
         self._failed = np.zeros(num_envs, np.bool_)
         self._index: IntArray = np.full(num_envs, -1)
         self._reference_ms = np.ones(num_envs)
@@ -169,7 +169,8 @@ class ReplacementEpisodes:
         numbers = {task.name: number for number, task in enumerate(listed)}
         for env, task, data in zip(envs.tolist(), tasks, every, strict=True):
             self.tasks[env], self._data[env] = task, data
-            self.decision[env], self._index[env] = 0, numbers.get(task.name, -1) if task in listed else -1
+            self.decision[env], self._shown[env] = 0, 0
+            self._index[env] = numbers.get(task.name, -1) if task in listed else -1
             self._reference_ms[env] = data.reference_ms
             before = data.run_before(data.first_plan)
             self._noise[env] = 1.0 + task.noise
@@ -188,8 +189,8 @@ class ReplacementEpisodes:
         Returns:
             (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
         """
-        every, running = self._every, ~self._over
-        hour = self._hour
+        every, running = self._every, self.decision < DECISIONS
+        hour = self.decision % HOURS
         legal = self._masks[every, hour, actions]
         moved = running & ~legal
         if moved.any():
@@ -224,13 +225,15 @@ class ReplacementEpisodes:
             rewards[env] = -self._penalty(env)
         rewards[~running] = 0.0
         self.decision[active] += 1
+        self.decision[failed] = DECISIONS
+        self._shown[active] = np.minimum(self.decision[active], DECISIONS - 1)
         for env in np.flatnonzero(active & (self.decision % HOURS == 0) & (self.decision < DECISIONS)).tolist():
             self._enter_day(env)
-        return rewards, running & self._over
+        return rewards, running & (self.decision == DECISIONS)
 
     def is_over(self, env: int) -> bool:
         """Whether episode `env` has ended."""
-        return bool(self._over[env])
+        return bool(self.decision[env] == DECISIONS)
 
     def masks(self) -> BoolArray:
         """(N, A) bool: keeping is always legal, a plan with headroom where tables grow and it has room."""
@@ -238,15 +241,15 @@ class ReplacementEpisodes:
         return mask
 
     def observations(self, *, share: bool = False) -> ObservationDict:
-        """One array for each key with leading shape (N,); of an episode that is over that of the last decision."""
+        """One array for each key with leading shape (N,); of a finished episode those of the last decision."""
         rows = self._rows[self._every, self._hour]
-        first = np.minimum(self.decision, DECISIONS - 1)[:, None] * INTERVALS_PER_HOUR
+        first = self._shown[:, None] * INTERVALS_PER_HOUR
         measured = self._measured[self._every[:, None], first + _DAY] / self._reference_ms[:, None]
         return self._observe.observations(rows, measured)
 
     def infos(self) -> dict[str, NDArray[Any]]:
         """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
-        over = np.flatnonzero(self._over)
+        over = np.flatnonzero(self.decision == DECISIONS)
         totals, counts = np.zeros((len(self._every), len(SECONDS))), np.zeros((len(self._every), len(COUNTS)), np.int64)
         totals[over] = self._spent[over].sum(axis=1)
         counts[over] = np.stack([(self._kinds[over] != NO_PLAN).sum(axis=1), self._repairs[over].sum(axis=1)], axis=1)
@@ -313,7 +316,7 @@ class ReplacementEpisodes:
 
     def history(self, env: int) -> History:
         """What was done in episode `env` so far."""
-        hours = int((self._hourly_ms[env] > 0).sum())
+        hours = int(self._shown[env] if self._failed[env] else self.decision[env])
         some = env, slice(hours)
         return History(
             self._hourly_ms[some].copy(), self._spent[some].copy(), self._kinds[some].copy(), self._repairs[some].copy()
@@ -328,15 +331,9 @@ class ReplacementEpisodes:
         return clone
 
     @property
-    def _over(self) -> BoolArray:
-        """(N,) which episodes have ended."""
-        over: BoolArray = self._failed | (self.decision == DECISIONS)
-        return over
-
-    @property
     def _hour(self) -> IntArray:
-        """(N,) the hour of the next decision, or of the last."""
-        hour: IntArray = np.minimum(self.decision, DECISIONS - 1) % HOURS
+        """(N,) the hour of the next decision, or in a finished episode of the last."""
+        hour: IntArray = self._shown % HOURS
         return hour
 
     def _task(self, env: int) -> DriftTask:

@@ -74,7 +74,7 @@ def _row(axes: Axes, name: str, history: History, best: History | None) -> None:
         axes.spines[side].set_visible(False)
     total = history.seconds.sum()
     words = counted(int((history.kinds != NO_PLAN).sum()), "plan")
-    if best is not None and best is not history:
+    if best is not None and best is not history and len(days):
         words += f", {format_percent(float(total / best.seconds.sum() - 1.0))} longer"
     axes.text(1.01, 0.62, name, transform=axes.transAxes, fontsize=10, weight="bold", color=INK, va="bottom")
     axes.text(1.01, 0.52, words, transform=axes.transAxes, fontsize=9, color=GREY, va="top")

@@ -12,7 +12,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS
 from shard_gym.envs.replacement.parts import Parts
-from shard_gym.envs.replacement.planner import Planner
+from shard_gym.envs.replacement.planner import MOST_NUMBERS, Planner
 from shard_gym.envs.replacement.windows import HOURS, INTERVALS_PER_HOUR, KINDS, LAST_HOUR, WINDOWS, window_means
 from shard_gym.placement import Placement
 
@@ -114,12 +114,31 @@ class FixedDevices:
         loads, everywhere = self.parts.loads(HISTORY_DAYS + day, lookups.reshape(HOURS, INTERVALS_PER_HOUR, -1)[hours])
         return self.planner.costs(loads, everywhere, plans[..., None, :])
 
+    def hourly_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H) mean cost of an iteration with each of (n, P) plans in each hour of day 0, 1, ..."""
+        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
+        lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
+        costs = self._of_many(plans, *self.parts.loads(HISTORY_DAYS + day, lookups))
+        return np.asarray(costs.reshape(len(plans), HOURS, INTERVALS_PER_HOUR).mean(axis=-1))
+
+    def replayed_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H, W) cost of each of (n, P) plans with the mean lookups of each window before each decision of a day."""
+        loads, everywhere = self._window_loads(day)
+        costs = self._of_many(plans, loads.reshape(-1, *loads.shape[2:]), everywhere.reshape(-1, loads.shape[-1]))
+        return costs.reshape(len(plans), HOURS, len(WINDOWS))
+
     def memory(self, plan: Placement, day: int) -> FloatArray:
         """(m,) share of each memory cap that a plan uses on a day."""
         today = HISTORY_DAYS + day
         caps, devices = self.parts.topology.memory_cap_bytes, self.parts.topology.num_devices
         used = np.bincount(plan, self.parts.bytes_of(today), devices) + caps - self.parts.free(today)
         return np.asarray(used / caps)
+
+    def _of_many(self, plans: IntArray, loads: FloatArray, everywhere: FloatArray) -> FloatArray:
+        """(n, M) ms of each of (n, P) plans with each of (M, P, K) loads."""
+        at_once = max(1, MOST_NUMBERS // (len(loads) * self.parts.topology.num_devices * loads.shape[-1]))
+        chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
+        return np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
 
     def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
         lookups = window_means(self.parts.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)

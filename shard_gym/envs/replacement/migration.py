@@ -6,30 +6,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.placement import Placement
 from shard_gym.topology import Topology
 
 
-def migration_seconds(before: Placement, after: Placement, bytes_of: NDArray[np.int64], topology: Topology) -> float:
-    """Seconds until all parts are on their new devices; all devices and both kinds of links move at the same time.
+def migration_seconds(
+    before: NDArray[np.int64], after: NDArray[np.int64], bytes_of: NDArray[np.int64], topology: Topology
+) -> FloatArray:
+    """(...) seconds until all parts are on their new devices; all devices and both kinds of links move at one time.
 
     The slowest link decides: the most that a device sends or receives inside its host over the bandwidth there, or
     between hosts over the bandwidth of its network card.
 
     Args:
-        before, after: (P,) int64, devices.
+        before: (..., P) int64, devices.
+        after: (P,) int64, devices.
         bytes_of: (P,) int64, weights and optimizer state of each part.
         topology: the devices.
     """
-    moved = np.flatnonzero(before != after)
     cluster, devices = topology.cluster(), topology.num_devices
-    traffic: FloatArray = np.zeros((devices, devices))
-    np.add.at(traffic, (before[moved], after[moved]), bytes_of[moved])
     host = np.asarray(cluster.host_begin)
-    inside = host[:, None] == host
-    longest = 0.0
-    for those, bandwidth in ((inside, cluster.intra_bytes_per_ms), (~inside, cluster.inter_bytes_per_ms)):
-        over = np.where(those, traffic, 0.0)
-        most = max(over.sum(axis=1).max(), over.sum(axis=0).max())
-        longest = max(longest, float(most / bandwidth) / 1e3)
+    moves, inside = before != after, host[before] == host[after]
+    longest = np.zeros(before.shape[:-1])
+    for those, bandwidth in (
+        (moves & inside, cluster.intra_bytes_per_ms),
+        (moves & ~inside, cluster.inter_bytes_per_ms),
+    ):
+        if those.any():
+            moved = np.where(those, bytes_of, 0)
+            most = np.maximum(_by_device(before, moved, devices), _by_device(after, moved, devices)).max(axis=-1)
+            longest = np.maximum(longest, most / bandwidth / 1e3)
     return longest
+
+
+def _by_device(device: NDArray[np.int64], moved: NDArray[np.int64], devices: int) -> FloatArray:
+    """(..., D) bytes by the device of each part, from (..., P) bytes."""
+    rows = moved.reshape(-1, moved.shape[-1])
+    row = np.arange(len(rows))[:, None] * devices + np.broadcast_to(device, moved.shape).reshape(rows.shape)
+    sums = np.asarray(np.bincount(row.ravel(), rows.ravel(), len(rows) * devices), np.float64)
+    return sums.reshape(*moved.shape[:-1], devices)

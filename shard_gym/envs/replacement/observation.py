@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.drift.processes import DAYS_PER_WEEK, INTERVALS_PER_DAY
-from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan
+from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, KEPT, EpisodeData, Plan
 from shard_gym.envs.replacement.windows import HOURS, WINDOWS
 
 Rows = NDArray[np.float32]
@@ -21,6 +22,9 @@ NUM_WINDOWS = len(WINDOWS)
 
 MOST = 1e4
 """Numbers are cut off there; in the named suites none is above 200."""
+
+KEPT_DAYS = KEPT * DAYS
+"""Days of tasks whose rows are kept."""
 
 LEAST_LOOKUPS = 0.01
 """Multiples of the pooling factor, added before a logarithm."""
@@ -58,6 +62,7 @@ class ObservationRows:
         begins = [0, *ends[:-1].tolist()]
         self._columns = {key: slice(begin, int(end)) for key, begin, end in zip(_IN_ROWS, begins, ends, strict=True)}
         self.width = int(ends[-1])
+        self._given: OrderedDict[tuple[EpisodeData, int], Rows] = OrderedDict()
 
     def of_day(self, data: EpisodeData, made: MadePlan, pause_s: float, day: int) -> Rows:
         """(H, `width`) rows of the decisions of a day if `made` stays in action, all keys but the measured costs."""
@@ -69,6 +74,7 @@ class ObservationRows:
         memory[where] = run.memory
         rows[:, columns["device_costs"]] = np.minimum(costs.reshape(HOURS, -1), MOST)
         rows[:, columns["device_memory"]] = memory
+        rows[:, columns["device_used"]][:, where] = 1.0
         rows[:, columns["replayed_costs"]][:, :NUM_WINDOWS] = np.minimum(run.replayed_ms / data.reference_ms, MOST)
         rows[:, columns["lookup_changes"]] = _changes(data.window_lookups(day), made.lookups)
         rows[:, columns["made_for"].start + made.kind] = 1.0
@@ -92,10 +98,13 @@ class ObservationRows:
 
     def _given_of(self, data: EpisodeData, day: int) -> Rows:
         """(H, `width`) the rows of a day with what does not depend on the plan in action."""
-        key = self._devices, self._kinds, day
-        if key not in data.observed:
-            data.observed[key] = self._new_given(data, day)
-        return data.observed[key]
+        key = data, day
+        if key not in self._given:
+            self._given[key] = self._new_given(data, day)
+            if len(self._given) > KEPT_DAYS:
+                self._given.popitem(last=False)
+        self._given.move_to_end(key)
+        return self._given[key]
 
     def _new_given(self, data: EpisodeData, day: int) -> Rows:
         rows, columns, devices = np.zeros((HOURS, self.width), np.float32), self._columns, data.task.task.num_devices
@@ -117,8 +126,8 @@ class ObservationRows:
 
 
 _IN_ROWS = (
-    *("device_costs", "device_memory", "device_mask", "device_available", "replayed_costs", "lookup_changes"),
-    *("made_for", "since_plan", "must_plan", "pause", "time", "action_mask"),
+    *("device_costs", "device_memory", "device_mask", "device_available", "device_used"),
+    *("replayed_costs", "lookup_changes", "made_for", "since_plan", "must_plan", "pause", "time", "action_mask"),
 )
 """The keys but for the measured costs, which depend on the plans of the day before."""
 
@@ -135,6 +144,7 @@ def _space(devices: int, kinds: int) -> spaces.Dict:
             "device_memory": numbers(devices),
             "device_mask": spaces.MultiBinary(devices),
             "device_available": spaces.MultiBinary(devices),
+            "device_used": spaces.MultiBinary(devices),
             "replayed_costs": numbers((1 + kinds) * NUM_WINDOWS),
             "measured_costs": numbers(INTERVALS_PER_DAY),
             "lookup_changes": numbers(2 * NUM_WINDOWS, -MOST),

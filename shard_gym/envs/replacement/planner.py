@@ -18,6 +18,9 @@ NO_PLACEMENT = -1
 MOST_NUMBERS = 2**22
 """Of the largest array at once."""
 
+ROUNDING = 1e-12
+"""Relative difference of loads that are equal but for rounding."""
+
 
 @dataclass(frozen=True, eq=False)
 class Planner:
@@ -83,6 +86,24 @@ class Planner:
     def costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
         """(...) ms of (..., P) placements; the arguments are those of `device_loads`."""
         return self.model.costs(self.device_loads(loads, everywhere, placements), self.topology.cluster())[1]
+
+    def many_costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(n, M) ms of (n, P) placements with each of (M, P, K) loads: `costs` of all pairs, by one matrix product."""
+        split, devices = self.model.num_sum_loads, self.topology.num_devices
+        windows, parts, columns = loads.shape
+        on = placements[:, None] == np.arange(devices)[:, None]  # (n, D, P)
+        flat = loads[..., :split].transpose(1, 0, 2).reshape(parts, windows * split)
+        sums = (on.reshape(-1, parts).astype(np.float64) @ flat).reshape(len(placements), devices, windows, split)
+        held = np.zeros((len(placements), windows, devices, columns))
+        held[..., :split] = sums.swapaxes(1, 2)
+        for column in range(split, columns):
+            each, most = loads[..., column], held[..., column]
+            if np.ptp(each, axis=0).max() <= ROUNDING * np.abs(each).max():  # as where it depends on the width alone
+                most[...] = np.where(on, each[0], 0.0).max(axis=-1)[:, None]
+                continue
+            for part in range(parts):
+                np.maximum(most, on[:, None, :, part] * each[:, part, None], out=most)
+        return self.model.costs(self.model.add(held, everywhere[:, None]), self.topology.cluster())[1]
 
 
 def _costs_with(

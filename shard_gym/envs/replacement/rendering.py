@@ -6,18 +6,19 @@ import textwrap
 from typing import Any
 
 from shard_gym.drift.tasks import DAYS, DriftTask
+from shard_gym.envs.placement.rendering.view import shorten
 from shard_gym.envs.replacement.episodes import NO_PLAN, History
 from shard_gym.envs.replacement.windows import HOURS, KINDS
 from shard_gym.text import counted, format_ms, format_seconds
-
-WIDTH = 80
-"""Characters of a line."""
 
 LEVELS = ".:-=+*#%@"
 """From the cheapest to the costliest hour."""
 
 LETTERS = "hd3n"
 """Of the windows."""
+
+_WIDTH = 80
+"""Characters of a line."""
 
 
 def render(task: DriftTask, history: History, render_mode: str, failure: dict[str, Any] | None = None) -> Any:
@@ -34,15 +35,15 @@ def render_ansi(task: DriftTask, history: History, failure: str = "") -> str:
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
     when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
-    lines = [f"{task.name}: {when}"]
+    lines = [f"{shorten(task.name, _WIDTH - len(when) - 2)}: {when}"]
     if failure:
-        lines += textwrap.wrap(f"FAILED: {failure}", WIDTH)
+        lines += textwrap.wrap(f"FAILED: {failure}", _WIDTH)
     if hours:
         made, repairs = int((history.kinds != NO_PLAN).sum()), int(history.repairs.sum())
         spent = dict(zip(("iterations", "pauses", "migrations"), history.seconds.sum(axis=0), strict=True))
         lines += [
-            f"{counted(made, 'plan')} made, {counted(repairs, 'repair')} among them; "
-            + ", ".join(f"{what} {format_seconds(seconds)}" for what, seconds in spent.items()),
+            f"{counted(made, 'plan')} made, {counted(repairs, 'repair')} among them.",
+            "Spent: " + ", ".join(f"{what} {format_seconds(seconds)}" for what, seconds in spent.items()) + ".",
             "",
             "day  0     6     12    18",
         ]

@@ -1,36 +1,112 @@
-"""Builders of tests of re-placement."""
+"""Tasks of all kinds for tests of re-placement, and whole episodes written out step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.drift.levels import STRONG, DriftLevel
+from shard_gym.drift.levels import GROWING, SPOT, STRONG
+from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import load_pool
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.tasks import Task
+from shard_gym.envs.replacement.env import EmbeddingReplacementEnv
+from shard_gym.envs.replacement.episode_data import EpisodeData, Plan
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR
+
+QUICK = replace(GROWING, age_days=(3.0, 6.0), pruned=0.02)
+"""Tables grow so fast that plans become too large."""
+
+OFTEN = replace(SPOT, departures=4.0, away_hours=(2.0, 8.0))
+"""Devices leave and return often."""
 
 
 @pytest.fixture(scope="session")
-def drift_task() -> Callable[..., DriftTask]:
-    """Makes a task of a few tables of `dlrm-2021` with mixed dims on a few devices."""
-    pool = load_pool("dlrm-2021")
-    assert pool.popularity is not None
-    popularity = pool.popularity
+def short() -> Callable[..., DriftTask]:
+    """Gives a task caps of a share of the least with which all tables can have room on all days."""
 
-    def make(
-        tables: int = 6, devices: int = 2, seed: int = 0, level: DriftLevel = STRONG, pause_s: float = 60.0, **rest: Any
-    ) -> DriftTask:
-        rng = np.random.default_rng([seed, 77])
-        chosen = rng.choice(len(pool.tables), tables, replace=False)
-        drifting = pool.tables.select(chosen).with_dims(rng.choice([16, 32, 64, 128], tables))
-        task = Task(f"drift {seed}", drifting, hardware_profile("a100-dgx").topology(devices))
-        law = RowPopularity(popularity.q[chosen], popularity.s[chosen])
-        return DriftTask(f"drift {seed}", task, law, level, seed, pause_s, **rest)
+    def capped(task: DriftTask, share: float = 1.3) -> DriftTask:
+        need = task.task.tables.memory_bytes * task.drift.rows.max(axis=0)
+        least = need.sum() / task.task.num_devices
+        cap = int(share * (least if task.task.splittable else max(least, need.max())))
+        topology = replace(task.task.topology, memory_cap_bytes=np.full(task.task.num_devices, cap))
+        return replace(task, task=replace(task.task, topology=topology))
+
+    return capped
+
+
+@pytest.fixture(scope="session")
+def kinds_of_tasks(drift_task: Callable[..., DriftTask], short: Callable[..., DriftTask]) -> dict[str, DriftTask]:
+    """A task of each kind, of several sizes."""
+    found = {
+        "plain": drift_task(6, 2, 0, STRONG),
+        "growing": short(drift_task(8, 2, 6, QUICK, 600.0), 1.15),
+        "spot": drift_task(7, 4, 2, OFTEN, 120.0),
+        "split": drift_task(5, 3, 4, STRONG, 30.0, splittable=True),
+        "growing spot": drift_task(5, 3, 5, replace(QUICK, departures=2.0), splittable=True),
+    }
+    return {name: replace(task, name=name) for name, task in found.items()}
+
+
+@pytest.fixture(scope="session")
+def env_for() -> Callable[..., EmbeddingReplacementEnv]:
+    """Makes an environment over the tasks given."""
+
+    def make(*tasks: DriftTask, **arguments: Any) -> EmbeddingReplacementEnv:
+        return EmbeddingReplacementEnv(DriftSuite("own", tasks), **arguments)
 
     return make
+
+
+@dataclass
+class Written:
+    """An episode step by step; lists have an element for each hour.
+
+    Attributes:
+        plans: in action in the hour, with its kind and the decision at which it was made.
+        costs: (4,) ms in each interval.
+        seconds: of iterations, of the pause, of the migration.
+        made: whether a plan was made, and whether it had to be.
+    """
+
+    plans: list[tuple[Plan, int, int]] = field(default_factory=list)
+    costs: list[np.ndarray] = field(default_factory=list)
+    seconds: list[tuple[float, float, float]] = field(default_factory=list)
+    made: list[tuple[bool, bool]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def write_out() -> Callable[..., Written]:
+    """Plays actions on the data of an episode, hour by hour, without an environment."""
+
+    def play(data: EpisodeData, pause_s: float, actions: Sequence[int]) -> Written:
+        written, plan, kind, since = Written(), data.first_plan, LAST_DAYS, 0
+        for decision, action in enumerate(actions):
+            day, hour = divmod(decision, HOURS)
+            must = not data.can_run(plan, day)[hour]
+            pause = migration = 0.0
+            if action or must:
+                kind, since = action - 1 if action else LAST_HOUR, decision
+                new = data.plan(decision, kind)
+                pause, migration = pause_s, data.migration_seconds(plan, new, day)
+                plan = new
+            costs = data.run(plan, day).interval_ms[hour]
+            written.plans.append((plan, kind, since))
+            written.costs.append(costs)
+            written.seconds.append((float(costs.mean()) * 100_000 / 24 / 1000, pause, migration))
+            written.made.append((bool(action or must), must and not action))
+        return written
+
+    return play
+
+
+@pytest.fixture(scope="session")
+def random_legal() -> Callable[..., int]:
+    """Draws a legal action: keep in most hours, since plans are many otherwise."""
+
+    def draw(mask: np.ndarray, rng: np.random.Generator, share: float = 0.1) -> int:
+        return int(rng.choice(np.flatnonzero(mask))) if rng.random() < share else 0
+
+    return draw

@@ -42,3 +42,17 @@ def test_the_way_back_takes_as_long_and_nothing_takes_no_time(seed: int) -> None
     assert there == pytest.approx(migration_seconds(after, before, sizes, topology))
     assert migration_seconds(before, before, sizes, topology) == 0.0
     assert (there > 0) == (before != after).any()
+
+
+def test_many_plans_at_once_take_as_long_as_each() -> None:
+    rng = np.random.default_rng(0)
+    topology = hardware_profile("a100-dgx").topology(6, devices_per_host=4)
+    before, after, sizes = rng.integers(6, size=(3, 4, 9)), rng.integers(6, size=9), rng.integers(1, 10**10, 9)
+    before[0, 0] = after
+    found = migration_seconds(before, after, sizes, topology)
+    assert found.shape == (3, 4)
+    assert found.ravel().tolist() == [
+        pytest.approx(float(migration_seconds(each, after, sizes, topology))) for each in before.reshape(12, 9)
+    ]
+    assert found[0, 0] == 0.0
+    assert np.count_nonzero(found) == 11

@@ -1,0 +1,224 @@
+"""The named suites of drifting tasks: what they hold, and that what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.drift import suites
+from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
+from shard_gym.drift.suites import DriftSuite, drift_source, drift_suite_names, load_drift_suite
+from shard_gym.drift.tasks import DriftTask
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnknownNameError
+from shard_gym.io.files import INDEX, sha256_of
+from shard_gym.suites import load_suite
+from shard_gym.tasks import TaskSuite
+
+MakeDriftTask = Callable[..., DriftTask]
+
+LEVELS = {"drift-medium": MEDIUM, "drift-strong": STRONG, "growth": GROWING, "spot": SPOT}
+NAMES = [
+    *("drift-medium-30", "drift-medium-120", "drift-medium-600"),
+    *("drift-strong-30", "drift-strong-120", "drift-strong-600"),
+    *("growth-600", "spot-120", "spot-600"),
+]
+
+PINNED = DriftLevel(
+    daily=0.3,
+    weekend=0.3,
+    shifts=0.15,
+    shift=0.5,
+    incidents=0.5,
+    incident=0.5,
+    walk=0.1,
+    growth=0.5,
+    age_days=(3.0, 30.0),
+    pruned=0.05,
+    arrivals=0.1,
+    skew=0.02,
+    departures=1.0,
+    leaving=(1, 3),
+    away_hours=(4.0, 24.0),
+)
+
+PUBLISHED = {
+    "lookups": "4a5da499968e06e2",
+    "rows": "69f6275edb3affb9",
+    "exponent": "679af7305d9760bc",
+    "available": "51c9702285c2f2c8",
+    "noise": "4ffc8b90768ee5ec",
+}
+"""The first 16 digits of the SHA-256 of a task's arrays, rounded to 9 digits."""
+
+
+def test_all_names_are_listed() -> None:
+    assert drift_suite_names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_suite_loads_in_both_splits(name: str) -> None:
+    train, test = (load_drift_suite(name, split) for split in ("train", "test"))
+    assert (len(train), len(test)) == (60, 30)
+    for suite in (train, test):
+        assert (suite.max_parts, suite.max_devices) == (train.max_parts, train.max_devices)
+        file, pause = name.rsplit("-", 1)
+        for number, task in enumerate(suite):
+            assert task.name == f"{name}/{suite.split}/{number}"
+            assert (task.level, task.pause_s) == (LEVELS[file], float(pause))
+            assert task.task.num_tables * (8 if task.task.splittable else 1) <= suite.max_parts
+        assert {task.task.name.split("/")[0] for task in suite} == {"mixdim-8", "shard-8"}
+        assert sum(task.task.splittable for task in suite) == len(suite) / 2
+        assert suite.grows == (file == "growth")
+        assert repr(suite) == f"DriftSuite('{name}', '{suite.split}', {len(suite)} tasks)"
+    assert load_drift_suite(name, "train") is train
+
+
+@pytest.mark.parametrize("name", ["drift-medium-30", "drift-strong-30", "growth-600", "spot-600"])
+def test_splits_share_neither_tables_nor_seeds(name: str) -> None:
+    train, test = (load_drift_suite(name, split) for split in ("train", "test"))
+    tables = [{table for task in suite for table in task.task.tables.names} for suite in (train, test)]
+    assert tables[0].isdisjoint(tables[1])
+    seeds = [task.seed for suite in (train, test) for task in suite]
+    assert len(set(seeds)) == len(seeds) == 90
+
+
+def test_pauses_share_the_placement_tasks() -> None:
+    every = [load_drift_suite(f"drift-medium-{pause}") for pause in (30, 120, 600)]
+    for one, *others in zip(*every, strict=True):
+        for other in others:
+            assert other.task is one.task
+            assert (other.seed, other.level) == (one.seed, one.level)
+    assert len({suite.sha256 for suite in every}) == 1
+
+
+def test_drift_of_a_task_stays_as_it_is_published() -> None:
+    """A change of NumPy's streams or of the processes changes these numbers, and with them all results."""
+    task = replace(load_drift_suite("growth-600")[0], level=PINNED)
+    drift = task.drift
+    arrays = (drift.lookups, drift.rows, drift.exponent, task.available.astype(float), task.noise)
+    digits = [np.round(array, 9) + 0.0 for array in arrays]  # no -0
+    assert {name: sha256_of(array.tobytes())[:16] for name, array in zip(PUBLISHED, digits, strict=True)} == PUBLISHED
+    assert drift.first_weekday == 2
+
+
+def test_tasks_with_other_caps_are_else_the_same() -> None:
+    capped = [task for task in load_drift_suite("growth-600") if task.task.known_placement is None]
+    assert capped
+    for task in capped[:4]:
+        suite, split, _ = task.task.name.split("/")
+        origin = load_suite(suite, split)[task.task.name]
+        assert origin.tables is task.task.tables
+        assert len(set(task.task.topology.memory_cap_bytes.tolist())) == 1
+
+
+def test_unknown_names_and_splits_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"no suite of drifting tasks named 'drift-medium'.*spot-600"):
+        load_drift_suite("drift-medium")
+    with pytest.raises(UnknownNameError, match="no suite of drifting tasks named 'spot-30'"):
+        load_drift_suite("spot-30")
+    wrong: Any
+    for wrong in (3, ["spot-600"], None):
+        with pytest.raises(UnknownNameError, match="no suite of drifting tasks"):
+            load_drift_suite(wrong)
+    with pytest.raises(InvalidOptionError, match=r"'spot-600' has the splits \['test', 'train'\], not 'val'"):
+        load_drift_suite("spot-600", "val")
+    for wrong in (None, ["test"]):
+        with pytest.raises(InvalidOptionError, match="split must be the name of a split"):
+            load_drift_suite("spot-600", wrong)
+
+
+def test_tasks_are_found_by_number_and_name() -> None:
+    suite = load_drift_suite("spot-600")
+    assert suite["spot-600/test/7"] is suite[7] is suite.task(np.int64(7)) is suite.tasks[7]
+    with pytest.raises(UnknownNameError, match=r"no task in 'spot-600' \(test\) named 'spot-600/test/30'"):
+        suite["spot-600/test/30"]
+    wrong: Any
+    for wrong in (30, -1, True, 1.0):
+        with pytest.raises(InvalidOptionError, match=r"'spot-600' \(test\) has tasks 0 to 29; there is no task"):
+            suite.task(wrong)
+
+
+def test_tasks_are_drawn_with_equal_probability(drift_task: MakeDriftTask) -> None:
+    suite = DriftSuite("own", [drift_task(seed=seed) for seed in range(3)])  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    drawn = [suite.tasks.index(suite.sample(rng)) for _ in range(900)]
+    assert np.bincount(drawn) == pytest.approx(np.full(3, 300), abs=60)
+
+
+def test_a_suite_of_ones_own_has_the_size_of_its_largest_task_or_of_its_padding(drift_task: MakeDriftTask) -> None:
+    tasks = drift_task(5, 2), drift_task(3, 4, seed=1, splittable=True)
+    suite = DriftSuite("own", tasks)
+    assert (suite.max_parts, suite.max_devices, suite.grows) == (3 * 8, 4, False)
+    assert (DriftSuite("own", tasks[:1]).max_parts, DriftSuite("own", tasks[:1]).max_devices) == (5, 2)
+    padded = DriftSuite("own", tasks[:1], padding=(9, 3))
+    assert (padded.max_parts, padded.max_devices) == (9, 3)
+    wrong: Any
+    for wrong in ((), [1], tasks[0], (tasks[0].task,)):
+        with pytest.raises(InvalidTaskError, match="tasks of suite 'own' must be a list of DriftTasks"):
+            DriftSuite("own", wrong)
+    with pytest.raises(InvalidTaskError, match="two tasks of the same name"):
+        DriftSuite("own", (tasks[0], tasks[0]))
+    with pytest.raises(InvalidTaskError, match="The name of a suite"):
+        DriftSuite("", tasks)
+
+
+def test_a_source_is_a_name_or_a_suite(drift_task: MakeDriftTask) -> None:
+    own = DriftSuite("own", (drift_task(),))
+    assert drift_source(own, "test") is own
+    assert drift_source("spot-600", "train") is load_drift_suite("spot-600", "train")
+    wrong: Any
+    for wrong in (3, drift_task(), DriftSuite, TaskSuite("own", (drift_task().task,))):
+        with pytest.raises(InvalidOptionError, match="suite must be the name of a suite or a DriftSuite"):
+            drift_source(wrong, "train")
+
+
+# Files
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the files that the loader now reads."""
+    folder = tmp_path / "data"
+    shutil.copytree(suites.DATA, folder)
+    monkeypatch.setattr(suites, "DATA", folder)
+    for cached in (suites._load, suites._record):
+        cached.cache_clear()
+    yield folder
+    for cached in (suites._load, suites._record):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_single_flipped_bit_is_found(copied: Path, share: float) -> None:
+    path = copied / "spot.json"
+    data = bytearray(path.read_bytes())
+    data[int(share * (len(data) - 1))] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"spot\.json has SHA-256 .* 'spot' was published with"):
+        load_drift_suite("spot-600")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 2}, "The file of suite 'spot' must be an object of schema 1 with"),
+        ({"extra": 1}, "The file of suite 'spot' must be an object"),
+        ({"pool": {"name": "dlrm-2021", "sha256": "0" * 64}}, "made for pool 'dlrm-2021' with SHA-256 0000.*Reinstall"),
+        ({"suites": {"mixdim-8": "0" * 64}}, "made for suite 'mixdim-8' with SHA-256 0000.*Reinstall"),
+    ],
+)
+def test_a_file_with_other_content_is_refused(copied: Path, changes: dict[str, Any], message: str) -> None:
+    record = json.loads((copied / "spot.json").read_text()) | changes
+    data = json.dumps(record).encode()
+    (copied / "spot.json").write_bytes(data)
+    index = json.loads((copied / INDEX).read_text())
+    (copied / INDEX).write_text(json.dumps({**index, "spot": sha256_of(data)}))
+    with pytest.raises(DamagedFileError, match=message):
+        load_drift_suite("spot-600")

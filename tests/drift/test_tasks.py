@@ -1,0 +1,89 @@
+"""Tasks and levels of drift: what they refuse, and that all of a task follows from its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, DriftLevel
+from shard_gym.drift.processes import INTERVALS_PER_DAY
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, NOISE, DriftTask
+from shard_gym.errors import InvalidOptionError, InvalidTaskError
+from shard_gym.row_popularity import RowPopularity
+
+MakeDriftTask = Callable[..., DriftTask]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"daily": -0.1}, "daily of a DriftLevel must be a number of at least 0, not -0.1"),
+        ({"daily": (0.1, 0.2)}, "daily of a DriftLevel must be a number"),
+        ({"shift": "x"}, "shift of a DriftLevel must be a number of at least 0, not 'x'"),
+        ({"walk": float("inf")}, "walk of a DriftLevel must be"),
+        ({"departures": True}, "departures of a DriftLevel must be"),
+        ({"age_days": (0.0, float("nan"))}, "age_days of a DriftLevel must be a number"),
+        ({"age_days": (0.0, 1.0)}, "age_days of a DriftLevel must be above 0"),
+        ({"age_days": (60.0, 10.0)}, r"age_days of a DriftLevel must be a tuple of the least and the most, not \(60"),
+        ({"away_hours": (1.0, 2.0, 3.0)}, "away_hours of a DriftLevel must be a tuple of the least and the most"),
+        ({"leaving": (1.0, 2.5)}, r"leaving of a DriftLevel must be two integers, not \(1.0, 2.5\)"),
+        ({"leaving": (3, 1)}, "leaving of a DriftLevel must be a tuple of the least and the most"),
+        ({"away_hours": 3.0}, "away_hours of a DriftLevel must be a tuple"),
+        ({"pruned": 1.1}, "pruned of a DriftLevel must be a share, at most 1, not 1.1"),
+        ({"arrivals": 2}, "arrivals of a DriftLevel must be a share"),
+    ],
+)
+def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        DriftLevel(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"name": " "}, InvalidTaskError, "name of a task"),
+        ({"popularity": RowPopularity.zipf([1.0] * 5)}, InvalidTaskError, "6 tables, but row popularities of 5"),
+        ({"seed": -1}, InvalidOptionError, "A seed is an integer of at least 0, not -1"),
+        ({"pause_s": 0.0}, InvalidOptionError, "pause_s must be a positive number, not 0"),
+        ({"pause_s": "1"}, InvalidOptionError, "pause_s must be a positive number"),
+    ],
+)
+def test_impossible_tasks_are_refused(
+    drift_task: MakeDriftTask, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    task = drift_task()
+    with pytest.raises(error, match=message):
+        replace(task, **changes)
+
+
+def test_devices_leave_only_where_all_are_on_one_host(drift_task: MakeDriftTask) -> None:
+    with pytest.raises(InvalidTaskError, match=r"4 devices are on hosts of 2\. Set the departures of its level to 0"):
+        drift_task(devices=4, devices_per_host=2, level=SPOT)
+    assert drift_task(devices=4, devices_per_host=4, level=SPOT).available.shape == (24 * DAYS, 4)
+    assert drift_task(devices=4, devices_per_host=2, level=MEDIUM).available.all()
+
+
+def test_the_seed_says_all_and_the_pause_nothing(drift_task: MakeDriftTask) -> None:
+    one, same, other = (drift_task(level=replace(GROWING, departures=2.0)) for _ in range(3))
+    same, other = replace(same, pause_s=9.0), replace(other, seed=1)
+    for name in ("available", "noise"):
+        assert np.array_equal(getattr(one, name), getattr(same, name))
+        assert not np.array_equal(getattr(one, name), getattr(other, name))
+    for name in ("lookups", "rows", "exponent"):
+        assert np.array_equal(getattr(one.drift, name), getattr(same.drift, name))
+        assert not np.array_equal(getattr(one.drift, name), getattr(other.drift, name))
+    assert one.drift.lookups.shape == ((HISTORY_DAYS + DAYS) * INTERVALS_PER_DAY, 6)
+    assert one.grows
+    assert not drift_task(level=replace(SPOT, pruned=0.1)).grows
+
+
+def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode_on(drift_task: MakeDriftTask) -> None:
+    noise = np.stack([drift_task(seed=seed).noise for seed in range(8)])
+    assert noise.shape == (8, (1 + DAYS) * INTERVALS_PER_DAY)
+    assert noise.std(axis=1) == pytest.approx(np.full(8, NOISE), rel=0.1)
+    assert abs(noise.mean()) < 5 * NOISE / np.sqrt(noise.size)
+    assert np.abs(np.corrcoef(noise) - np.eye(8)).max() < 0.15
