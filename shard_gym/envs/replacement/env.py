@@ -136,6 +136,11 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
 
     The first episode of a task takes a second or a few, in which its plans are made; they are kept.
 
+    ## References
+
+    The one shift that is measured: https://github.com/facebookresearch/dlrm_datasets, issue 10. For the growth of
+    tables: H. S. Heaps, *Information Retrieval: Computational and Theoretical Aspects*, Academic Press, 1978.
+
     ## Version History
 
     * v0: initial version
