@@ -37,11 +37,12 @@ def best_sequence(table: PlanTable, topology: Topology, pause_s: float) -> BestS
     left, choices = np.zeros(count), np.zeros((decisions, count), np.int64)
     for decision in reversed(range(decisions)):
         bytes_of, number = table.bytes_of[decision // HOURS], table.number[decision]
+        there = slice(int(table.number[: decision + 1].max()) + 1)  # plans are numbered as they can first be made
         takes = np.full((1 + len(number), count), np.inf)
         for kind, plan in enumerate(number.tolist()):
             if plan != NO_PLAN:
-                moved = migration_seconds(table.where, table.where[plan], bytes_of, topology)
-                takes[1 + kind] = pause_s + moved + table.seconds[plan, decision] + left[plan]
+                moved = migration_seconds(table.where[there], table.where[plan], bytes_of, topology)
+                takes[1 + kind, there] = pause_s + moved + table.seconds[plan, decision] + left[plan]
         kept = table.seconds[:, decision] + left
         takes[0] = np.where(np.isnan(kept), takes[1 + LAST_HOUR], kept)  # a plan that cannot run is repaired
         choices[decision], left = takes.argmin(axis=0), takes.min(axis=0)

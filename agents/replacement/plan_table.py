@@ -24,6 +24,9 @@ IntArray = NDArray[np.int64]
 NO_PLAN = -1
 """Where there is no plan of a kind."""
 
+NOT_A_NUMBER = -1
+"""In files, in place of NaN."""
+
 KIND = "plan-table"
 """Of the files."""
 
@@ -110,10 +113,15 @@ def plan_tables(suite: DriftSuite, model: AdditiveCostModel, folder: Path | None
         if path is None or not path.exists():
             table = PlanTable.of(episode_data(task, model))
             if path is not None:
-                save_arrays(path, KIND, {each.name: getattr(table, each.name) for each in fields(table)}, about)
+                _write(path, table, about)
             yield table
         else:
             yield _read(path, about)
+
+
+def _write(path: Path, table: PlanTable, about: dict[str, object]) -> None:
+    arrays = {each.name: np.nan_to_num(getattr(table, each.name), nan=NOT_A_NUMBER) for each in fields(table)}
+    save_arrays(path, KIND, arrays, about)
 
 
 def _read(path: Path, about: dict[str, object]) -> PlanTable:
@@ -121,6 +129,8 @@ def _read(path: Path, about: dict[str, object]) -> PlanTable:
     if found != about:
         raise DamagedFileError(f"{path} holds the plans of {found}, not of {about}. Delete it to have it made again.")
     require_arrays(path, arrays, {each.name: arrays.get(each.name, np.zeros(0)) for each in fields(PlanTable)})
+    for name in ("seconds", "replayed"):
+        arrays[name] = np.where(arrays[name] == NOT_A_NUMBER, np.nan, arrays[name])
     return PlanTable(**arrays)
 
 
