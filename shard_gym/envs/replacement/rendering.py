@@ -30,13 +30,8 @@ def render(task: DriftTask, history: History, render_mode: str, failure: dict[st
     return render_rgb(task, history, failed=failure is not None)
 
 
-<<<<<<< HEAD
 def render_ansi(task: DriftTask, history: History, failure: str = "") -> str:
-    """Two lines for each day so far: the cost of each hour, and the plans made when it began; why it failed."""
-=======
-def render_ansi(task: DriftTask, history: History) -> str:
-    """A line for each day so far, the cost of each hour; below it, plans that were made when an hour began."""
->>>>>>> origin/main
+    """A line for each day so far, the cost of each hour; below it, plans made when an hour began; why it failed."""
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
     when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
