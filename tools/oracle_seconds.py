@@ -1,7 +1,8 @@
 """Computes what the best sequences of actions take, with hindsight: `python tools/oracle_seconds.py drift-strong-600`.
 
 The results go to shard_gym/drift/data/oracle/<suite>.json, where the leaderboard of re-placement has them from.
-Tables of plans take ten minutes for a suite without a folder that keeps them; suites that differ in their pause share them.
+Tables of plans take ten minutes for a suite without a folder that keeps them; suites that differ in their pause share
+them.
 """
 
 from __future__ import annotations

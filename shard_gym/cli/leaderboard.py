@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from shard_gym.agents.replacement.tuned import tuned_settings
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import parse_options
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
@@ -60,6 +61,7 @@ class Submit:
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
         settings: of an agent in the track "replacement": JSON such as {"hours": 24, "kind": 0}, or a file with it;
             repeat it for five settings, one for each seed. There --evaluation takes files with actions.
+        tuned: there, too: the settings that the agent was tuned, or trained, to on the suite's training tasks.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
         training_data: what the agent learnt from: SUITE/SPLIT, pool/POOL/train, pool/POOL or "other: TEXT"; repeat it
@@ -83,6 +85,7 @@ class Submit:
     settings: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="JSON")] = field(
         default_factory=list
     )
+    tuned: bool = False
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
@@ -106,8 +109,10 @@ class Submit:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
         if folder.track == REPLACEMENT:
             return self._submit_sequences(folder)
-        if self.settings:
-            raise InvalidOptionError(f"--settings is of the track {REPLACEMENT!r}; use --option KEY=VALUE.")
+        if self.settings or self.tuned:
+            raise InvalidOptionError(
+                f"--settings and --tuned are of the track {REPLACEMENT!r}; use --option KEY=VALUE."
+            )
         require_free(folder)  # this and the next checks come before the work
         suite_info(folder.suite)
         commit = self._commit()
@@ -135,15 +140,23 @@ class Submit:
         """`run` in the track of sequences of actions."""
         for flag in ("training_queries", "search_budget", "planning_queries", "machine"):
             if getattr(self, flag):
-                raise InvalidOptionError(f"--{flag.replace('_', '-')} is not of the track {REPLACEMENT!r}. Leave it out.")
+                raise InvalidOptionError(
+                    f"--{flag.replace('_', '-')} is not of the track {REPLACEMENT!r}. Leave it out."
+                )
         require_new(folder)
         if self.agent:
+            if len(self.agent) > 1 or sum(map(bool, (self.settings, self.option, self.tuned))) > 1:
+                raise InvalidOptionError("Name one --agent, with one of --settings, --option and --tuned.")
             settings = [read_settings(each) for each in self.settings] or [parse_options(self.option)]
-            if len(self.agent) > 1 or (self.settings and self.option):
-                raise InvalidOptionError("Name one --agent, with its --settings or with --option, not both.")
-            agent = agent_of_shard_gym(self.agent[0], settings, self.training_data)
-        elif self.settings or self.option:
-            raise InvalidOptionError("--settings and --option are of agents of ShardGym. Name one with --agent.")
+            data = self.training_data
+            if self.tuned:
+                settings = [*tuned_settings(self.agent[0], folder.suite)]
+                data = data or [f"{folder.suite}/train"]
+            agent = agent_of_shard_gym(self.agent[0], settings, data)
+        elif self.settings or self.option or self.tuned:
+            raise InvalidOptionError(
+                "--settings, --option and --tuned are of agents of ShardGym. Name one with --agent."
+            )
         else:
             agent = read_actions(self.evaluation, folder.suite, not self.deterministic, self.training_data)
         info = EntryInfo(self.name, self.author, self.licence, self.link, "", self._commit())

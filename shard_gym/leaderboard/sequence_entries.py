@@ -110,7 +110,7 @@ def read_settings(text: str) -> Settings:
     """
     record = parse_json(text.encode(), "--settings") if text.lstrip().startswith("{") else read_json(Path(text))
     if not isinstance(record, dict):
-        raise InvalidOptionError(f"--settings must be an object such as {{\"hours\": 24}}, not {short_repr(record)}.")
+        raise InvalidOptionError(f'--settings must be an object such as {{"hours": 24}}, not {short_repr(record)}.')
     return record
 
 

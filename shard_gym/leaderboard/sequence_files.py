@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from shard_gym.agents.replacement.base import ReplacementAgent
-from shard_gym.agents.replacement.score_policy import NUM_WEIGHTS, ScorePolicy
-from shard_gym.agents.replacement.tuning import MAKERS
+from shard_gym.agents.replacement.tuning import MAKERS, make_agent
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_path, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
@@ -27,7 +26,6 @@ from shard_gym.errors import (
     ShardGymError,
     UnknownNameError,
     short_repr,
-    unknown_name,
 )
 from shard_gym.leaderboard import schema
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Count, Strict, parse
@@ -49,20 +47,12 @@ ACTIONS = "".join(map(str, range(1 + len(KINDS))))
 """The digits of a sequence: 0 keeps the plan, the others make one of a kind."""
 
 LEARNED = "learned"
-"""The name of a trained `ScorePolicy` of ShardGym, whose weights are its settings."""
+"""The agent of ShardGym that chance trains; its weights are settings."""
 
 Floats = NDArray[np.float64]
 
-
-def _score_policy(weights: Sequence[float]) -> ReplacementAgent:
-    found = np.array(weights, np.float64)
-    if found.shape != (NUM_WEIGHTS,):
-        raise InvalidOptionError(f"weights must be a list of {NUM_WEIGHTS} numbers, not of shape {found.shape}.")
-    return ScorePolicy(found)
-
-
-SHIPPED: Mapping[str, Callable[..., ReplacementAgent]] = {**MAKERS, LEARNED: _score_policy}
-"""Makers of the agents that ship with ShardGym, by name; the settings of an entry are their arguments."""
+SHIPPED = MAKERS
+"""The agents that ship with ShardGym, by name; the settings of an entry are arguments of their makers."""
 
 REFUSED = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What settings that are none raise when an agent is made of them, or plays."""
@@ -75,11 +65,9 @@ def shipped_agent(name: str, settings: Mapping[str, Any]) -> ReplacementAgent:
         UnknownNameError: no agent has that name.
         InvalidOptionError: it has no such settings.
     """
-    if name not in SHIPPED:
-        raise unknown_name("agent of re-placement", name, SHIPPED)
     try:
-        return SHIPPED[name](**settings)
-    except MissingExtraError:
+        return make_agent(name, dict(settings))
+    except (MissingExtraError, UnknownNameError):
         raise
     except REFUSED as error:
         raise InvalidOptionError(f"Agent {name!r} cannot be made with {short_repr(dict(settings))}: {error}") from error
