@@ -2,6 +2,7 @@
 
     python tools/replacement.py drift-strong-600 spot-600     # tunes, trains and plays; half an hour for a first suite
     python tools/replacement.py --render                      # writes the page from docs/results/replacement.json
+    python tools/replacement.py --picture                     # draws docs/images/replacement.png
 
 Numbers of agents are tuned, and policies trained, on the train split. All episodes of the test split are then played in
 the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them.
@@ -17,25 +18,31 @@ from typing import Any
 
 import numpy as np
 import tyro
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from shard_gym.agents.replacement.forecasters import fitted_weights
-from shard_gym.agents.replacement.plan_table import plan_tables
+from shard_gym.agents.replacement.oracle import best_sequence
+from shard_gym.agents.replacement.plan_table import PlanTable, plan_tables
 from shard_gym.agents.replacement.policy_search import search
 from shard_gym.agents.replacement.rules import Never
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
 from shard_gym.agents.replacement.tuned import DATA as TUNED
+from shard_gym.agents.replacement.tuned import tuned_agent
 from shard_gym.agents.replacement.tuning import SHORT, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.envs.replacement.episode_data import episode_data
 from shard_gym.envs.replacement.episodes import NO_PLAN
-from shard_gym.envs.replacement.play import PlayedEpisode, play
+from shard_gym.envs.replacement.figure import draw
+from shard_gym.envs.replacement.play import PlayedEpisode, Player, Recorded, play
 from shard_gym.envs.replacement.windows import KINDS, LAST_DAYS, WINDOWS
 from shard_gym.errors import InvalidOptionError
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table, with_block
+from shard_gym.io.pictures import save_picture
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +51,10 @@ PAGE = ROOT / "docs" / "results" / "replacement.md"
 TABLES = ROOT / "runs" / "plan-tables"
 
 MODEL = make_sharding_cost_model("analytical")
+PICTURE = ROOT / "docs" / "images" / "replacement.png"
+SHOWN = "drift-strong-120", 1
+"""The suite and the task of the picture."""
+
 SEEDS = range(5)
 GENERATIONS = 120
 
@@ -135,7 +146,10 @@ def _outcome(
 
 
 def main(
-    suites: tyro.conf.Positional[tuple[str, ...]] = (), agents: tuple[str, ...] = (), render: bool = False
+    suites: tyro.conf.Positional[tuple[str, ...]] = (),
+    agents: tuple[str, ...] = (),
+    render: bool = False,
+    picture: bool = False,
 ) -> None:
     """Play the agents on the suites, and write the page.
 
@@ -143,7 +157,11 @@ def main(
         suites: names of suites of drifting tasks.
         agents: only these; the results of the others stay.
         render: write the page from the data that is there.
+        picture: draw an episode.
     """
+    if picture:
+        save_picture(_picture(), PICTURE)
+        return
     data = read_json(DATA) if DATA.exists() else {"suites": {}}
     for suite in () if render else suites:
         about = {
@@ -160,6 +178,19 @@ def main(
             kept[name] = outcome["runs"]
             write_json(DATA, data, indent=None)
     write_atomically(PAGE, with_block(PAGE, "results", page(data)).encode())
+
+
+def _picture() -> Figure:
+    """An episode of one suite: never, tuned ski-rental, the learned policy and the oracle."""
+    task = load_drift_suite(SHOWN[0]).task(SHOWN[1])
+    best = best_sequence(PlanTable.of(episode_data(task, MODEL)), task.task.topology, task.pause_s)
+    players: dict[str, Player] = {
+        "never": Never(),
+        "ski-rental, tuned": tuned_agent("ski-last-day", SHOWN[0]),
+        "learned": tuned_agent("learned", SHOWN[0]),
+        "oracle": Recorded(best.actions[None]),
+    }
+    return draw(task, {name: play(player, [task], MODEL)[0].history for name, player in players.items()})
 
 
 def _keep_settings(suite: str, name: str, runs: Sequence[dict[str, Any]]) -> None:
