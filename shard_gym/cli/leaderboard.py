@@ -25,7 +25,7 @@ from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.sequence_entries import agent_of_shard_gym, read_actions, read_settings, submit_sequences
 from shard_gym.leaderboard.sequence_files import Sequences, read_sequences
-from shard_gym.leaderboard.sequence_tables import load_sequence_boards
+from shard_gym.leaderboard.sequence_tables import load_sequence_boards, percent
 from shard_gym.leaderboard.sequences import verify_all_sequences, verify_sequences
 from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import REPLACEMENT, EntryFolder, Finding, entry_folder, race_folder
@@ -167,7 +167,7 @@ class Submit:
         found = read_sequences(folder)[0]
         if found:
             checked = "replayed" if found.is_replayed else "listed as not replayed"
-            _print(f"It takes {found.excess.mean():.2%} more than the oracle; it is {checked}.")
+            _print(f"It takes {percent(float(found.excess.mean()))} more than the oracle; it is {checked}.")
         _print(f"\nNext: {render_command(self.root)}", "dim")
         return 0
 

@@ -6,4 +6,7 @@ verify.py         recomputes every claim of an entry        replay.py         ru
 statistics.py     intervals, IQM, performance profiles      ranking.py        leaderboards, best known, competitors
 evaluations.py    evaluations that become an entry          submit.py         writes an entry if it is valid
 markdown.py       the generated tables                      site.py, static/  the web page
+
+Entries of the track "replacement" are actions: sequence_files.py reads them, sequences.py plays them again,
+sequence_entries.py makes them, and sequence_tables.py ranks them.
 """

@@ -347,10 +347,11 @@ def _finding(error: Any, record: Any, file: str) -> Finding:
     return Finding(file, reason, task, seed)
 
 
-def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A file of rows as JSON, one row on each line, so that a change of one row changes one line."""
+def format_rows(rows: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
+    """A file of rows as JSON, one row on each line, so that a change of a row changes one line; `more` before them."""
+    before = "".join(f'"{key}":{json.dumps(value, allow_nan=False)},' for key, value in more.items())
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
-    return f'{{"schema":{SCHEMA},"rows":[\n{lines}\n]}}\n'.encode()
+    return f'{{"schema":{SCHEMA},{before}"rows":[\n{lines}\n]}}\n'.encode()
 
 
 def format_toml(record: Mapping[str, Any]) -> bytes:
@@ -375,8 +376,6 @@ def format_toml(record: Mapping[str, Any]) -> bytes:
 
 def _toml(value: Any) -> str:
     """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, float):

@@ -174,10 +174,10 @@ def submit_sequences(folder: EntryFolder, agent: SequenceAgent, info: EntryInfo)
         "track": folder.track,
         "seeds": list(agent.seeds),
         "cost_model": model.fingerprint,
-        "agent": {"name": agent.name, "uses_chance": agent.uses_chance, "settings": list(agent.settings)},
+        "agent": {"name": agent.name, "uses_chance": agent.uses_chance},
         "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
         "suite": {"name": suite.name, "sha256": suite.sha256},
         "training": {"data": list(agent.training_data)},
     }
-    files = {SEQUENCES: format_rows(rows), ENTRY: format_toml(record)}
+    files = {SEQUENCES: format_rows(rows, settings=list(map(dict, agent.settings))), ENTRY: format_toml(record)}
     return write_if_valid(folder, files, verify_sequences, SequenceEntry)

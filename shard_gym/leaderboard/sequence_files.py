@@ -94,11 +94,10 @@ Setting = schema.Option | _Numbers | Annotated[list[_Numbers], Field(max_length=
 
 
 class SequenceAgentPart(Strict):
-    """`[agent]`: its name, whether chance decides its actions or trained it, and of ShardGym's its settings by seed."""
+    """`[agent]`: its name, and whether chance decides its actions or trained it."""
 
     name: schema.Name
     uses_chance: bool
-    settings: Annotated[list[Annotated[dict[schema.Line, Setting], Field(max_length=40)]], Field(max_length=5)]
 
 
 class LearntFromPart(Strict):
@@ -136,9 +135,10 @@ class SequenceRow(Strict):
 
 
 class SequenceTable(Strict):
-    """`sequences.json`."""
+    """`sequences.json`; of an agent of ShardGym with its settings, one for each seed."""
 
     schema_: schema.Schema
+    settings: Annotated[list[Annotated[dict[schema.Line, Setting], Field(max_length=40)]], Field(max_length=5)]
     rows: list[SequenceRow]
 
 
@@ -149,6 +149,7 @@ class Sequences:
     Attributes:
         folder: where it is.
         entry: the content of `entry.toml`.
+        settings: of an agent of ShardGym, by seed; empty otherwise.
         rows: by seed and task.
         oracle_s: (N,) least seconds of the tasks.
         not_replayed: why an agent of ShardGym could not play again on this machine; empty if it did, or is another's.
@@ -156,6 +157,7 @@ class Sequences:
 
     folder: EntryFolder
     entry: SequenceEntry
+    settings: Sequence[Mapping[str, Any]]
     rows: tuple[tuple[SequenceRow, ...], ...]
     oracle_s: Floats
     not_replayed: str = ""
@@ -241,10 +243,13 @@ def read_sequences(folder: EntryFolder) -> tuple[Sequences | None, list[Finding]
         findings += [Finding(folder.file(ENTRY), reason) for reason in _check_declarations(entry, folder, suite)]
     if entry is None or table is None or findings:
         return None, truncated(findings)
-    rows, findings = _arrange(table.rows, suite, entry.seeds, folder.file(SEQUENCES))
+    file = folder.file(SEQUENCES)
+    if wrong_settings := _check_settings(entry, table.settings):
+        return None, [Finding(file, wrong_settings)]
+    rows, findings = _arrange(table.rows, suite, entry.seeds, file)
     if findings:
         return None, truncated(findings)
-    return Sequences(folder, entry, rows, oracle_s), []
+    return Sequences(folder, entry, table.settings, rows, oracle_s), []
 
 
 def _check_declarations(entry: SequenceEntry, folder: EntryFolder, suite: DriftSuite) -> list[str]:
@@ -262,20 +267,9 @@ def _check_declarations(entry: SequenceEntry, folder: EntryFolder, suite: DriftS
     if entry.seeds != seeds:
         kind = "uses chance" if agent.uses_chance else "uses no chance"
         wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
-    if agent.name not in SHIPPED:
-        if agent.settings:
-            wrong.append(
-                f"agent.settings are those of an agent of ShardGym, and {agent.name!r} is none; leave them out. There "
-                f"are {', '.join(SHIPPED)}."
-            )
-    elif agent.uses_chance != (agent.name == LEARNED):
+    if agent.name in SHIPPED and agent.uses_chance != (agent.name == LEARNED):
         must = f"must be {str(agent.name == LEARNED).lower()} for ShardGym's agent {agent.name!r}"
         wrong.append(f"agent.uses_chance is {str(agent.uses_chance).lower()}, but {must}.")
-    elif len(agent.settings) != len(entry.seeds):
-        wrong.append(
-            f"agent.settings has {len(agent.settings)} elements, but ShardGym's agent {agent.name!r} needs one for "
-            f"each of the seeds {entry.seeds}. Another agent has another name."
-        )
     if agent.name == LEARNED and not entry.training.data:
         wrong.append(f"training.data is empty, but agent {agent.name!r} learns. Name its data.")
     allowed = {f"{each}/train" for each in drift_suite_names()}
@@ -286,6 +280,20 @@ def _check_declarations(entry: SequenceEntry, folder: EntryFolder, suite: DriftS
                 f"as {folder.suite}/train, or {OTHER}TEXT. No agent learns from test tasks."
             )
     return wrong
+
+
+def _check_settings(entry: SequenceEntry, settings: Sequence[object]) -> str:
+    """Why settings cannot be those of the entry's agent, or nothing."""
+    name = entry.agent.name
+    if name not in SHIPPED:
+        there = f"Leave them empty; agents of ShardGym are {', '.join(SHIPPED)}."
+        return f"settings are of agents of ShardGym, and {name!r} is none. {there}" if settings else ""
+    if len(settings) == len(entry.seeds):
+        return ""
+    return (
+        f"settings has {len(settings)} elements, but ShardGym's agent {name!r} needs one for each of the seeds "
+        f"{entry.seeds}. Another agent has another name."
+    )
 
 
 def _arrange(

@@ -79,6 +79,11 @@ def _board_table(board: SequenceBoard) -> str:
     return f"### {board.suite}, {REPLACEMENT}\n\n{about}\n\n{table(COLUMNS, rows, notes=2)}"
 
 
+def percent(share: float) -> str:
+    """A share in percent; never -0.00%, which a rounding error would be."""
+    return f"{100 * (round(share, 6) + 0.0):.2f}%"
+
+
 def _cells(entry: Sequences) -> list[str]:
     """What the table shows of an entry."""
     excess, seconds = entry.excess, entry.seconds.mean(axis=(0, 1))
@@ -86,8 +91,8 @@ def _cells(entry: Sequences) -> list[str]:
     name, link = escaped(entry.entry.name), entry.entry.link
     return [
         f"[{name}]({link})" if link else name,
-        f"{100 * excess.mean():.2f}%",
-        f"{100 * low:.2f}% to {100 * high:.2f}%",
+        percent(float(excess.mean())),
+        f"{percent(low)} to {percent(high)}",
         f"{seconds.sum() / 3600:.3f}",
         f"{seconds[1]:,.0f}",
         f"{seconds[2]:,.0f}",

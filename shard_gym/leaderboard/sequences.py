@@ -15,7 +15,7 @@ import numpy as np
 
 from shard_gym.drift.oracle_seconds import oracle_command
 from shard_gym.envs.replacement.play import Player, Recorded, play
-from shard_gym.errors import MissingExtraError
+from shard_gym.errors import MissingExtraError, short_repr
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.sequence_files import (
     REFUSED,
@@ -53,7 +53,11 @@ def verify_sequences(folder: EntryFolder, only: Sequence[int] | None = None) -> 
             except MissingExtraError as error:
                 missing, played = str(error), play(recorded, some, scoring_model())
         except REFUSED as error:
-            findings.append(Finding(file, f"It cannot be played: {error}", seed=seed))
+            reason = f"It cannot be played: {error}"
+            if found.is_replayed:
+                settings = short_repr(dict(found.settings[position]))
+                reason = f"ShardGym's agent {found.entry.agent.name!r} cannot play with {settings}: {error}"
+            findings.append(Finding(file, reason, seed=seed))
             continue
         for row, episode, least in zip(rows, played, found.oracle_s[tasks].tolist(), strict=True):
             reason = _difference(row, row_of(episode, seed), found.entry.agent.name, least, folder)
@@ -66,7 +70,7 @@ def verify_sequences(folder: EntryFolder, only: Sequence[int] | None = None) -> 
 def _player(found: Sequences, position: int, recorded: Recorded) -> Player:
     """The agent with the settings of a seed, if it ships with ShardGym."""
     agent = found.entry.agent
-    return shipped_agent(agent.name, agent.settings[position]) if found.is_replayed else recorded
+    return shipped_agent(agent.name, found.settings[position]) if found.is_replayed else recorded
 
 
 def _difference(row: SequenceRow, played: Mapping[str, Any], agent: str, least: float, folder: EntryFolder) -> str:

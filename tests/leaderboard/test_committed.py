@@ -15,7 +15,8 @@ from shard_gym.agents import AGENTS, PAPER_HEURISTICS, make_agent
 from shard_gym.evaluation import evaluate
 from shard_gym.io.markdown import has_block
 from shard_gym.leaderboard.markdown import PAGES
-from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.sequences import verify_sequences
+from shard_gym.leaderboard.store import EntryFolder, find_sequences
 from shard_gym.leaderboard.verify import verify_entry
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
@@ -58,3 +59,15 @@ def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str
         # A surrogate's rounding errors depend on the CPU, and so may the last moves of a search under it.
         accuracy = 1e-3 if name == "dreamshard" else 1e-9
         assert evaluation.costs_ms == pytest.approx(verified.costs_ms[0], rel=accuracy), name
+
+
+def test_agents_of_re_placement_act_as_their_entries_say() -> None:
+    """In one task of each entry; `shard-gym leaderboard verify --all` plays all of them."""
+    folders, findings = find_sequences(ROOT)
+    assert findings == []
+    assert len(folders) >= 2
+    for folder in folders:
+        found, wrong = verify_sequences(folder, only=[7])
+        assert found is not None, wrong
+        assert found.is_replayed
+        assert not found.not_replayed
