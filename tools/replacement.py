@@ -56,7 +56,7 @@ SHOWN = "drift-strong-120", 1
 """The suite and the task of the picture."""
 
 SEEDS = range(5)
-GENERATIONS = 120
+GENERATIONS = 80
 
 MORE, MORE_TABLES = 2, 60
 """The learned policy is also trained on new drift of the tasks of up to 60 tables, twice."""

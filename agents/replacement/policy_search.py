@@ -25,7 +25,7 @@ SPREAD = 0.2
 DECAY = 0.01
 """Added to the percents that are minimised, for each unit of the mean square of the weights."""
 
-DRAWS = 3
+DRAWS = 2
 """Of a first day and a pause, in each generation."""
 
 LOG_PAUSE = math.log(2.0)
@@ -80,7 +80,7 @@ def search(
     """(`NUM_WEIGHTS`,) weights found by CMA-ES (Hansen and Ostermeier, 2001), the mean of its last generation.
 
     It minimises the mean over the episodes of the seconds in multiples of those without any plan but those that must
-    be. To make more of few episodes, each generation draws three pairs of a day on which all of them begin, in the
+    be. To make more of few episodes, each generation draws two pairs of a day on which all of them begin, in the
     first half, and a pause between half and twice `pause_s`.
 
     Args:
