@@ -25,6 +25,7 @@ from shard_gym.agents.replacement.plan_table import PlanTable, plan_tables
 from shard_gym.agents.replacement.policy_search import search
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
+from shard_gym.agents.replacement.tuned import DATA as TUNED
 from shard_gym.agents.replacement.tuning import MAKERS, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.suites import DriftSuite, load_drift_suite
@@ -87,7 +88,7 @@ def run(suite: str, agents: Sequence[str]) -> dict[str, Any]:
 
     for label, (name, settings) in UNTUNED.items():
         add(label, settings, make_agent(name, settings), None)
-    for name in (each for each in agents if each in MAKERS):
+    for name in (each for each in agents if each in MAKERS and each != "learned"):
         if name in VALUES:
             settings, excess = _tuned_by_playing(name, train, best_train, found)
         else:
@@ -95,9 +96,9 @@ def run(suite: str, agents: Sequence[str]) -> dict[str, Any]:
         add(name, settings, make_agent(name, settings), excess)
     if "learned" in agents:
         for seed in SEEDS:
-            trained = search(episodes, pause_s, best_train, GENERATIONS, seed)
+            trained = np.round(search(episodes, pause_s, best_train, GENERATIONS, seed), 4)
             excess = float((episodes.play(ScorePolicy(trained), pause_s) / best_train - 1.0).mean())
-            add("learned", {"seed": seed, "weights": np.round(trained, 4).tolist()}, ScorePolicy(trained), excess)
+            add("learned", {"weights": trained.tolist()}, ScorePolicy(trained), excess)
     return found
 
 
@@ -148,7 +149,7 @@ def main(
     """
     data = read_json(DATA) if DATA.exists() else {"suites": {}}
     for suite in () if render else suites:
-        found = run(suite, agents or [*MAKERS, "learned"])
+        found = run(suite, agents or list(MAKERS))
         kept = data["suites"].get(suite, {}).get("agents", {}) if agents else {}
         data["suites"][suite] = {
             "sha256": load_drift_suite(suite).sha256,
@@ -157,8 +158,19 @@ def main(
             **found,
             "agents": kept | found["agents"],
         }
+        _keep_settings(suite, data["suites"][suite]["agents"])
         write_json(DATA, data)
     write_atomically(PAGE, with_block(PAGE, "results", page(data)).encode())
+
+
+def _keep_settings(suite: str, agents: dict[str, Any]) -> None:
+    """Move the settings of the agents of a suite to the file of the package."""
+    tuned = read_json(TUNED) if TUNED.exists() else {}
+    for name, runs in agents.items():
+        settings = [each.pop("settings") for each in runs if "settings" in each]
+        if settings and name in MAKERS:
+            tuned.setdefault(suite, {})[name] = settings
+    write_json(TUNED, tuned, indent=None)
 
 
 def page(data: Mapping[str, Any]) -> str:

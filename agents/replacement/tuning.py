@@ -13,6 +13,7 @@ from shard_gym.agents.replacement.base import ReplacementAgent
 from shard_gym.agents.replacement.detectors import DETECTORS, ChangeDetector
 from shard_gym.agents.replacement.forecasters import SEASONAL, Forecaster
 from shard_gym.agents.replacement.rules import EveryHours, Never, RegretThreshold, SkiRental
+from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
 from shard_gym.envs.replacement.windows import KINDS, WINDOWS
 from shard_gym.errors import unknown_name
@@ -67,6 +68,10 @@ def _forecaster(
     return Forecaster(weights, days, factor, kinds)
 
 
+def _score_policy(weights: Sequence[float]) -> ReplacementAgent:
+    return ScorePolicy(np.asarray(weights, np.float64))
+
+
 MAKERS: dict[str, Callable[..., ReplacementAgent]] = {
     "never": Never,
     "every": EveryHours,
@@ -75,8 +80,9 @@ MAKERS: dict[str, Callable[..., ReplacementAgent]] = {
     **{name: _detector(name) for name in DETECTORS},
     "seasonal": _forecaster,
     "ridge": _forecaster,
+    "learned": _score_policy,
 }
-"""Makers of the agents by their names."""
+"""Makers of the agents by their names. All but `learned`, which is trained, have a `grid`."""
 
 
 def grid(name: str, grows: bool, weights: Sequence[Sequence[float]]) -> Iterator[Settings]:

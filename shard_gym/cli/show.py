@@ -12,6 +12,7 @@ from shard_gym.cli.console import NONE, heading, new_table, output, print_table,
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.cli.plans import print_plan_devices, print_plan_moves, print_splits
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.drift.suites import drift_suite_names
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -47,6 +48,8 @@ def show(
 ) -> None:
     """Explain a placement or a plan: what each device costs, and what would help.
 
+    For a suite of drifting tasks, such as drift-strong-600: what an agent of re-placement does, hour by hour.
+
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
         agent: name of the agent that places the tables, or folder of a training run.
@@ -65,6 +68,11 @@ def show(
     checked_count("--moves", moves, 0)
     if picture is not None:
         require_picture(picture)
+    if suite in drift_suite_names():
+        from shard_gym.cli.show_episode import show_episode
+
+        show_episode(suite, agent, parse_options(option), task, split, seed, picture)
+        return
     model = cost.make()
     chosen_suite = as_measured(load_suite(suite, split), model)
     chosen = chosen_suite.task(task)

@@ -52,7 +52,9 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
         for window, marker, color in zip(WINDOWS, MARKERS, COLORS, strict=False)
     ]
     keys.append(Line2D([], [], marker="x", color=INK, linestyle="", label="repair"))
-    figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), frameon=False, fontsize=9)
+    if rows > 1:
+        keys.append(Line2D([], [], color=LINE, linewidth=1.6, label=list(histories)[-1]))
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
     figure.suptitle(f"{task.name}, {task.pause_s:g} s for a plan", x=0.01, ha="left", fontsize=11, color=INK)
     return figure
 

@@ -29,7 +29,7 @@ def render(task: DriftTask, history: History, render_mode: str) -> Any:
 
 
 def render_ansi(task: DriftTask, history: History) -> str:
-    """Two lines for each day so far: the cost of each hour, and the plans that were made when it began."""
+    """A line for each day so far, the cost of each hour; below it, plans that were made when an hour began."""
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
     when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
@@ -49,7 +49,9 @@ def render_ansi(task: DriftTask, history: History) -> str:
         marks = "".join(map(_mark, history.kinds.tolist(), history.repairs.tolist()))
         for number, first in enumerate(range(0, hours, HOURS)):
             of_day = slice(first, first + HOURS)
-            lines += [f"{number + 1:>3}  {shown[of_day]}", f"     {marks[of_day]}".rstrip()]
+            lines.append(f"{number + 1:>3}  {shown[of_day]}")
+            if marks[of_day].strip():
+                lines.append(f"     {marks[of_day]}".rstrip())
         lines += [
             "",
             f"An hour: {LEVELS[0]} for {format_ms(low)} ms an iteration, up to {LEVELS[-1]} for {format_ms(high)} ms.",

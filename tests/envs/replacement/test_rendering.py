@@ -34,12 +34,19 @@ def history(hours: int, seed: int = 0, plans: float = 0.3) -> History:
 
 
 def days_of(text: str) -> list[tuple[str, str]]:
-    """The 24 costs and the 24 marks of each day."""
+    """The 24 costs and the 24 marks of each day; a day without plans has no line of marks."""
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("day  0")) + 1
     last = next(number for number, line in enumerate(lines) if line.startswith("An hour:")) - 1
-    shown = [line.ljust(80)[5 : 5 + HOURS] for line in lines[first:last]]
-    return list(zip(shown[::2], shown[1::2], strict=True))
+    days: list[tuple[str, str]] = []
+    for line in lines[first:last]:
+        shown = line.ljust(80)[5 : 5 + HOURS]
+        if line[:5].strip():
+            days.append((shown, " " * HOURS))
+        else:
+            assert shown.strip()
+            days[-1] = days[-1][0], shown
+    return days
 
 
 @pytest.mark.parametrize("hours", [0, 1, 23, 24, 25, 200, DECISIONS])
