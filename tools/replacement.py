@@ -1,10 +1,12 @@
 """Agents of re-placement on the named suites: the data of docs/results/replacement.md, and its tables.
 
     python tools/replacement.py drift-strong-600 spot-600     # tunes, trains and plays; half an hour for a first suite
+    python tools/replacement.py drift-strong-600 --agents ppo # only this one; the results of the others stay
     python tools/replacement.py --render                      # writes the page from docs/results/replacement.json
 
 Numbers of agents are tuned, and policies trained, on the train split. All episodes of the test split are then played in
-the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them.
+the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them. The weights
+of policies trained with Stable-Baselines3 are written to runs/replacement.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
+from shard_gym.agents.replacement.base import Chooser
 from shard_gym.agents.replacement.forecasters import fitted_weights
 from shard_gym.agents.replacement.oracle import best_sequence
 from shard_gym.agents.replacement.plan_table import PlanTable, plan_tables
 from shard_gym.agents.replacement.policy_search import search
+from shard_gym.agents.replacement.sb3 import ALGORITHMS, STEPS, Sb3Player, save_player, train
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
+from shard_gym.agents.replacement.training_envs import TableVecEnv
 from shard_gym.agents.replacement.tuned import DATA as TUNED
 from shard_gym.agents.replacement.tuning import MAKERS, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
@@ -39,10 +44,13 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "results" / "replacement.json"
 PAGE = ROOT / "docs" / "results" / "replacement.md"
 TABLES = ROOT / "runs" / "plan-tables"
+POLICIES = ROOT / "runs" / "replacement"
 
 MODEL = make_sharding_cost_model("analytical")
 SEEDS = range(5)
 GENERATIONS = 150
+REPORTS = 10
+"""Lines of a learning curve."""
 
 UNTUNED: Mapping[str, tuple[str, Settings]] = {
     "always": ("every", {"hours": 1, "kind": 0}),
@@ -65,6 +73,9 @@ LABELS: Mapping[str, str] = {
     "seasonal": "seasonal naive forecast",
     "ridge": "ridge forecast",
     "learned": "learned: policy search, five seeds",
+    "ppo": "learned: PPO, five seeds",
+    "maskable-ppo": "learned: MaskablePPO, five seeds",
+    "recurrent-ppo": "learned: RecurrentPPO, five seeds",
 }
 """In the order of the table."""
 
@@ -97,9 +108,34 @@ def run(suite: str, agents: Sequence[str]) -> dict[str, Any]:
     if "learned" in agents:
         for seed in SEEDS:
             trained = np.round(search(episodes, pause_s, best_train, GENERATIONS, seed), 4)
-            excess = float((episodes.play(ScorePolicy(trained), pause_s) / best_train - 1.0).mean())
+            excess = _excess(ScorePolicy(trained), episodes, pause_s, best_train)
             add("learned", {"weights": trained.tolist()}, ScorePolicy(trained), excess)
+    for name in (each for each in agents if each in ALGORITHMS):
+        for seed in SEEDS:
+            player = _trained(name, episodes, pause_s, best_train, seed)
+            save_player(POLICIES / f"{suite}-{name}-{seed}.safetensors", player)
+            add(name, {"steps": STEPS}, player, _excess(player, episodes, pause_s, best_train))
     return found
+
+
+def _trained(name: str, episodes: TableEpisodes, pause_s: float, best_s: NDArray[np.float64], seed: int) -> Sb3Player:
+    """A player trained with Stable-Baselines3; its learning curve is printed."""
+    envs, printed = TableVecEnv(episodes, pause_s), 0
+
+    def report(steps: int, player: Sb3Player) -> None:
+        nonlocal printed
+        if steps * REPORTS // STEPS > printed:
+            printed = steps * REPORTS // STEPS
+            print(
+                f"{name} {seed}: {steps} steps, {100.0 * _excess(player, episodes, pause_s, best_s):.2f}%", flush=True
+            )
+
+    return train(name, envs, seed=seed, on_update=report)
+
+
+def _excess(player: Chooser, episodes: TableEpisodes, pause_s: float, best_s: NDArray[np.float64]) -> float:
+    """What a player takes beyond the best sequences, without migrations, as a share of these."""
+    return float((episodes.play(player, pause_s) / best_s - 1.0).mean())
 
 
 def _best(suite: DriftSuite, tables: Sequence[PlanTable]) -> NDArray[np.float64]:
@@ -149,7 +185,7 @@ def main(
     """
     data = read_json(DATA) if DATA.exists() else {"suites": {}}
     for suite in () if render else suites:
-        found = run(suite, agents or list(MAKERS))
+        found = run(suite, agents or [*MAKERS, *ALGORITHMS])
         kept = data["suites"].get(suite, {}).get("agents", {}) if agents else {}
         data["suites"][suite] = {
             "sha256": load_drift_suite(suite).sha256,

@@ -67,4 +67,4 @@ class PolicyInputs:
             view.must_plan,
         ]
         found = np.concatenate([plans.reshape(view.count, -1), np.stack(shared, axis=1)], axis=1)
-        return np.clip(found, -MOST, MOST).astype(np.float32)
+        return np.asarray(np.clip(found, -MOST, MOST), np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replacement.base import ReplacementAgent, View
+from shard_gym.agents.replacement.base import Chooser, View
 from shard_gym.agents.replacement.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replacement.windows import HOURS, LAST_HOUR, WINDOWS
 
@@ -64,7 +64,7 @@ class TableEpisodes:
             np.stack([each.day_s for each in tables]),
         )
 
-    def play(self, agent: ReplacementAgent, pause_s: float) -> Floats:
+    def play(self, agent: Chooser, pause_s: float) -> Floats:
         """(N,) seconds that an agent takes, without migrations. It sees no measured costs."""
         replay, total = Replay(self, pause_s), np.zeros(len(self.number))
         agent.begin(len(total))
@@ -82,7 +82,7 @@ class Replay:
 
     def __init__(self, episodes: TableEpisodes, pause_s: float) -> None:
         self._episodes, self._pause_s = episodes, pause_s
-        self._each = np.arange(len(episodes.number))
+        self._each, self._decisions = np.arange(len(episodes.number)), int(episodes.number.shape[1])
         self.begin()
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class Replay:
     @property
     def is_over(self) -> bool:
         """Whether the last decision was made."""
-        return self.decision == self._episodes.number.shape[1]
+        return self.decision == self._decisions
 
     @property
     def _offered(self) -> IntArray:
@@ -103,11 +103,12 @@ class Replay:
 
     @property
     def _must_plan(self) -> NDArray[np.bool_]:
-        return np.isnan(self._episodes.seconds[self._each, self._plan, self.decision])
+        return np.asarray(np.isnan(self._episodes.seconds[self._each, self._plan, self.decision]))
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(N, A) the legal actions."""
-        return np.concatenate([np.ones((len(self._each), 1), np.bool_), self._offered != NO_PLAN], axis=1)
+        keep = np.ones((len(self._each), 1), np.bool_)
+        return np.concatenate([keep, self._offered != NO_PLAN], axis=1)
 
     def view(self) -> View:
         """What agents see now, without measured costs."""
@@ -121,7 +122,7 @@ class Replay:
             self._pause_s / episodes.day_s,
             self._must_plan,
             episodes.clock[:, decision],
-            np.full(len(each), (episodes.number.shape[1] - decision) / HOURS),
+            np.full(len(each), (self._decisions - decision) / HOURS),
             episodes.available[:, decision],
             episodes.used[each, self._plan],
             np.zeros((len(each), 0)),

@@ -1,4 +1,4 @@
-"""The vector environments for Stable-Baselines3, which does not accept those of Gymnasium: `PlacementVecEnv` and others.
+"""`PlacementVecEnv` and others: vector environments for Stable-Baselines3, which does not accept those of Gymnasium.
 
 Needs the extra `sb3`; import it where it is used.
 """
@@ -175,7 +175,7 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
 class PlacementVecEnv(EpisodeVecEnv):
     """`EmbeddingPlacementVectorEnv` for SB3: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`."""
 
-    kind = EmbeddingPlacementVectorEnv
+    kind: ClassVar[Callable[..., EpisodeVectorEnv[Any]]] = EmbeddingPlacementVectorEnv
     envs: EmbeddingPlacementVectorEnv
 
 
