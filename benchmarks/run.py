@@ -8,6 +8,7 @@ Compare ratios within one run; absolute rates depend on the machine. The record 
     plan_search         seconds for each plan of a suite
     exponents, largest  see benchmarks/scale.py
     evaluation_s        seconds for all test tasks of a suite
+    replacement         see benchmarks/replacement.py
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import replacement
 import tyro
 from bare_loop import BareLoop
 from scale import DEVICES, MANY, ON_MANY, TABLES, exponents, largest
@@ -260,6 +262,7 @@ def measure(args: Args) -> dict[str, Any]:
         "exponents": exponents(),
         "largest": largest(),
         "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
+        "replacement": replacement.measure(args.repeats),
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 
@@ -317,6 +320,7 @@ def main(args: Args) -> None:
     record = measure(args)
     if args.write:
         write_atomically(PAGE, with_block(PAGE, "bench", page_block(record)).encode())
+        replacement.write(record["replacement"])
     print(json.dumps(record, indent=1))
 
 

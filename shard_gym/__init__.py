@@ -1,10 +1,13 @@
-"""ShardGym: Gymnasium environments for embedding table placement and sharding.
+"""ShardGym: Gymnasium environments for embedding table placement, sharding and re-placement.
 
 `import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
 """
 
+from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
+from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
+from shard_gym.envs.replacement.env import EmbeddingReplacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.hardware import hardware_profile
@@ -22,7 +25,10 @@ __version__ = "0.1.0"
 register_environments()
 
 __all__ = [
+    "DriftSuite",
+    "DriftTask",
     "EmbeddingPlacementEnv",
+    "EmbeddingReplacementEnv",
     "EmbeddingShardingEnv",
     "Evaluation",
     "ShardingPlan",
@@ -36,8 +42,10 @@ __all__ = [
     "__version__",
     "check_placement",
     "check_plan",
+    "drift_suite_names",
     "evaluate",
     "hardware_profile",
+    "load_drift_suite",
     "load_pool",
     "load_suite",
     "register_environments",

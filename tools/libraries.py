@@ -5,11 +5,13 @@
     docs/libraries.md           their table
 
 `python tools/libraries.py check NAME` runs in the environment of the library, and `python tools/libraries.py page`
-publishes what lies in build/libraries.
+publishes what lies in build/libraries. A check also runs `EmbeddingReplacement-v0` in the library; `replacement NAME`
+does that alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -37,18 +39,25 @@ CHECKED = ROOT / "build" / "libraries"
 PUBLISHED = ROOT / "docs" / "libraries.json"
 PAGE = ROOT / "docs" / "libraries.md"
 
+REPLACEMENT = "replacement"
+"""The names of records of runs of re-placement begin so."""
+
 BOUND = 0.9
 """The agent's mean cost may be at most this share of random's, after the short budget of a check."""
 
 
 class Library(NamedTuple):
-    """A library, its distribution, its example, the agent that it scores, and the steps of a check, if it takes any."""
+    """A library, its distribution, its example, the agent that it scores, and the steps of a check, if it takes any.
+
+    `replacement` is what tools/replacement_runs.py does with it; empty for nothing.
+    """
 
     title: str
     distribution: str
     example: str
     agent: str
     timesteps: int | None
+    replacement: str = ""
 
     @property
     def command(self) -> list[str]:
@@ -58,13 +67,15 @@ class Library(NamedTuple):
 
 
 LIBRARIES = {
-    "stable-baselines3": Library("Stable-Baselines3", "stable-baselines3", "sb3_ppo", "sb3-ppo", 50_000),
-    "sb3-contrib": Library("sb3-contrib", "sb3-contrib", "train_maskable_ppo", "maskable-ppo", 50_000),
-    "cleanrl": Library("CleanRL style", "torch", "cleanrl_ppo", "cleanrl-ppo", 50_000),
-    "torchrl": Library("TorchRL", "torchrl", "torchrl_ppo", "torchrl-ppo", 50_000),
-    "rllib": Library("RLlib", "ray", "rllib_ppo", "rllib-ppo", 40_000),
-    "tianshou": Library("Tianshou", "tianshou", "tianshou_dqn", "tianshou-dqn", 20_000),
-    "minari": Library("Minari", "minari", "minari_dataset", "clone", None),
+    "stable-baselines3": Library("Stable-Baselines3", "stable-baselines3", "sb3_ppo", "sb3-ppo", 50_000, "PPO"),
+    "sb3-contrib": Library(
+        "sb3-contrib", "sb3-contrib", "train_maskable_ppo", "maskable-ppo", 50_000, "MaskablePPO and RecurrentPPO"
+    ),
+    "cleanrl": Library("CleanRL style", "torch", "cleanrl_ppo", "cleanrl-ppo", 50_000, "policy gradient with masks"),
+    "torchrl": Library("TorchRL", "torchrl", "torchrl_ppo", "torchrl-ppo", 50_000, "PPO with masks"),
+    "rllib": Library("RLlib", "ray", "rllib_ppo", "rllib-ppo", 40_000, "PPO with masks"),
+    "tianshou": Library("Tianshou", "tianshou", "tianshou_dqn", "tianshou-dqn", 20_000, "double DQN with masks"),
+    "minari": Library("Minari", "minari", "minari_dataset", "clone", None, "a data set, written and read"),
 }
 """By the names in `make check-libraries-NAME`. A library without its example is left out."""
 
@@ -88,6 +99,8 @@ def check(name: Positional[str]) -> None:
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
     library = LIBRARIES[name]
+    if library.replacement:
+        replacement(name)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
@@ -107,9 +120,7 @@ def check(name: Positional[str]) -> None:
     _write(
         name,
         {
-            "library": library.title,
-            "version": f"{library.distribution} {version(library.distribution)}",
-            "gymnasium": version("gymnasium"),
+            **_about(library),
             "what": f"python {' '.join(library.command)}",
             "agent": library.agent,
             "costs_ms": costs,
@@ -117,6 +128,28 @@ def check(name: Positional[str]) -> None:
             "seconds": round(seconds),
         },
     )
+
+
+def replacement(name: Positional[str]) -> None:
+    """Run `EmbeddingReplacement-v0` in a library in this Python, and write what it did to build/libraries.
+
+    Args:
+        name: one of `LIBRARIES`.
+
+    Raises:
+        UnknownNameError: there is no such library.
+        CheckFailedError: it ended with an error.
+    """
+    if name not in LIBRARIES:
+        raise unknown_name("library", name, LIBRARIES)
+    command = [sys.executable, "tools/replacement_runs.py", name]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if ran.returncode:
+        raise CheckFailedError(f"Re-placement in {name} ended with the exit status {ran.returncode}.")
+    found = json.loads(ran.stdout.splitlines()[-1])
+    library = LIBRARIES[name]
+    _write(f"{REPLACEMENT}-{name}", {**_about(library), "what": library.replacement, **found})
 
 
 def contract(gymnasium: Positional[str], report: Positional[Path]) -> None:
@@ -175,6 +208,7 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
     ordered = [records[name] for name in sorted(records, key=_order)]
     trained = [record for record in ordered if "costs_ms" in record]
     tested = [record for record in ordered if "result" in record]
+    drifting = [record for record in ordered if "steps" in record]
     parts = []
     if trained:
         parts += [
@@ -182,6 +216,11 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
             _references(trained),
             table(("library", "version", "Gymnasium", "Python", "date"), map(_versions, trained), left=2),
         ]
+    if drifting:
+        header = ("library", "`EmbeddingReplacement-v0`", "decisions", "seconds", "version", "date")
+        facts = ("library", "what", "steps", "seconds", "version", "date")
+        rows = ([str(each[key]) for key in facts] for each in drifting)
+        parts.append(table(header, rows, left=2))
     if tested:
         header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "Python", "date")
         rows = (
@@ -189,6 +228,12 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
         )
         parts.append(table(header, rows, left=2))
     return "\n\n".join(parts)
+
+
+def _about(library: Library) -> dict[str, str]:
+    """What a record says of the library."""
+    installed = f"{library.distribution} {version(library.distribution)}"
+    return {"library": library.title, "version": installed, "gymnasium": version("gymnasium")}
 
 
 def _costs(record: Mapping[str, Any]) -> list[str]:
@@ -214,8 +259,8 @@ def _references(trained: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Libraries in the order of `LIBRARIES`, then the releases of Gymnasium."""
-    return ([*LIBRARIES, name].index(name), name)
+    """Libraries in the order of `LIBRARIES`, then their runs of re-placement, then the releases of Gymnasium."""
+    return ([*LIBRARIES, *(f"{REPLACEMENT}-{each}" for each in LIBRARIES), name].index(name), name)
 
 
 def _write(name: str, record: dict[str, Any]) -> None:
@@ -226,6 +271,6 @@ def _write(name: str, record: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, contract, page)})
+        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, replacement, contract, page)})
     except (CheckFailedError, ShardGymError) as failed:
         sys.exit(str(failed))

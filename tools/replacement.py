@@ -6,13 +6,13 @@
 
 Numbers of agents are tuned, and policies trained, on the train split. All episodes of the test split are then played in
 the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them. The weights
-of policies trained with Stable-Baselines3 are written to runs/replacement.
+that Stable-Baselines3 found are written to runs/replacement.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,24 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-from shard_gym.agents.replacement.base import Chooser
 from shard_gym.agents.replacement.forecasters import fitted_weights
-from shard_gym.agents.replacement.oracle import best_sequence
-from shard_gym.agents.replacement.plan_table import PlanTable, plan_tables
+from shard_gym.agents.replacement.plan_table import plan_tables
 from shard_gym.agents.replacement.policy_search import search
-from shard_gym.agents.replacement.sb3 import ALGORITHMS, STEPS, Sb3Player, save_player, train
+from shard_gym.agents.replacement.rules import Never
+from shard_gym.agents.replacement.sb3 import ALGORITHMS, Sb3Player, save_player
+from shard_gym.agents.replacement.sb3 import train as train_sb3
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
 from shard_gym.agents.replacement.training_envs import TableVecEnv
 from shard_gym.agents.replacement.tuned import DATA as TUNED
-from shard_gym.agents.replacement.tuning import MAKERS, VALUES, Settings, grid, make_agent, tune
+from shard_gym.agents.replacement.tuning import SHORT, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, load_drift_suite
-from shard_gym.envs.replacement.play import PlayedEpisode, Player, play
-from shard_gym.envs.replacement.windows import WINDOWS
+from shard_gym.envs.replacement.episodes import NO_PLAN
+from shard_gym.envs.replacement.play import PlayedEpisode, play
+from shard_gym.envs.replacement.windows import KINDS, LAST_DAYS, WINDOWS
+from shard_gym.errors import InvalidOptionError
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table, with_block
 from shard_gym.system import cpu_model
@@ -48,9 +51,10 @@ POLICIES = ROOT / "runs" / "replacement"
 
 MODEL = make_sharding_cost_model("analytical")
 SEEDS = range(5)
-GENERATIONS = 150
-REPORTS = 10
-"""Lines of a learning curve."""
+GENERATIONS = 120
+
+MORE, MORE_TABLES = 4, 60
+"""The learned policy is also trained on new drift of the tasks of up to 60 tables, four times."""
 
 UNTUNED: Mapping[str, tuple[str, Settings]] = {
     "always": ("every", {"hours": 1, "kind": 0}),
@@ -59,7 +63,6 @@ UNTUNED: Mapping[str, tuple[str, Settings]] = {
 """Agents without numbers to tune, or with those of a textbook."""
 
 LABELS: Mapping[str, str] = {
-    "oracle": "oracle: best sequence, with hindsight",
     "never": "never",
     "every": "every k hours",
     "threshold": "relative regret above a threshold",
@@ -67,109 +70,93 @@ LABELS: Mapping[str, str] = {
         f"ski-{short}": f"ski-rental, {window.name.split(',')[0]}"
         for short, window in zip(("last-hour", "last-day", "three-days", "next-half-day"), WINDOWS, strict=True)
     },
+    "seasonal": "seasonal naive forecast",
+    "ridge": "ridge forecast",
     "page-hinkley": "Page-Hinkley",
     "adwin": "ADWIN",
     "kswin": "KSWIN",
-    "seasonal": "seasonal naive forecast",
-    "ridge": "ridge forecast",
-    "learned": "learned: policy search, five seeds",
     "ppo": "learned: PPO, five seeds",
     "maskable-ppo": "learned: MaskablePPO, five seeds",
     "recurrent-ppo": "learned: RecurrentPPO, five seeds",
+    "learned": "learned: policy search, five seeds",
 }
 """In the order of the table."""
 
 
-def run(suite: str, agents: Sequence[str]) -> dict[str, Any]:
-    """Tune and play the agents on one suite; the oracle, too."""
+def run(suite: str, agents: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Tune and play agents on one suite; the name of each, and its outcome for each seed."""
     train, test = load_drift_suite(suite, "train"), load_drift_suite(suite, "test")
-    file = suite.rsplit("-", 1)[0]
-    tables = list(plan_tables(train, MODEL, TABLES / file / "train"))
-    tested = list(plan_tables(test, MODEL, TABLES / file / "test"))
-    best_train, best_test = _best(train, tables), _best(test, tested)
+    best = oracle_seconds(test, MODEL)
+    if not best:
+        raise InvalidOptionError(f"There are no seconds of the oracle yet. Make them with: {oracle_command(suite)}.")
+    best_s = np.array([best[task.name] for task in test])
+    folder = TABLES / suite.rsplit("-", 1)[0] / "train"
+    tables, pause_s = list(plan_tables(train, MODEL, folder)), train[0].pause_s
     episodes, weights = TableEpisodes.of(tables), fitted_weights(tables)
-    pause_s = train[0].pause_s
-    found: dict[str, Any] = {"oracle_s": best_test.tolist(), "agents": {}}
-
-    def add(name: str, settings: Settings, player: Player, trained: float | None) -> None:
-        played = play(player, test, MODEL)
-        found["agents"].setdefault(name, []).append(_outcome(settings, played, best_test, trained))
-        mean = 100.0 * float(np.mean(found["agents"][name][-1]["excess"]))
-        print(f"{suite} {name}: {mean:.2f}% {settings if name != 'learned' else ''}", flush=True)
-
-    for label, (name, settings) in UNTUNED.items():
-        add(label, settings, make_agent(name, settings), None)
-    for name in (each for each in agents if each in MAKERS and each != "learned"):
+    skis: dict[float, int] = {}
+    for name in agents:
+        label, settings = UNTUNED.get(name, (name, {}))
+        share: float | None = None
+        if name in ALGORITHMS:
+            players = (_trained(name, suite, episodes, pause_s, seed) for seed in SEEDS)
+            yield name, {"runs": [_outcome({}, play(each, test, MODEL), best_s, None) for each in players]}
+            continue
+        if name == "learned":
+            more = list(plan_tables(train.reseeded(MORE, MORE_TABLES), MODEL, folder.parent / "more"))
+            many, outcomes = TableEpisodes.of([*tables, *more]), []
+            for seed in SEEDS:
+                weights_of = np.round(search(many, pause_s, GENERATIONS, seed), 4)
+                played = play(ScorePolicy(weights_of), test, MODEL)
+                outcomes.append(_outcome({"weights": weights_of.tolist()}, played, best_s, None))
+            yield name, {"runs": outcomes}
+            continue
         if name in VALUES:
-            settings, excess = _tuned_by_playing(name, train, best_train, found)
-        else:
-            settings, excess = tune(name, episodes, pause_s, best_train, train.grows, weights)
-        add(name, settings, make_agent(name, settings), excess)
-    if "learned" in agents:
-        for seed in SEEDS:
-            trained = np.round(search(episodes, pause_s, best_train, GENERATIONS, seed), 4)
-            excess = _excess(ScorePolicy(trained), episodes, pause_s, best_train)
-            add("learned", {"weights": trained.tolist()}, ScorePolicy(trained), excess)
-    for name in (each for each in agents if each in ALGORITHMS):
-        for seed in SEEDS:
-            player = _trained(name, episodes, pause_s, best_train, seed)
-            save_player(POLICIES / f"{suite}-{name}-{seed}.safetensors", player)
-            add(name, {"steps": STEPS}, player, _excess(player, episodes, pause_s, best_train))
-    return found
+            settings, share = _tuned_by_playing(name, train, skis[min(skis)])
+        elif name not in UNTUNED:
+            settings, share = tune(name, episodes, pause_s, train.grows, weights)
+        if name.startswith("ski-") and share is not None:
+            window = KINDS[list(SHORT).index(name.removeprefix("ski-"))].window
+            skis[share] = KINDS.index((window, settings["headroom"]))
+        yield name, {"runs": [_outcome(settings, play(make_agent(label, settings), test, MODEL), best_s, share)]}
 
 
-def _trained(name: str, episodes: TableEpisodes, pause_s: float, best_s: NDArray[np.float64], seed: int) -> Sb3Player:
-    """A player trained with Stable-Baselines3; its learning curve is printed."""
-    envs, printed = TableVecEnv(episodes, pause_s), 0
+def _trained(name: str, suite: str, episodes: TableEpisodes, pause_s: float, seed: int) -> Sb3Player:
+    """A player that Stable-Baselines3 trained; its learning curve is printed, as the share of the seconds of never."""
+    never = episodes.play(Never(LAST_DAYS), pause_s)
 
     def report(steps: int, player: Sb3Player) -> None:
-        nonlocal printed
-        if steps * REPORTS // STEPS > printed:
-            printed = steps * REPORTS // STEPS
-            print(
-                f"{name} {seed}: {steps} steps, {100.0 * _excess(player, episodes, pause_s, best_s):.2f}%", flush=True
-            )
+        share = float((episodes.play(player, pause_s) / never).mean())
+        print(f"{suite} {name} {seed}: {steps} decisions, {100.0 * share:.2f}%", flush=True)
 
-    return train(name, envs, seed=seed, on_update=report)
+    player = train_sb3(name, TableVecEnv(episodes, pause_s), seed=seed, on_update=report)
+    save_player(POLICIES / f"{suite}-{name}-{seed}.safetensors", player)
+    return player
 
 
-def _excess(player: Chooser, episodes: TableEpisodes, pause_s: float, best_s: NDArray[np.float64]) -> float:
-    """What a player takes beyond the best sequences, without migrations, as a share of these."""
-    return float((episodes.play(player, pause_s) / best_s - 1.0).mean())
-
-
-def _best(suite: DriftSuite, tables: Sequence[PlanTable]) -> NDArray[np.float64]:
-    """(N,) seconds of the best sequences."""
-    pairs = zip(suite, tables, strict=True)
-    return np.array([best_sequence(each, task.task.topology, task.pause_s).seconds for task, each in pairs])
-
-
-def _tuned_by_playing(
-    name: str, train: DriftSuite, best_s: NDArray[np.float64], found: Mapping[str, Any]
-) -> tuple[Settings, float]:
+def _tuned_by_playing(name: str, train: DriftSuite, kind: int) -> tuple[Settings, float]:
     """The best settings of a detector, which needs measured costs; plans of the kind of the best tuned ski-rental."""
-    skis = [key for key in LABELS if key.startswith("ski-")]
-    ski = min(skis, key=lambda key: float(found["agents"][key][0]["train_excess"]))
-    window = skis.index(ski)
-    room = found["agents"][ski][0]["settings"]["headroom"]
-    kind = window + (len(WINDOWS) if room else 0)
-    tried = []
-    for settings in grid(name, train.grows, ()):
-        if settings["kind"] == kind:
-            seconds = np.array([each.seconds for each in play(make_agent(name, settings), train, MODEL)])
-            tried.append((settings, float((seconds / best_s - 1.0).mean())))
+    never = _seconds(play(Never(LAST_DAYS), train, MODEL))
+    tried = [
+        (settings, float((_seconds(play(make_agent(name, settings), train, MODEL)) / never).mean()))
+        for settings in grid(name, train.grows, ())
+        if settings["kind"] == kind
+    ]
     return min(tried, key=lambda each: each[1])
 
 
+def _seconds(played: Sequence[PlayedEpisode]) -> NDArray[np.float64]:
+    return np.array([each.seconds for each in played])
+
+
 def _outcome(
-    settings: Settings, played: Sequence[PlayedEpisode], best_s: NDArray[np.float64], trained: float | None
+    settings: Settings, played: Sequence[PlayedEpisode], best_s: NDArray[np.float64], share: float | None
 ) -> dict[str, Any]:
-    seconds = np.array([each.seconds for each in played])
+    """What is kept of one run: settings, share of the seconds of never in training, excess over the oracle."""
     return {
         "settings": settings,
-        "train_excess": None if trained is None else round(trained, 6),
-        "excess": np.round(seconds / best_s - 1.0, 6).tolist(),
-        "plans": round(float(np.mean([(each.history.kinds >= 0).sum() for each in played])), 2),
+        "train_share": None if share is None else round(share, 6),
+        "excess": np.round(_seconds(played) / best_s - 1.0, 6).tolist(),
+        "plans": round(float(np.mean([(each.history.kinds != NO_PLAN).sum() for each in played])), 2),
     }
 
 
@@ -185,27 +172,29 @@ def main(
     """
     data = read_json(DATA) if DATA.exists() else {"suites": {}}
     for suite in () if render else suites:
-        found = run(suite, agents or [*MAKERS, *ALGORITHMS])
-        kept = data["suites"].get(suite, {}).get("agents", {}) if agents else {}
-        data["suites"][suite] = {
+        about = {
             "sha256": load_drift_suite(suite).sha256,
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "cpu": cpu_model(),
-            **found,
-            "agents": kept | found["agents"],
         }
-        _keep_settings(suite, data["suites"][suite]["agents"])
-        write_json(DATA, data)
+        kept = data["suites"].get(suite, {}).get("agents", {})
+        data["suites"][suite] = {**about, "agents": kept}
+        for name, outcome in run(suite, agents or [*UNTUNED, *LABELS]):
+            mean = 100.0 * np.mean([each["excess"] for each in outcome["runs"]])
+            print(f"{suite} {name}: {mean:.2f}%", flush=True)
+            _keep_settings(suite, name, outcome["runs"])
+            kept[name] = outcome["runs"]
+            write_json(DATA, data, indent=None)
     write_atomically(PAGE, with_block(PAGE, "results", page(data)).encode())
 
 
-def _keep_settings(suite: str, agents: dict[str, Any]) -> None:
-    """Move the settings of the agents of a suite to the file of the package."""
+def _keep_settings(suite: str, name: str, runs: Sequence[dict[str, Any]]) -> None:
+    """Move the settings of an agent to the file of the package; those of Stable-Baselines3 have none."""
+    settings = [each.pop("settings") for each in runs]
+    if name in ALGORITHMS:
+        return
     tuned = read_json(TUNED) if TUNED.exists() else {}
-    for name, runs in agents.items():
-        settings = [each.pop("settings") for each in runs if "settings" in each]
-        if settings and name in MAKERS:
-            tuned.setdefault(suite, {})[name] = settings
+    tuned.setdefault(suite, {})[name] = settings
     write_json(TUNED, tuned, indent=None)
 
 
@@ -222,8 +211,6 @@ def page(data: Mapping[str, Any]) -> str:
 
 def _cell(found: Mapping[str, Any], name: str) -> str:
     """Mean and standard error over tasks of the mean over seeds, in percent."""
-    if name == "oracle":
-        return "0"
     runs = found["agents"].get(name)
     if not runs:
         return ""

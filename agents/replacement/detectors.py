@@ -71,5 +71,5 @@ def _river() -> Any:
     try:
         from river import drift
     except ModuleNotFoundError as error:
-        raise missing_extra("river", "river", "A change detector") from error
+        raise missing_extra("river", "replan", "A change detector") from error
     return drift

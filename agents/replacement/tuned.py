@@ -46,6 +46,18 @@ def tuned_agent(name: str, suite: str, seed: int = 0, **settings: Any) -> Replac
         ) from error
 
 
+def tuned_settings(name: str, suite: str) -> list[Settings]:
+    """The settings of an agent that were tuned, or trained, on the train split of a named suite, one for each seed.
+
+    Raises:
+        InvalidOptionError: there are none.
+    """
+    found = _data().get(suite, {}).get(name, [])
+    if not found:
+        raise InvalidOptionError(f"Agent {name!r} of re-placement is not tuned on {suite!r}. Give it settings.")
+    return found
+
+
 @cache
 def _data() -> dict[str, dict[str, list[Settings]]]:
     found: dict[str, dict[str, list[Settings]]] = read_json(DATA) if DATA.exists() else {}

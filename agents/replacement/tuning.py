@@ -15,7 +15,7 @@ from shard_gym.agents.replacement.forecasters import SEASONAL, Forecaster
 from shard_gym.agents.replacement.rules import EveryHours, Never, RegretThreshold, SkiRental
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
-from shard_gym.envs.replacement.windows import KINDS, WINDOWS
+from shard_gym.envs.replacement.windows import KINDS, LAST_DAYS, WINDOWS
 from shard_gym.errors import unknown_name
 
 Floats = NDArray[np.float64]
@@ -117,33 +117,32 @@ class Tuned(NamedTuple):
 
     Attributes:
         settings: the best of the grid.
-        excess: mean seconds beyond the best sequences, as a share of these, on the training episodes.
+        share: mean seconds on the training episodes, in multiples of those of the agent that makes no plan.
     """
 
     settings: Settings
-    excess: float
+    share: float
 
 
 def tune(
     name: str,
     episodes: TableEpisodes,
     pause_s: float,
-    best_s: Floats,
     grows: bool,
     weights: Sequence[Sequence[float]],
 ) -> Tuned:
-    """The settings with the least mean excess on the training episodes.
+    """The settings with the least mean share on the training episodes.
 
     Args:
         name: of an agent that needs no measured costs.
         episodes: to tune on.
         pause_s: of a plan.
-        best_s: (N,) seconds of their best sequences.
         grows: whether plans may leave headroom.
         weights: of the ridge forecaster.
     """
+    never = episodes.play(Never(LAST_DAYS), pause_s)
     tried = [
-        Tuned(settings, float((episodes.play(make_agent(name, settings), pause_s) / best_s - 1.0).mean()))
+        Tuned(settings, float((episodes.play(make_agent(name, settings), pause_s) / never).mean()))
         for settings in grid(name, grows, weights)
     ]
-    return min(tried, key=lambda each: each.excess)
+    return min(tried, key=lambda each: each.share)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from shard_gym.agents.replacement.tuned import tuned_settings
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import parse_options
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
@@ -22,9 +23,13 @@ from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
+from shard_gym.leaderboard.sequence_entries import agent_of_shard_gym, read_actions, read_settings, submit_sequences
+from shard_gym.leaderboard.sequence_files import Sequences, read_sequences
+from shard_gym.leaderboard.sequence_tables import load_sequence_boards
+from shard_gym.leaderboard.sequences import verify_all_sequences, verify_sequences
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, race_folder
-from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
+from shard_gym.leaderboard.store import REPLACEMENT, EntryFolder, Finding, entry_folder, race_folder
+from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, require_new, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
 from shard_gym.suites.load import MEASURED
@@ -54,6 +59,9 @@ class Submit:
         evaluation: files from `shard-gym evaluate --out`, one for each seed, in their order.
         deterministic: the agent of --evaluation uses no chance, so there is one file.
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
+        settings: of an agent in the track "replacement": JSON such as {"hours": 24, "kind": 0}, or a file with it;
+            repeat it for five settings, one for each seed. There --evaluation takes files with actions.
+        tuned: there, too: the settings that the agent was tuned, or trained, to on the suite's training tasks.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
         training_data: what the agent learnt from: SUITE/SPLIT, pool/POOL/train, pool/POOL or "other: TEXT"; repeat it
@@ -74,6 +82,10 @@ class Submit:
     evaluation: Files = ()
     deterministic: bool = False
     option: Options = field(default_factory=list)
+    settings: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="JSON")] = field(
+        default_factory=list
+    )
+    tuned: bool = False
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
@@ -95,11 +107,15 @@ class Submit:
             )
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
+        if folder.track == REPLACEMENT:
+            return self._submit_sequences(folder)
+        if self.settings or self.tuned:
+            raise InvalidOptionError(
+                f"--settings and --tuned are of the track {REPLACEMENT!r}; use --option KEY=VALUE."
+            )
         require_free(folder)  # this and the next checks come before the work
         suite_info(folder.suite)
-        commit = self.commit or current_commit()
-        if not commit:
-            raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
+        commit = self._commit()
         agent = self._evaluated(folder)
         machine = self.machine or cpu_model()
         info = EntryInfo(self.name, self.author, self.licence, self.link, machine, commit)
@@ -111,6 +127,47 @@ class Submit:
             _print(_league_line(verified))
         if folder.track == MEASURED:
             _print("A race of a maintainer measures the placements of seed 0; until then it is listed as not raced.")
+        _print(f"\nNext: {render_command(self.root)}", "dim")
+        return 0
+
+    def _commit(self) -> str:
+        commit = self.commit or current_commit()
+        if not commit:
+            raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
+        return commit
+
+    def _submit_sequences(self, folder: EntryFolder) -> int:
+        """`run` in the track of sequences of actions."""
+        for flag in ("training_queries", "search_budget", "planning_queries", "machine"):
+            if getattr(self, flag):
+                raise InvalidOptionError(
+                    f"--{flag.replace('_', '-')} is not of the track {REPLACEMENT!r}. Leave it out."
+                )
+        require_new(folder)
+        if self.agent:
+            if len(self.agent) > 1 or sum(map(bool, (self.settings, self.option, self.tuned))) > 1:
+                raise InvalidOptionError("Name one --agent, with one of --settings, --option and --tuned.")
+            settings = [read_settings(each) for each in self.settings] or [parse_options(self.option)]
+            data = self.training_data
+            if self.tuned:
+                settings = [*tuned_settings(self.agent[0], folder.suite)]
+                data = data or [f"{folder.suite}/train"]
+            agent = agent_of_shard_gym(self.agent[0], settings, data)
+        elif self.settings or self.option or self.tuned:
+            raise InvalidOptionError(
+                "--settings, --option and --tuned are of agents of ShardGym. Name one with --agent."
+            )
+        else:
+            agent = read_actions(self.evaluation, folder.suite, not self.deterministic, self.training_data)
+        info = EntryInfo(self.name, self.author, self.licence, self.link, "", self._commit())
+        findings = submit_sequences(folder, agent, info)
+        if findings:
+            return _print_findings(findings, "The entry was not written")
+        _print(f"Written and verified: {folder.path}.")
+        found = read_sequences(folder)[0]
+        if found:
+            checked = "replayed" if found.is_replayed else "listed as not replayed"
+            _print(f"It takes {found.excess.mean():.2%} more than the oracle; it is {checked}.")
         _print(f"\nNext: {render_command(self.root)}", "dim")
         return 0
 
@@ -165,6 +222,8 @@ class Verify:
         if self.keep_times and not (self.all and self.replay):
             raise InvalidOptionError("--keep-times needs --all and --replay TASKS.")
         verified, findings = self._verified()
+        sequences, wrong = self._sequences()
+        findings = [*findings, *wrong]
         if self.before is not None:
             findings = [*check_changes(self.root, self.before), *findings]
         replays, differences = _replayed(verified, self.replay) if self.replay else ({}, [])
@@ -172,7 +231,11 @@ class Verify:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
             _print(f"Written: {write_replays(self.root, replays)}.", "dim")
-        entries = "1 entry is valid." if len(verified) == 1 else f"All {len(verified)} entries are valid."
+        for each in sequences:
+            if each.not_replayed:
+                _print(f"{each.folder.id} was not replayed here. {each.not_replayed}")
+        count = len(verified) + len(sequences)
+        entries = "1 entry is valid." if count == 1 else f"All {count} entries are valid."
         _print(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")
         self._print_improvements(verified)
         return 0
@@ -186,9 +249,20 @@ class Verify:
             return verified, [*findings, *read_races(self.root, verified)[1], *stale]
         races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
         ids = [each for each in self.entries if race_folder(self.root, each) is None]
-        outcomes = [verify_entry(entry_folder(self.root, each)) for each in ids]
+        folders = [entry_folder(self.root, each) for each in ids]
+        outcomes = [verify_entry(folder) for folder in folders if folder.track != REPLACEMENT]
         findings = [finding for _, wrong in outcomes for finding in wrong]
         return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
+
+    def _sequences(self) -> tuple[list[Sequences], list[Finding]]:
+        """The valid entries of the track of sequences, all played again, and what is wrong with the others."""
+        if self.all:
+            with new_progress() as progress:
+                return verify_all_sequences(self.root, track=partial(progress.track, description="sequences"))
+        named = [each for each in self.entries if race_folder(self.root, each) is None]
+        folders = [entry_folder(self.root, each) for each in named]
+        outcomes = [verify_sequences(folder) for folder in folders if folder.track == REPLACEMENT]
+        return [found for found, _ in outcomes if found], [finding for _, wrong in outcomes for finding in wrong]
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""
@@ -239,7 +313,7 @@ class Site:
 
     def run(self) -> int:
         """Write the files of the page."""
-        written = write_site(load_leaderboards(self.root), self.out)
+        written = write_site(load_leaderboards(self.root), self.out, load_sequence_boards(self.root))
         _print(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
         return 0
 

@@ -50,7 +50,9 @@ RECIPES = (
     Recipe("drift-medium", "Lookups drift by a factor of 1.35 within a day.", MEDIUM, (30.0, 120.0, 600.0)),
     Recipe("drift-strong", "Lookups drift by a factor of 1.65 within a day.", STRONG, (30.0, 120.0, 600.0)),
     Recipe("growth", "Lookups drift as in drift-medium; rows grow and are pruned, memory is short.", GROWING, (600.0,)),
-    Recipe("spot", "Lookups drift as in drift-medium; devices leave twice a day.", SPOT, (120.0, 600.0)),
+    Recipe(
+        "spot", "Lookups drift as in drift-medium; one to three devices leave about once a day.", SPOT, (120.0, 600.0)
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from shard_gym.checks import is_integer, require_name
+from shard_gym.checks import checked_count, is_integer, require_name
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.errors import (
@@ -132,6 +132,21 @@ class DriftSuite:
             )
         return self.tasks[int(key)]
 
+    def reseeded(self, times: int, most_tables: int = 2**31) -> DriftSuite:
+        """A suite with the same tables and new drift, to train on: each task `times` times, with seeds of its own.
+
+        Args:
+            times: how many new tasks there are for each.
+            most_tables: tasks with more tables are left out.
+        """
+        some = [task for task in self.tasks if task.task.num_tables <= most_tables]
+        tasks = tuple(
+            replace(task, name=f"{task.name}/{number}", seed=_new_seed(task.seed, number))
+            for number in range(checked_count("times", times))
+            for task in some
+        )
+        return replace(self, name=f"{self.name}-reseeded", tasks=tasks, sha256="")
+
     def __len__(self) -> int:
         return len(self.tasks)
 
@@ -144,6 +159,10 @@ class DriftSuite:
 
     def __repr__(self) -> str:
         return f"DriftSuite({self.name!r}, {self.split!r}, {len(self)} tasks)"
+
+
+def _new_seed(seed: int, number: int) -> int:
+    return int(np.random.default_rng([seed, 1 + number]).integers(2**31))
 
 
 def most_parts(task: Task) -> int:

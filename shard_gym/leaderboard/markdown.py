@@ -18,6 +18,7 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
+from shard_gym.leaderboard.sequence_tables import load_sequence_boards, sequence_tables
 from shard_gym.leaderboard.solvers import solvers_table
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
@@ -77,8 +78,12 @@ def render(root: Path) -> dict[Path, bytes]:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
-    leaderboards = load_leaderboards(root)
-    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
+    leaderboards, boards = load_leaderboards(root), load_sequence_boards(root)
+
+    def all_tables(found: Sequence[Leaderboard]) -> str:
+        return "\n\n".join(filter(None, [_all_tables(found), sequence_tables(boards)])) or "No entries yet."
+
+    contents = {TABLES: all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -114,8 +119,6 @@ def outdated(root: Path) -> list[Finding]:
 
 def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     """The table of the competitors across suites, and then one table for each leaderboard."""
-    if not leaderboards:
-        return "No entries yet."
     parts = [_leaderboard_table(each) for each in leaderboards]
     if plans := _plans_table(leaderboards):
         parts.insert(0, f"### Sharding suites\n\n{plans}")

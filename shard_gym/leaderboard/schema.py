@@ -98,8 +98,12 @@ def _unique(values: list[str]) -> list[str]:
 
 Line = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
 Name = Annotated[Line, AfterValidator(plain_name)]
-Author = Annotated[Line, AfterValidator(author_name)]
+Authors = Annotated[
+    list[Annotated[Line, AfterValidator(author_name)]], Field(min_length=1, max_length=50), AfterValidator(_unique)
+]
+Licence = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$"), AfterValidator(_licence)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
+TrainingData = Annotated[list[Line], Field(max_length=40), AfterValidator(_unique)]
 Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
@@ -115,14 +119,17 @@ def _no_integer(value: object) -> object:
     return value
 
 
-Option = bool | Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | Annotated[float, BeforeValidator(_no_integer)] | Line
+Number = Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | Annotated[float, BeforeValidator(_no_integer)]
+Option = bool | Number | Line
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a file: no unknown keys, no other types, no NaN."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class AgentPart(_Strict):
+class AgentPart(Strict):
     """`[agent]`: its name, whether its placements depend on the seed, whether it learnt from data, its options."""
 
     name: Name
@@ -131,32 +138,32 @@ class AgentPart(_Strict):
     options: Annotated[dict[Line, Option], Field(max_length=40)] = {}
 
 
-class MadeWithPart(_Strict):
+class MadeWithPart(Strict):
     """`[made_with]`: the version and commit of ShardGym that made the entry."""
 
     shard_gym: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){1,3}[0-9a-z.+-]{0,40}$")]
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 
 
-class MadeForPart(_Strict):
+class MadeForPart(Strict):
     """`[suite]`, whose test tasks it places, or `[cost_model]`, which scores it (see `Scorer.cost_model_sha256`)."""
 
     name: Line
     sha256: Digest
 
 
-class TrainingPart(_Strict):
+class TrainingPart(Strict):
     """`[training]`: the data it learnt from (see `training_data`), and its cost-model evaluations in training.
 
     `seconds` is the time of its longest training, on its own machine; older entries do not say it.
     """
 
-    data: Annotated[list[Line], Field(max_length=40), AfterValidator(_unique)]
+    data: TrainingData
     queries: Count
     seconds: Amount | None = None
 
 
-class PlanningPart(_Strict):
+class PlanningPart(Strict):
     """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median).
 
     `league` follows from the first two; an entry that names a later one is in that.
@@ -168,27 +175,27 @@ class PlanningPart(_Strict):
     seconds: Amount
 
 
-class HardwarePart(_Strict):
+class HardwarePart(Strict):
     """`[hardware]`: the machine it planned on."""
 
     machine: Line
 
 
-class ScoresPart(_Strict):
+class ScoresPart(Strict):
     """`[scores]`: the scores it claims; verification compares them with the placements."""
 
     mean_cost_ms: Annotated[float, Field(gt=0, le=float(MAX_INT))]
     failures: Count
 
 
-class Entry(_Strict):
+class Entry(Strict):
     """`entry.toml`; without `cost_model` and `scores` in the measured track, where races score."""
 
     schema_: Schema
     name: Name
-    authors: Annotated[list[Author], Field(min_length=1, max_length=50), AfterValidator(_unique)]
+    authors: Authors
     link: Link
-    licence: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$"), AfterValidator(_licence)]
+    licence: Licence
     track: Literal["simulated", "measured", "sharding"]
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
     agent: AgentPart
@@ -220,7 +227,7 @@ class Entry(_Strict):
         return self
 
 
-class PlacementRow(_Strict):
+class PlacementRow(Strict):
     """A row of `placements.json`: T device numbers, or null where the agent found no placement.
 
     Validation reports one mistake of a row: a million wrong numbers would take long to list.
@@ -236,14 +243,14 @@ class PlacementRow(_Strict):
         return self.placement
 
 
-class PlacementTable(_Strict):
+class PlacementTable(Strict):
     """`placements.json`."""
 
     schema_: Schema
     rows: list[PlacementRow]
 
 
-class PlanRow(_Strict):
+class PlanRow(Strict):
     """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`), or null."""
 
     task: Task
@@ -256,7 +263,7 @@ class PlanRow(_Strict):
         return self.plan
 
 
-class PlanTable(_Strict):
+class PlanTable(Strict):
     """`plans.json`."""
 
     schema_: Schema
@@ -267,7 +274,7 @@ AnswerRow = PlacementRow | PlanRow
 AnswerTable = PlacementTable | PlanTable
 
 
-class ReplayRow(_Strict):
+class ReplayRow(Strict):
     """An entry's row of `replayed.json`: the median planning time of a task when the agent was replayed.
 
     `placements` is the SHA-256 of the `placements.json` (or `plans.json`) that the replay was compared with.
@@ -279,7 +286,7 @@ class ReplayRow(_Strict):
     machine: Line
 
 
-class ReplayTable(_Strict):
+class ReplayTable(Strict):
     """`replayed.json`: rows by the ids of the entries."""
 
     schema_: Schema
@@ -295,12 +302,13 @@ MODELS: dict[str, type[BaseModel]] = {
 """The model of each file, by its name."""
 
 
-def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
-    """The content of a file as an instance of its model in `MODELS`; or None, and everything wrong with it.
+def parse(data: bytes, file: str, model: type[BaseModel] | None = None) -> tuple[Any, list[Finding]]:
+    """The content of a file as an instance of its model; or None, and everything wrong with it.
 
     Args:
         data: the content.
-        file: the file as findings name it; its last part is a name in `MODELS`.
+        file: the file as findings name it.
+        model: of the file; without one that of its name in `MODELS`, which is the last part of `file`.
     """
     name = file.rpartition("/")[2]
     try:
@@ -313,7 +321,7 @@ def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
     except DamagedFileError as error:
         return None, [Finding(file, str(error))]
     try:
-        return MODELS[name].model_validate(record), []
+        return (model or MODELS[name]).model_validate(record), []
     except ValidationError as error:
         return None, [_finding(each, record, file) for each in error.errors(include_url=False)]
 
@@ -367,6 +375,8 @@ def format_toml(record: Mapping[str, Any]) -> bytes:
 
 def _toml(value: Any) -> str:
     """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, float):

@@ -21,6 +21,8 @@ from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
+from shard_gym.leaderboard.sequence_files import scored_suite
+from shard_gym.leaderboard.sequence_tables import SequenceBoard
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
 from shard_gym.placement import memory_used, placement_to_json
@@ -43,7 +45,7 @@ TABLE_DIGITS = 4
 """Significant digits of the numbers of single tables, which are most of what a page loads."""
 
 
-def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
+def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[SequenceBoard] = ()) -> list[Path]:
     """Write the page into the folder `out` and return the paths of its files, sorted.
 
     Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
@@ -52,7 +54,7 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    files = site_files(leaderboards)
+    files = site_files(leaderboards, boards)
     for name, content in files.items():
         write_atomically(out / name, content)
     for path in sorted((out / DATA).rglob("*.js")):
@@ -64,10 +66,10 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
+def site_files(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard] = ()) -> dict[str, bytes]:
     """The content of each file of the page by its path, sorted; nothing is written."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
-    for key, value in _values(leaderboards):
+    for key, value in _values(leaderboards, boards):
         # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
         literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
         script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
@@ -75,14 +77,16 @@ def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def _values(leaderboards: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
+def _values(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard]) -> Iterator[tuple[str, Any]]:
     """The values of the page by their keys: one index, and the data of each leaderboard.
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
     entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
     summaries = [_summary(each) for each in leaderboards]
-    yield "index", {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
+    sequences = [_sequence_board(each) for each in boards]
+    index = {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
+    yield "index", {**index, "replacement": sequences}
     for each in leaderboards:
         key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
@@ -118,6 +122,28 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track != MEASURED else None,
         "race": race and {"name": race.name, "about": race.about},
         "not_raced": [each.entry.name for each in leaderboard.not_raced],
+    }
+
+
+def _sequence_board(board: SequenceBoard) -> dict[str, Any]:
+    """The entries of re-placement on a suite, in their order, and the oracle's hours."""
+    suite, oracle_s = scored_suite(board.suite)
+    return {
+        "name": suite.name,
+        "description": suite.description,
+        "oracle_hours": _number(float(oracle_s.mean() / 3600)),
+        "entries": [
+            {
+                "name": each.entry.name,
+                "authors": list(each.entry.authors),
+                "link": each.entry.link,
+                "excess": _number(float(each.excess.mean())),
+                "hours": _number(float(each.seconds.sum(axis=2).mean() / 3600)),
+                "plans": _number(each.plans),
+                "replayed": each.is_replayed,
+            }
+            for each in board.entries
+        ],
     }
 
 

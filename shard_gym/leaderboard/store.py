@@ -16,7 +16,7 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.lock import LOCK
 from shard_gym.suites.load import MEASURED, SHARDING, TRACKS
 
-ENTRY, PLACEMENTS, PLANS = "entry.toml", "placements.json", "plans.json"
+ENTRY, PLACEMENTS, PLANS, SEQUENCES = "entry.toml", "placements.json", "plans.json", "sequences.json"
 """The files of an entry: the first one, and one of the others (`EntryFolder.files`)."""
 
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
@@ -24,11 +24,19 @@ RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 
 REPLAYED = "replayed.json"
 
+REPLACEMENT = "replacement"
+"""The track of suites of drifting tasks, whose entries are sequences of actions (`find_sequences`)."""
+
+ALL_TRACKS = (*TRACKS, REPLACEMENT)
+
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
 
 KIB, MIB = 2**10, 2**20
-LIMITS = {ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, PLANS: 32 * MIB, RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB}
+LIMITS = {
+    **{ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, PLANS: 32 * MIB, SEQUENCES: MIB},
+    **{RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB},
+}
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans
 of 1,000 tables on 128 devices, each on all of them, need a half."""
 
@@ -85,7 +93,7 @@ class EntryFolder:
 
     Attributes:
         root: the folder of the leaderboards.
-        track: one of `TRACKS`.
+        track: one of `ALL_TRACKS`.
         suite: name of the folder around it, which should be the name of a suite.
         slug: name of the folder itself; "races/NAME" of a race.
     """
@@ -102,8 +110,8 @@ class EntryFolder:
 
     @property
     def answers(self) -> str:
-        """Name of the file with the placements, or in the track "sharding" with the plans."""
-        return PLANS if self.track == SHARDING else PLACEMENTS
+        """Name of the file with the placements, in the track "sharding" with the plans, in "replacement" sequences."""
+        return {SHARDING: PLANS, REPLACEMENT: SEQUENCES}.get(self.track, PLACEMENTS)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -127,9 +135,9 @@ def entry_folder(root: Path, entry_id: str) -> EntryFolder:
         InvalidOptionError: `entry_id` has another form.
     """
     parts = entry_id.strip("/").split("/")
-    if len(parts) != 3 or parts[0] not in TRACKS or not all(map(SLUG.fullmatch, parts[1:])):
+    if len(parts) != 3 or parts[0] not in ALL_TRACKS or not all(map(SLUG.fullmatch, parts[1:])):
         raise InvalidOptionError(
-            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(TRACKS)} and names of {SLUG_RULE}; "
+            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(ALL_TRACKS)} and names of {SLUG_RULE}; "
             f"not {short_repr(entry_id)}."
         )
     if (parts[0], parts[2]) == (MEASURED, RACES):
@@ -158,7 +166,9 @@ def require_root(root: Path) -> None:
 
 
 def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry under `root`, sorted by name, and a finding for everything else there that is not allowed.
+    """Every entry under `root` but those of the track "replacement", sorted by name.
+
+    With a finding for everything else there that is not allowed.
 
     Raises:
         InvalidOptionError: `root` is no folder.
@@ -167,23 +177,45 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     findings: list[Finding] = []
     folders = []
     for track in _subfolders(root, root, findings):
-        if track.name not in TRACKS:
+        if track.name in TRACKS:
+            folders += _entries_of(root, track, findings)
+        elif track.name != REPLACEMENT:
             findings.append(
                 Finding(
-                    track.name, f"There is no such track; the tracks are {', '.join(TRACKS[:-1])} and {TRACKS[-1]}."
+                    track.name,
+                    f"There is no such track; the tracks are {', '.join(ALL_TRACKS[:-1])} and {ALL_TRACKS[-1]}.",
                 )
             )
-            continue
-        for suite in _subfolders(root, track, findings):
-            for path in _subfolders(root, suite, findings):
-                folder = EntryFolder(root, track.name, suite.name, path.name)
-                if (track.name, path.name) == (MEASURED, RACES):
-                    continue
-                if SLUG.fullmatch(folder.slug):
-                    folders.append(folder)
-                else:
-                    findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
     return folders, findings
+
+
+def find_sequences(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
+    """Every entry of the track "replacement" under `root`, sorted by name, and a finding for everything else there.
+
+    Raises:
+        InvalidOptionError: `root` is no folder.
+    """
+    require_root(root)
+    findings: list[Finding] = []
+    track = root / REPLACEMENT
+    if track.is_symlink() or not track.is_dir():  # has a finding of `find_entries`, or does not exist
+        return [], []
+    return _entries_of(root, track, findings), findings
+
+
+def _entries_of(root: Path, track: Path, findings: list[Finding]) -> list[EntryFolder]:
+    """The entries of a track; anything else in it becomes a finding."""
+    folders = []
+    for suite in _subfolders(root, track, findings):
+        for path in _subfolders(root, suite, findings):
+            folder = EntryFolder(root, track.name, suite.name, path.name)
+            if (track.name, path.name) == (MEASURED, RACES):
+                continue
+            if SLUG.fullmatch(folder.slug):
+                folders.append(folder)
+            else:
+                findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
+    return folders
 
 
 def find_races(root: Path) -> tuple[list[EntryFolder], list[Finding]]:

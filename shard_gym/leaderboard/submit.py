@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> list[
         for result in evaluation.tasks
     ]
     files = {folder.answers: format_rows(answers), ENTRY: format_toml(entry_record(folder, agent, info))}
-    return _write_if_valid(folder, files)
+    return write_if_valid(folder, files)
 
 
 def require_free(folder: EntryFolder) -> None:
@@ -70,7 +70,7 @@ def require_free(folder: EntryFolder) -> None:
     Raises:
         InvalidOptionError: the entry exists already, or there is no folder of leaderboards.
     """
-    require_root(folder.root)
+    require_new(folder)
     plans = suite_info(folder.suite).track == SHARDING
     if plans != (folder.track == SHARDING):
         may = "may" if plans else "may not"
@@ -79,6 +79,15 @@ def require_free(folder: EntryFolder) -> None:
             f"Tables of {folder.suite!r} {may} be split, so its entries are in the track {track!r}: submit to "
             f"{track}/{folder.suite}/{folder.slug}."
         )
+
+
+def require_new(folder: EntryFolder) -> None:
+    """Check that there is a folder of leaderboards, and no such entry in it.
+
+    Raises:
+        InvalidOptionError: it is not so.
+    """
+    require_root(folder.root)
     if folder.path.exists() or folder.path.is_symlink():
         raise InvalidOptionError(
             f"There is an entry {folder.id} already. Choose another name, or remove {folder.path}."
@@ -148,16 +157,31 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
     }
 
 
-def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Finding]:
-    """Write the entry to a scratch folder, verify it there and move it to its place if there are no findings."""
+def write_if_valid(
+    folder: EntryFolder,
+    files: Mapping[str, bytes],
+    verify: Callable[[EntryFolder], tuple[Any, list[Finding]]] = verify_entry,
+    model: type[Any] | None = None,
+) -> list[Finding]:
+    """Write the entry to a scratch folder, verify it there and move it to its place if there are no findings.
+
+    Args:
+        folder: its place.
+        files: their content by name.
+        verify: returns the entry, or None, and the findings.
+        model: of `entry.toml`; see `parse`.
+
+    Raises:
+        UnwritablePathError: it cannot be written.
+    """
     try:
         with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
             trial = EntryFolder(Path(scratch), folder.track, folder.suite, folder.slug)
             for name, content in files.items():
                 write_atomically(trial.path / name, content)
-            verified, findings = verify_entry(trial)
+            verified, findings = verify(trial)
             if verified is not None:
-                findings += _check_name_is_free(folder, verified.entry.name)
+                findings += _check_name_is_free(folder, verified.entry.name, model)
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(trial.path, folder.path)
@@ -166,11 +190,11 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
     return findings
 
 
-def _check_name_is_free(folder: EntryFolder, name: str) -> list[Finding]:
+def _check_name_is_free(folder: EntryFolder, name: str, model: type[Any] | None) -> list[Finding]:
     """A finding if another entry of the suite has a name that looks the same."""
     for path in sorted(folder.path.parent.glob("*")):
         other = EntryFolder(folder.root, folder.track, folder.suite, path.name)
-        entry, _ = parse(read_files(other)[0].get(ENTRY, b""), ENTRY)
+        entry, _ = parse(read_files(other)[0].get(ENTRY, b""), ENTRY, model)
         if entry is not None and skeleton(entry.name) == skeleton(name):
             return [name_taken(folder, name, other, entry.name)]
     return []

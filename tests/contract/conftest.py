@@ -1,16 +1,20 @@
-"""The contract tests walk over every registered environment, with every observation and every reward.
+"""The contract tests walk over every registered environment, with every observation and every reward that it has.
 
 They run on every version of Gymnasium that is supported (`make check-gymnasium`).
 
 The contract of the measured environments is tested with measurements that are made up: they differ from the estimates,
 but not from one time to the next, so that two environments can be compared. tests/envs/real measures.
+
+Of the suites of drifting tasks they see eight tasks of four tables: the first episode of a task computes its plans.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,10 +24,20 @@ import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.drift import suites as drift_suites
+from shard_gym.drift.build import RECIPES, SPARE, _cap
+from shard_gym.drift.levels import MEDIUM
+from shard_gym.drift.suites import DriftSource, DriftSuite
+from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
+from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
 assert shard_gym.__version__  # importing it registers the environments
@@ -41,20 +55,75 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
 
 
+_load_whole = drift_suites._load
+
+
+@lru_cache
+def _load_small(file: str, pause_s: float, split: str) -> DriftSuite:
+    suite = _load_whole(file, pause_s, split)
+    return replace(suite, tasks=[_small(each) for each in suite.tasks[1:9]], padding=None)
+
+
+def _small(drifting: DriftTask) -> DriftTask:
+    """Four of its tables on four devices; where tables grow, with no more memory than they need."""
+    task, law, (recipe,) = drifting.task, drifting.popularity, (r for r in RECIPES if r.level == drifting.level)
+    topology = replace(task.topology, num_devices=4, memory_cap_bytes=task.topology.memory_cap_bytes[:4])
+    few = replace(task, tables=task.tables.select(np.arange(4)), topology=topology, known_placement=None)
+    if drifting.grows:
+        cap = np.full(4, int(_cap(recipe, few, drifting.seed) / SPARE))  # so that plans with headroom may have no room
+        few = replace(few, topology=replace(topology, memory_cap_bytes=cap))
+    return replace(drifting, task=few, popularity=RowPopularity(law.q[:4], law.s[:4]))
+
+
+@pytest.fixture(autouse=True)
+def small_drifting_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suites of drifting tasks have eight, with few tables."""
+    monkeypatch.setattr(drift_suites, "_load", _load_small)
+
+
+class Kind(NamedTuple):
+    """What tests of one environment begin with.
+
+    Attributes:
+        small: arguments for a suite of small tasks.
+        illegal: an action that is illegal at their first step.
+        padding: arguments for more room than any task of the suites needs.
+    """
+
+    small: dict[str, Any]
+    illegal: int
+    padding: dict[str, int]
+
+
+DRIFTING = "EmbeddingReplacement-v0"
+PLACING = [env_id for env_id in ENVIRONMENTS if env_id != DRIFTING]
+PLACEMENT = Kind({"suite": "dlrm-20x4", "max_devices": 5}, 4, {"max_tables": 220, "max_devices": 20})
+DRIFT = Kind({"suite": "drift-medium-120", "headroom": True}, 8, {"max_parts": 1000, "max_devices": 20})
+KINDS = {**dict.fromkeys(PLACING, PLACEMENT), DRIFTING: DRIFT}
+
+
+@pytest.fixture
+def kinds() -> dict[str, Kind]:
+    """By environment."""
+    return KINDS
+
+
 SUITES = ("dlrm-20x4", "generalize")
 
 
 def _pairs() -> Iterator[tuple[str, str, str, str]]:
     """Environment, suite, observation and reward, so that all pairs of two of them occur; a covering array."""
     observations = list(OBSERVATIONS)
-    for (a, env_id), (b, reward) in itertools.product(enumerate(ENVIRONMENTS), enumerate(REWARDS)):
+    for (a, env_id), (b, reward) in itertools.product(enumerate(PLACING), enumerate(REWARDS)):
         yield env_id, SUITES[(a + 2 * b) % 3 == 0], observations[(a + b) % len(observations)], reward
 
 
 CHOSEN = list(_pairs())
-VALUES = (list(ENVIRONMENTS), SUITES, list(OBSERVATIONS), list(REWARDS))
+VALUES = (PLACING, SUITES, list(OBSERVATIONS), list(REWARDS))
 for one, other in itertools.combinations(range(4), 2):
     assert {(case[one], case[other]) for case in CHOSEN} == set(itertools.product(VALUES[one], VALUES[other]))
+
+DRIFTING_SUITES = ("drift-medium-120", "growth-600", "spot-600")
 
 CASES = [
     pytest.param(
@@ -62,6 +131,9 @@ CASES = [
         id=f"{env_id}-{suite}-{observation}-{reward}",
     )
     for env_id, suite, observation, reward in CHOSEN
+] + [
+    pytest.param((DRIFTING, {"suite": suite, "reward": reward, "headroom": True}), id=f"{DRIFTING}-{suite}-{reward}")
+    for suite, reward in zip(DRIFTING_SUITES, itertools.cycle(DRIFTING_REWARDS), strict=False)  # the rest: parity
 ]
 
 # What one step gave: observation, reward, terminated, truncated, info; reward is None for a reset.
@@ -99,3 +171,22 @@ def _rollout(env: gymnasium.Env[Any, Any], actions: np.random.Generator, steps: 
 @pytest.fixture(scope="session")
 def rollout() -> Callable[..., list[Result]]:
     return _rollout
+
+
+class _Drifting:
+    """Tasks of three tables on two devices, always new."""
+
+    max_parts, max_devices, grows = 3, 2, False
+
+    def sample(self, rng: np.random.Generator) -> DriftTask:
+        pool = load_pool("dlrm-2021")
+        assert pool.popularity is not None
+        chosen, seed = rng.choice(len(pool.tables), 3, replace=False), int(rng.integers(2**31))
+        law = RowPopularity(pool.popularity.q[chosen], pool.popularity.s[chosen])
+        task = Task(f"drifting {seed}", pool.tables.select(chosen), hardware_profile("a100-dgx").topology(2))
+        return DriftTask(task.name, task, law, MEDIUM, seed, 60.0)
+
+
+@pytest.fixture(scope="session")
+def drifting() -> DriftSource:
+    return _Drifting()

@@ -19,6 +19,7 @@ from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.suites import load_suite
 
 EACH = pytest.mark.parametrize("env_id", ENVIRONMENTS)
+PLACING = pytest.mark.parametrize("env_id", [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id])
 Make = Callable[..., gymnasium.Env[Any, Any]]
 
 
@@ -33,17 +34,24 @@ def infos_of(env: gymnasium.Env[Any, Any], rollout: Any, steps: int = 70) -> lis
     return [first, again, *(result[-1] for result in rollout(env, np.random.default_rng(1), steps))]
 
 
-def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(make: Make, rollout: Any) -> None:
+def arrays_of(env_id: str, actions: int) -> set[tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Dtypes and shapes of the arrays of infos."""
+    mask = np.dtype(np.int8), (actions,)
+    if "Replacement" in env_id:
+        return {mask, (np.dtype(np.int64), (1000,))}
+    placement = (np.dtype(np.int32), (220, 8)) if "Sharding" in env_id else (np.dtype(np.int64), (220,))
+    return {mask, (np.dtype(np.float64), (20, 4)), placement}
+
+
+def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(
+    case: tuple[str, Any], make: Make, kinds: Any, rollout: Any
+) -> None:
     for illegal in ILLEGAL:
-        env = make(illegal=illegal, max_tables=220, max_devices=20)
+        env = make(illegal=illegal, **kinds[case[0]].padding)
         infos = infos_of(env, rollout)
-        kinds = kinds_of(infos[0])
-        assert all(kinds_of(info) == kinds for info in infos)
-        assert set(kinds.values()) - {int, float} == {
-            (np.dtype(np.int8), (env.action_space.n,)),
-            (np.dtype(np.float64), (20, 4)),
-            (np.dtype(np.int32), (220, 8)) if "Sharding" in env.spec.id else (np.dtype(np.int64), (220,)),
-        }
+        types = kinds_of(infos[0])
+        assert all(kinds_of(info) == types for info in infos)
+        assert set(types.values()) - {int, float} == arrays_of(env.spec.id, int(env.action_space.n))
         assert all(np.isfinite(value).all() for info in infos for value in info.values())
         assert (
             max(info["redirected"] for info in infos) > 0
@@ -52,7 +60,7 @@ def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(make: Make,
         )
 
 
-@EACH
+@PLACING
 def test_what_is_known_of_a_placement_grows_with_it(env_id: str) -> None:
     env = gymnasium.make(env_id, suite="dlrm-20x4", max_tables=22, max_devices=5)
     task = load_suite("dlrm-20x4", "train")[6]
@@ -79,17 +87,19 @@ def test_what_is_known_of_a_placement_grows_with_it(env_id: str) -> None:
 
 
 @EACH
-def test_texts_come_only_if_they_are_asked_for(env_id: str) -> None:
-    env = gymnasium.make(env_id, suite="dlrm-20x4", max_devices=5, info_text=True)
+def test_texts_come_only_if_they_are_asked_for(env_id: str, kinds: Any) -> None:
+    env = gymnasium.make(env_id, **kinds[env_id].small, info_text=True)
+    names = [env.unwrapped.tasks[number].name for number in (2, 3)]
+    illegal = kinds[env_id].illegal
     _, info = env.reset(seed=0, options={"task": 2})
-    assert (info["task"], info["failure_message"]) == ("dlrm-20x4/train/2", "")
-    info = env.step(4)[4]
-    assert info["task"] == "dlrm-20x4/train/2"
+    assert (info["task"], info["failure_message"]) == (names[0], "")
+    info = env.step(illegal)[4]
+    assert info["task"] == names[0]
     assert info["failure_message"] == env.unwrapped.failure()["message"] != ""
-    many = gymnasium.make_vec(env_id, num_envs=2, suite="dlrm-20x4", max_devices=5, info_text=True)
+    many = gymnasium.make_vec(env_id, num_envs=2, **kinds[env_id].small, info_text=True)
     many.reset(seed=0, options={"tasks": [2, 3]})
-    infos = many.step(np.array([4, 0]))[4]
-    assert infos["task"].tolist() == ["dlrm-20x4/train/2", "dlrm-20x4/train/3"]
+    infos = many.step(np.array([illegal, 0]))[4]
+    assert infos["task"].tolist() == names
     assert infos["failure_message"].tolist() == [info["failure_message"], ""]
     assert infos["failure"].tolist() == [1, 0]
 

@@ -64,11 +64,11 @@ def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:
 
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_every_render_mode_renders_every_kind_of_state(env_id: str) -> None:
+def test_every_render_mode_renders_every_kind_of_state(env_id: str, kinds: Any) -> None:
     modes = gymnasium.make(env_id).metadata["render_modes"]
     assert "ansi" in modes
     for mode in modes:
-        env = gymnasium.make(env_id, suite="dlrm-20x4", max_devices=5, render_mode=mode)
+        env = gymnasium.make(env_id, **kinds[env_id].small, render_mode=mode)
         env.reset(seed=0)
         pictures = [env.render()]
         terminated = False
@@ -77,7 +77,7 @@ def test_every_render_mode_renders_every_kind_of_state(env_id: str) -> None:
             if len(pictures) < 3 or terminated:
                 pictures.append(env.render())
         env.reset(seed=0)
-        assert env.step(4)[4]["failure"] == 1
+        assert env.step(kinds[env_id].illegal)[4]["failure"] == 1
         pictures.append(env.render())
         if mode == "ansi":
             assert all(isinstance(picture, str) for picture in pictures)

@@ -83,7 +83,7 @@ def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make
         env.unwrapped.step(0)
     env.reset(seed=0)
     for action in (-1, env.action_space.n, 1.0, "0", None, np.array([0])):
-        with pytest.raises(InvalidActionError, match="device number from 0 to"):
+        with pytest.raises(InvalidActionError, match=r"from [01] to \d"):
             env.step(action)
     terminated = False
     while not terminated:

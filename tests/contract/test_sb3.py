@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from sb3_contrib import MaskablePPO
+from sb3_contrib import MaskablePPO, RecurrentPPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3 import DQN, PPO
@@ -26,6 +26,12 @@ ILLEGAL_ACTION = 1
 
 # Mixed sizes, padded beyond the largest task; and one small fixed size.
 SETTINGS = [{"suite": "generalize", "max_tables": 220, "max_devices": 20}, {"suite": "dlrm-20x4"}]
+PLACING = [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id]
+
+# Whole episodes of re-placement, of 336 steps, are those of test_vector_parity.py.
+DRIFTING = "EmbeddingReplacement-v0"
+CUT = {"headroom": True, "max_episode_steps": 40}
+DRIFTING_SETTINGS = [{"suite": "growth-600", **CUT}, {"suite": "spot-600", "max_parts": 1000, "max_devices": 20, **CUT}]
 
 
 def pairs(*choices: Iterable[Any]) -> list[Any]:
@@ -76,36 +82,49 @@ def collected(model: Any, steps: int) -> Collect:
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 @pytest.mark.parametrize("vector", [DummyVecEnv, SubprocVecEnv])
-def test_vector_environments_step_and_hand_out_masks(env_id: str, vector: Callable[..., VecEnv]) -> None:
+def test_vector_environments_step_and_hand_out_masks(env_id: str, vector: Callable[..., VecEnv], kinds: Any) -> None:
     if vector is SubprocVecEnv and "nondeterministic" in ENVIRONMENTS[env_id]:
         pytest.skip("measurements are made up in this process alone; tests/envs/real measures")
-    envs = vector([maker(env_id, suite="dlrm-20x4")] * 2)
+    envs = vector([maker(env_id, **kinds[env_id].small)] * 2)
     try:
         envs.seed(0)
         obs = envs.reset()
         assert is_masking_supported(envs)
         ends = 0
-        for _ in range(45):
+        for number in range(45):
             masks = np.stack(envs.env_method("action_masks"))
             assert masks.dtype == np.bool_
             assert np.array_equal(masks, obs["action_mask"].astype(bool))
             assert np.array_equal(masks, get_action_masks(envs))
-            obs, _, dones, infos = envs.step(masks.argmax(axis=1))
+            actions = masks.argmax(axis=1)
+            if env_id == DRIFTING and number % 20 == 10:
+                actions[:] = kinds[env_id].illegal  # because an episode is long
+            obs, _, dones, infos = envs.step(actions)
             for row in np.flatnonzero(dones):
                 ends += 1
                 last = infos[row]["terminal_observation"]
-                complete = last["progress"][0] == 1.0
-                assert (infos[row]["placement"] >= 0).any() == (infos[row]["failure"] == 0) == complete
-                assert obs["progress"][row, 0] == 0.0
+                if env_id == DRIFTING:
+                    assert infos[row]["failure"] == ILLEGAL_ACTION
+                    assert obs["time"][row, -1] == 0.0
+                    assert round(336 * last["time"][-1]) == (10 if number == 10 else 19)  # when it happened
+                else:
+                    complete = last["progress"][0] == 1.0
+                    assert (infos[row]["placement"] >= 0).any() == (infos[row]["failure"] == 0) == complete
+                    assert obs["progress"][row, 0] == 0.0
                 assert not infos[row]["TimeLimit.truncated"]
         assert ends >= 4
     finally:
         envs.close()
 
 
-@pytest.mark.parametrize(("env_id", "observation", "arguments"), pairs(ENVIRONMENTS, OBSERVATIONS, SETTINGS))
-def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, observation: str, arguments: dict[str, Any]) -> None:
-    envs = DummyVecEnv([maker(env_id, observation=observation, **arguments)] * 2)
+MASKED = [
+    (env_id, {"observation": each, **arguments}) for env_id, each, arguments in pairs(PLACING, OBSERVATIONS, SETTINGS)
+]
+
+
+@pytest.mark.parametrize(("env_id", "arguments"), MASKED + [(DRIFTING, each) for each in DRIFTING_SETTINGS])
+def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, arguments: dict[str, Any]) -> None:
+    envs = DummyVecEnv([maker(env_id, **arguments)] * 2)
     model = MaskablePPO("MultiInputPolicy", envs, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
     infos = collected(model, 200)
     assert ILLEGAL_ACTION not in infos.failures
@@ -117,15 +136,20 @@ def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, observation: st
 UNMASKED = {
     PPO: {"n_steps": 64, "batch_size": 32, "n_epochs": 1},
     DQN: {"learning_starts": 50, "buffer_size": 500},
+    RecurrentPPO: {"policy": "MultiInputLstmPolicy", "n_steps": 64, "batch_size": 32, "n_epochs": 1},
 }
+PLACED = [
+    (env_id, algorithm, {"reward": "dense", **each}) for env_id, algorithm, each in pairs(PLACING, [PPO, DQN], SETTINGS)
+]
+DRIFTED = [(DRIFTING, algorithm, DRIFTING_SETTINGS[number % 2]) for number, algorithm in enumerate(UNMASKED)]
 
 
-@pytest.mark.parametrize(("env_id", "algorithm", "arguments"), pairs(ENVIRONMENTS, UNMASKED, SETTINGS))
+@pytest.mark.parametrize(("env_id", "algorithm", "arguments"), PLACED + DRIFTED)
 def test_unmasked_agents_learn_from_illegal_actions_too(env_id: str, algorithm: Any, arguments: dict[str, Any]) -> None:
     """They meet full devices, and padding where there is some."""
     options: dict[str, Any] = UNMASKED[algorithm]
-    env = maker(env_id, reward="dense", **arguments)()
-    model = algorithm("MultiInputPolicy", env, seed=0, device="cpu", **options)
+    env = maker(env_id, **arguments)()
+    model = algorithm(env=env, seed=0, device="cpu", **{"policy": "MultiInputPolicy", **options})
     assert ILLEGAL_ACTION in collected(model, 300).failures
     obs, _ = env.reset(seed=0)
     assert env.action_space.contains(model.predict(obs)[0])

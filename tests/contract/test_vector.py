@@ -51,23 +51,24 @@ def play(env: AnyVector, steps: int, seed: int = 0) -> list[Any]:
 
 
 @EACH
-def test_gymnasium_makes_it_by_itself(env_id: str) -> None:
+def test_gymnasium_makes_it_by_itself(env_id: str, kinds: Any) -> None:
     vector_class = load_env_creator(ENVIRONMENTS[env_id]["vector_entry_point"])
     for more in ({}, {"vectorization_mode": "vector_entry_point"}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            env = gymnasium.make_vec(env_id, num_envs=3, suite="dlrm-20x4", **more)
+            env = gymnasium.make_vec(env_id, num_envs=3, **kinds[env_id].small, **more)
         assert type(env) is vector_class
         assert env.num_envs == 3
         assert env.spec.id == env_id
         env.close()
-    sync = gymnasium.make_vec(env_id, num_envs=3, suite="dlrm-20x4", vectorization_mode="sync")
+    sync = gymnasium.make_vec(env_id, num_envs=3, **kinds[env_id].small, vectorization_mode="sync")
     assert type(sync) is SyncVectorEnv
 
 
 @EACH
-def test_a_spec_survives_json(env_id: str, same: Any) -> None:
-    env = gymnasium.make_vec(env_id, num_envs=4, suite="dlrm-20x4", max_devices=6, autoreset_mode="SameStep")
+def test_a_spec_survives_json(env_id: str, kinds: Any, same: Any) -> None:
+    arguments = {**kinds[env_id].small, "max_devices": 10}
+    env = gymnasium.make_vec(env_id, num_envs=4, **arguments, autoreset_mode="SameStep")
     spec = EnvSpec.from_json(env.spec.to_json())
     assert spec.kwargs == env.spec.kwargs
     twin = gymnasium.make_vec(spec)
@@ -92,18 +93,18 @@ def test_the_spaces_are_those_of_one_environment_in_a_batch(
 
 
 @EACH
-def test_every_instance_has_its_own_autoreset_mode(env_id: str) -> None:
+def test_every_instance_has_its_own_autoreset_mode(env_id: str, kinds: Any) -> None:
     given = {None: "NEXT_STEP", **{mode: mode.name for mode in AutoresetMode}}
     given.update({mode.value: mode.name for mode in AutoresetMode})
     given.update({mode.name.lower(): mode.name for mode in AutoresetMode})
     vector_class = load_env_creator(ENVIRONMENTS[env_id]["vector_entry_point"])
     of_class = dict(vector_class.metadata)
     arguments = [{} if mode is None else {"autoreset_mode": mode} for mode in given]
-    envs = [gymnasium.make_vec(env_id, num_envs=1, suite="dlrm-20x4", **more) for more in arguments]
+    envs = [gymnasium.make_vec(env_id, num_envs=1, **kinds[env_id].small, **more) for more in arguments]
     assert [env.metadata["autoreset_mode"] for env in envs] == [AutoresetMode[name] for name in given.values()]
     assert [env.unwrapped.autoreset_mode for env in envs] == [AutoresetMode[name] for name in given.values()]
     assert vector_class.metadata == of_class
-    render_modes = gymnasium.make(env_id, suite="dlrm-20x4").metadata["render_modes"]
+    render_modes = gymnasium.make(env_id, **kinds[env_id].small).metadata["render_modes"]
     assert all(env.metadata["render_modes"] == render_modes for env in envs)
 
 
@@ -111,7 +112,8 @@ def test_every_instance_has_its_own_autoreset_mode(env_id: str) -> None:
 @MODES
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deep", "pickle"])
 def test_a_copy_goes_on_alike_and_alone(env_id: str, mode: AutoresetMode, copied: Any, same: Any) -> None:
-    env = gymnasium.make_vec(env_id, num_envs=3, suite="generalize", autoreset_mode=mode)
+    suite = "spot-600" if "Replacement" in env_id else "generalize"
+    env = gymnasium.make_vec(env_id, num_envs=3, suite=suite, autoreset_mode=mode)
     obs, _ = env.reset(seed=2)
     for _ in range(5):
         obs, *_ = env.step(obs["action_mask"].argmax(axis=1))
@@ -128,13 +130,13 @@ def test_a_copy_goes_on_alike_and_alone(env_id: str, mode: AutoresetMode, copied
     "wrapper",
     [wrappers.RecordEpisodeStatistics, wrappers.DictInfoToList, wrappers.NormalizeReward, wrappers.FlattenObservation],
 )
-def test_wrappers_of_vector_environments_run_on_it(env_id: str, wrapper: Any) -> None:
+def test_wrappers_of_vector_environments_run_on_it(env_id: str, wrapper: Any, kinds: Any) -> None:
     """What it returns is what a SyncVectorEnv returns (test_vector_parity.py), so what they make of it is too."""
-    env, ends = wrapper(gymnasium.make_vec(env_id, num_envs=4, suite="dlrm-20x4")), 0
+    env, ends = wrapper(gymnasium.make_vec(env_id, num_envs=4, **kinds[env_id].small)), 0
     env.reset(seed=1)
     rng = np.random.default_rng(0)
     for _ in range(50):
-        _, _, over, _, infos = env.step(rng.integers(4, size=4))
+        _, _, over, _, infos = env.step(rng.integers(env.single_action_space.n, size=4))
         ends += int(over.sum())
         if wrapper is wrappers.RecordEpisodeStatistics and over.any():
             lengths = infos["episode"]["l"][over]

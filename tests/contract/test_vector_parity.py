@@ -15,11 +15,13 @@ from shard_gym.envs.core.episodes import ILLEGAL
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
+from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.tasks import TaskSampler
 
 Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
+PLACING = [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id]
 SOURCES = ("dlrm-20x4", "generalize", "tight")
 STEPS = {1: 150, 4: 60, 33: 30}  # several environments take half as many of short tasks
 
@@ -41,20 +43,46 @@ GRID = [
         id=f"{env_id}-{source}-{mode}-{num_envs}",
     )
     for env_id, (a, source), (b, mode), (c, num_envs) in itertools.product(
-        ENVIRONMENTS, enumerate(SOURCES), enumerate(AutoresetMode.__members__), enumerate(STEPS)
+        PLACING, enumerate(SOURCES), enumerate(AutoresetMode.__members__), enumerate(STEPS)
     )
     if env_id == "EmbeddingPlacement-v0" or (a + b + 2 * c) % 3 == 0
 ]
 
+DRIFTING = "EmbeddingReplacement-v0"
+DRIFTING_SOURCES = ("drifting", "growth-600", "spot-600")
+DRIFTING_STEPS = {1: 90, 4: 60, 12: 30}
+LONG = {1: 680, 4: 340}  # a whole episode, or two
+# Sources, modes and sizes so that all pairs of two are there. Where illegal actions are redirected, episodes are long.
+GRID += [
+    pytest.param(
+        DRIFTING,
+        source,
+        AutoresetMode[mode],
+        num_envs,
+        {
+            "reward": DRIFTING_REWARDS[(a + b) % 2],
+            "illegal": ILLEGAL[c < 2 and (a + b) % 2],
+            "info_text": bool((b + c) % 2),
+            "headroom": True,
+        },
+        id=f"{DRIFTING}-{source}-{mode}-{num_envs}",
+    )
+    for (a, source), (b, mode), (c, num_envs) in itertools.product(
+        enumerate(DRIFTING_SOURCES), enumerate(AutoresetMode.__members__), enumerate(DRIFTING_STEPS)
+    )
+    if (a + b + 2 * c) % 3 == 0
+]
+
 
 @pytest.fixture(scope="module")
-def pair(random_tables: Any) -> MakePair:
+def pair(random_tables: Any, drifting: Any) -> MakePair:
     """Makes a SyncVectorEnv and the vector environment of the same arguments."""
     # Hardly more memory than needed: many placements end in a dead end. Tasks are short and of all sizes.
     tight = TaskSampler(random_tables(np.random.default_rng(1), 60), (3, 9), (2, 3), memory_slack=1.02)
 
     def make(env_id: str, source: str, mode: AutoresetMode, num_envs: int, **more: Any) -> Pair:
-        arguments = {"suite": tight if source == "tight" else source, "max_devices": 17, **more}
+        sources = {"tight": tight, "drifting": drifting}
+        arguments = {"suite": sources.get(source, source), "max_devices": 17, **more}
         reference = SyncVectorEnv(
             [lambda: gymnasium.make(env_id, disable_env_checker=True, **arguments)] * num_envs, autoreset_mode=mode
         )
@@ -63,10 +91,17 @@ def pair(random_tables: Any) -> MakePair:
     return make
 
 
-def draw(masks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(N,) actions; one in thirty is any device, most of which do not exist."""
-    picks = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
-    return np.where(rng.random(len(picks)) < 1 / 30, rng.integers(masks.shape[1], size=len(picks)), picks)
+def draw(masks: np.ndarray, rng: np.random.Generator, env_id: str) -> np.ndarray:
+    """(N,) actions; one in thirty is any device, most of which do not exist. Of re-placement, most keep the plan."""
+    picks, rare = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1), 1 / 30
+    if env_id == DRIFTING:
+        picks, rare = np.where(rng.random(len(picks)) < 0.9, 0, picks), 1 / 10
+    return np.where(rng.random(len(picks)) < rare, rng.integers(masks.shape[1], size=len(picks)), picks)
+
+
+def progress(obs: dict[str, np.ndarray]) -> np.ndarray:
+    """(N,) the share of the episode that is over."""
+    return obs["progress"][:, 0] if "progress" in obs else obs["time"][:, -1]
 
 
 def reset_both(envs: Pair, same: Any, **arguments: Any) -> tuple[Any, dict[str, Any]]:
@@ -106,11 +141,14 @@ def test_every_step_is_that_of_a_sync_vector(
     obs, infos = reset_both(envs, same, seed=3)
     masks, ends, kinds = obs["action_mask"], np.zeros(num_envs, int), kinds_of(infos)
     failures, redirected, finals = set[int](), 0, 0
-    steps = STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)
+    if env_id == DRIFTING:
+        steps = (LONG if more["illegal"] == "redirect" else DRIFTING_STEPS)[num_envs]
+    else:
+        steps = STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)
     if "Sharding" in env_id and num_envs == 1:
         steps *= 3  # an episode has more steps than tables
     for _ in range(steps):
-        obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng), same)
+        obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng, env_id), same)
         assert (type(rewards), rewards.dtype) == (np.ndarray, np.float64)
         masks, ends = obs["action_mask"], ends + ended
         last = infos.pop("final_info", infos)
@@ -120,8 +158,11 @@ def test_every_step_is_that_of_a_sync_vector(
         assert kinds_of(infos) == kinds_of(last) == kinds
         failures |= set(last["failure"].tolist())
         redirected += int(last["redirected"].sum())
-        placed = (last["placement"] >= 0).reshape(num_envs, -1).any(axis=1) & last["_placement"]
-        assert placed.tolist() == (ended & (last["failure"] == 0)).tolist()
+        known = (last["placement"] >= 0).reshape(num_envs, -1).any(axis=1)  # at the end; of re-placement, always
+        if env_id == DRIFTING:
+            assert known[last["_placement"]].all()
+            known = (last["running_s"] > 0) & (last["failure"] == 0)
+        assert (known & last["_placement"]).tolist() == (ended & (last["failure"] == 0)).tolist()
         if mode == AutoresetMode.DISABLED and ended.any():
             masks = reset_ended(envs, ended, same)
     assert ends.sum() >= max(2, num_envs // 2)
@@ -140,7 +181,8 @@ def test_every_step_is_that_of_a_sync_vector(
 def test_seeds_go_to_the_environments_as_in_a_sync_vector(
     env_id: str, mode: AutoresetMode, pair: MakePair, same: Any
 ) -> None:
-    envs = pair(env_id, "tight", mode, 4, observation="compact", info_text=True)
+    source, more = ("drifting", {}) if env_id == DRIFTING else ("tight", {"observation": "compact"})
+    envs = pair(env_id, source, mode, 4, **more, info_text=True)
     _, first = reset_both(envs, same, seed=[5, 9, 9, 0])
     assert first["task"][1] == first["task"][2] != first["task"][0]
     _, again = reset_both(envs, same, seed=[5, None, 9, None])  # None: the generator goes on
@@ -158,21 +200,24 @@ def test_seeds_go_to_the_environments_as_in_a_sync_vector(
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 def test_resets_in_the_middle_are_those_of_a_sync_vector(
-    env_id: str, mode: AutoresetMode, pair: MakePair, same: Any
+    env_id: str, mode: AutoresetMode, pair: MakePair, same: Any, kinds: Any
 ) -> None:
     """Of all or of some, of episodes under way, of those that are over, with a task of one's own or without."""
-    envs = pair(env_id, "dlrm-20x4", mode, 4, info_text=True)
+    arguments = {**kinds[env_id].small, "max_devices": 17}
+    envs = pair(env_id, arguments["suite"], mode, 4, **arguments, info_text=True)
+    names = [each.name for each in envs[0].envs[0].unwrapped.tasks]
     mask = np.array([True, False, True, False])
-    obs, _ = reset_both(envs, same, seed=0, options=lambda: {"task": "dlrm-20x4/train/7"})
+    obs, _ = reset_both(envs, same, seed=0, options=lambda: {"task": names[7]})
     for options in (dict, lambda: {"reset_mask": mask.copy()}, lambda: {"reset_mask": mask.copy(), "task": 3}):
         for _ in range(3):
             obs, *_ = step_both(envs, obs["action_mask"].argmax(axis=1), same)
-        actions = np.array([16, 0, 16, 0])  # devices that do not exist
+        illegal = kinds[env_id].illegal if env_id == DRIFTING else 16  # a device that does not exist
+        actions = np.array([illegal, 0, illegal, 0])
         _, _, ended, *_ = step_both(envs, actions, same)
         assert ended.tolist() == mask.tolist()
         obs, infos = reset_both(envs, same, options=options)
-        assert obs["progress"].ravel()[mask].tolist() == [0, 0]
-    assert infos["task"].tolist() == ["dlrm-20x4/train/3", None, "dlrm-20x4/train/3", None]
+        assert progress(obs)[mask].tolist() == [0, 0]
+    assert infos["task"].tolist() == [names[3], None, names[3], None]
     assert infos["task_index"].tolist() == [3, 0, 3, 0]
     for _ in range(20):
         obs, _, ended, *_ = step_both(envs, obs["action_mask"].argmax(axis=1), same)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,27 @@ import pytest
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
+from shard_gym.drift import levels
+from shard_gym.drift.levels import DriftLevel
+from shard_gym.drift.suites import drift_suite_names, load_drift_suite
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
+from shard_gym.envs.replacement.env import EmbeddingReplacementEnv
+from shard_gym.envs.replacement.episodes import REDIRECT_PENALTY
+from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.envs.replacement.windows import KINDS, WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
 
-EACH = pytest.mark.parametrize("env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingPlacementRealEnv])
+EACH = pytest.mark.parametrize(
+    "env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingReplacementEnv, EmbeddingPlacementRealEnv]
+)
+REPLACEMENT = (Path(__file__).parents[2] / "docs" / "environments" / "replacement.md").read_text(encoding="utf-8")
 
 
 def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
@@ -30,9 +42,10 @@ def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
     return re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def documented_arrays() -> dict[str, tuple[str, str, str]]:
+def documented_arrays(env_class: Any = EmbeddingPlacementEnv) -> dict[str, tuple[str, str, str]]:
     """Mark, shape and dtype of each array, by key."""
-    rows = re.findall(r"^\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", section("Observation Space"), re.MULTILINE)
+    text = section("Observation Space", env_class)
+    rows = re.findall(r"^\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", text, re.MULTILINE)
     assert rows
     return {key: (mark.strip(), shape, dtype) for key, mark, shape, dtype in rows}
 
@@ -117,9 +130,10 @@ def test_the_rewards_and_observations_are_those_there_are() -> None:
 
 def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:
     """Shape (empty for a number) and type of each key."""
-    rows = re.findall(r"^- `(\w+)`: (?:\(([^)]*)\) )?(\w+)", section("Information", env_class), re.MULTILINE)
+    pattern = r"^- ((?:`\w+`, )*`\w+`): (?:\(([^)]*)\) )?(\w+)"
+    rows = re.findall(pattern, section("Information", env_class), re.MULTILINE)
     assert rows
-    return {key: (shape, kind) for key, shape, kind in rows}
+    return {key: (shape, kind) for keys, shape, kind in rows for key in re.findall(r"\w+", keys)}
 
 
 def test_the_information_is_what_resets_and_steps_return(random_task: Any, env_of: Any) -> None:
@@ -150,3 +164,52 @@ def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
     keys = documented_infos(EmbeddingPlacementRealEnv)
     assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
     assert set(keys.values()) == {("", "float")}
+
+
+@pytest.mark.parametrize("headroom", [False, True])
+def test_the_spaces_and_infos_of_re_placement_are_those_documented(headroom: bool) -> None:
+    env = EmbeddingReplacementEnv(headroom=headroom, max_parts=1000, max_devices=9)
+    kinds = len(KINDS) if headroom else len(WINDOWS)
+    sizes = {"D": 9, "W": len(WINDOWS), "Z": kinds, "A": kinds + 1, "max_parts": 1000}
+    assert f"`{env.action_space!r}`" in section("Action Space", EmbeddingReplacementEnv)
+    documented = {
+        key: ((int(eval(shape.rstrip(","), {}, sizes)),), dtype)
+        for key, (_, shape, dtype) in documented_arrays(EmbeddingReplacementEnv).items()
+    }
+    obs, info = env.reset(seed=0)
+    assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
+    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+    expected = {
+        key: ((int(eval(shape.rstrip(","), {}, sizes)),) if shape else (), kind)
+        for key, (shape, kind) in documented_infos(EmbeddingReplacementEnv).items()
+    }
+    assert expected == {
+        key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
+        for key, value in info.items()
+    }
+
+
+def test_the_rewards_of_re_placement_are_those_there_are() -> None:
+    named = re.findall(r'^- `"(\w+)"`', section("Rewards", EmbeddingReplacementEnv), re.MULTILINE)
+    assert tuple(named) == DRIFTING_REWARDS
+    assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplacementEnv)
+
+
+def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -> None:
+    rows = markdown_rows(REPLACEMENT, "## The suites")
+    assert sorted(rows) == sorted(f"`{name}`" for name in drift_suite_names())
+    for name, (_, *numbers) in rows.items():
+        train, test = (load_drift_suite(name.strip("`"), split) for split in ("train", "test"))
+        assert [int(number) for number in numbers] == [train[0].pause_s, len(train), len(test)]
+
+
+def test_the_processes_of_drift_have_the_parameters_documented() -> None:
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (.*) \|$", REPLACEMENT, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(field.name for field in fields(DriftLevel))
+    for name, cells in rows:
+        for cell, level in zip(
+            cells.split(" | "), (levels.MEDIUM, levels.STRONG, levels.GROWING, levels.SPOT), strict=True
+        ):
+            value = getattr(level, name)
+            shown = f"{value[0]:g} to {value[1]:g}" if isinstance(value, tuple) else f"{value:g}"
+            assert cell in (shown, "-" if isinstance(value, tuple) else shown), name

@@ -45,7 +45,8 @@ def test_folders_with_other_names_are_refused(root: Path, name: str) -> None:
 
 def test_there_are_no_other_tracks(root: Path) -> None:
     (root / "Simulated" / SUITE).mkdir(parents=True)
-    assert findings_of(root) == ["Simulated: There is no such track; the tracks are simulated, measured and sharding."]
+    expected = "There is no such track; the tracks are simulated, measured, sharding and replacement."
+    assert findings_of(root) == [f"Simulated: {expected}"]
 
 
 @pytest.mark.parametrize("file", ["notes.txt", "simulated/run.sh", "simulated/dlrm-20x4/.DS_Store"])

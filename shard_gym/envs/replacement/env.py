@@ -136,6 +136,11 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
 
     The first episode of a task takes a second or a few, in which its plans are made; they are kept.
 
+    ## References
+
+    The one shift that is measured: https://github.com/facebookresearch/dlrm_datasets, issue 10. For the growth of
+    tables: H. S. Heaps, *Information Retrieval: Computational and Theoretical Aspects*, Academic Press, 1978.
+
     ## Version History
 
     * v0: initial version
@@ -172,4 +177,4 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
         return self._episodes.history(0)
 
     def _draw(self, render_mode: str) -> Any:
-        return render(self.task, self.history(), render_mode)
+        return render(self.task, self.history(), render_mode, self.failure())

@@ -78,6 +78,7 @@ class EpisodeData:
         self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
         self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
         self._options: dict[int, PlansOfDay] = {}
+        self._window_lookups: dict[int, FloatArray] = {}
 
     @property
     def num_parts(self) -> int:
@@ -117,7 +118,9 @@ class EpisodeData:
 
     def window_lookups(self, day: int) -> FloatArray:
         """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
-        return window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        if day not in self._window_lookups:
+            self._window_lookups[day] = window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        return self._window_lookups[day]
 
     def lookups_of(self, decision: int, window: int) -> FloatArray:
         """(T,) mean lookups of a window before a decision."""

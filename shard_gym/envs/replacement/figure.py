@@ -46,7 +46,7 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
             axes.plot(_days(last), last.hourly_ms, color=LINE, linewidth=1.6)
         _row(axes, name, history, last if rows > 1 else None)
     grid[-1, 0].set_xlabel("day of the episode", color=GREY)
-    figure.supylabel("ms of an iteration, mean of each hour", color=GREY, fontsize=10)
+    figure.supylabel("ms of an iteration" + (", mean of each hour" if rows > 1 else ""), color=GREY, fontsize=10)
     keys = [
         Line2D([], [], marker=marker, color=color, linestyle="", label=f"plan for the {window.name.split(',')[0]}")
         for window, marker, color in zip(WINDOWS, MARKERS, COLORS, strict=False)
@@ -82,13 +82,13 @@ def _row(axes: Axes, name: str, history: History, best: History | None) -> None:
     axes.text(1.01, 0.52, words, transform=axes.transAxes, fontsize=9, color=GREY, va="top")
 
 
-def render_rgb(task: DriftTask, history: History) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8, the picture of one episode.
+def render_rgb(task: DriftTask, history: History, *, failed: bool = False) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8, the picture of one episode; its size is always the same.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    figure = draw(task, {"this episode": history})
+    figure = draw(task, {"failed" if failed else "this episode": history})
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas: Any = FigureCanvasAgg(figure)  # its methods carry no types

@@ -17,7 +17,7 @@ from shard_gym.envs.replacement.episode_data import DECISIONS
 from shard_gym.envs.replacement.episodes import History, ReplacementEpisodes
 from shard_gym.errors import InvalidOptionError
 
-Progress = Callable[[int], None]
+OnDecision = Callable[[int], None]
 """Called with the number of decisions made."""
 
 
@@ -55,7 +55,7 @@ def play(
     player: Player,
     suite: DriftSuite | Sequence[DriftTask],
     cost_model: str | AdditiveCostModel = "analytical",
-    progress: Progress | None = None,
+    progress: OnDecision | None = None,
 ) -> list[PlayedEpisode]:
     """All episodes of a suite. An illegal action raises, because no total is left to compare.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from shard_gym.drift.tasks import DAYS, DriftTask
@@ -17,23 +18,26 @@ LETTERS = "hd3n"
 """Of the windows."""
 
 _WIDTH = 80
+"""Characters of a line."""
 
 
-def render(task: DriftTask, history: History, render_mode: str) -> Any:
-    """A str for "ansi"; for "rgb_array" an (H, W, 3) uint8 array."""
+def render(task: DriftTask, history: History, render_mode: str, failure: dict[str, Any] | None = None) -> Any:
+    """A str for "ansi"; for "rgb_array" an (H, W, 3) uint8 array. `failure` is what the environments say of one."""
     if render_mode == "ansi":
-        return render_ansi(task, history)
+        return render_ansi(task, history, failure["message"] if failure else "")
     from shard_gym.envs.replacement.figure import render_rgb  # needs matplotlib
 
-    return render_rgb(task, history)
+    return render_rgb(task, history, failed=failure is not None)
 
 
-def render_ansi(task: DriftTask, history: History) -> str:
-    """A line for each day so far, the cost of each hour; below it, plans that were made when an hour began."""
+def render_ansi(task: DriftTask, history: History, failure: str = "") -> str:
+    """A line for each day so far, the cost of each hour; below it, plans made when an hour began; why it failed."""
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
     when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
     lines = [f"{shorten(task.name, _WIDTH - len(when) - 2)}: {when}"]
+    if failure:
+        lines += textwrap.wrap(f"FAILED: {failure}", _WIDTH)
     if hours:
         made, repairs = int((history.kinds != NO_PLAN).sum()), int(history.repairs.sum())
         spent = dict(zip(("iterations", "pauses", "migrations"), history.seconds.sum(axis=0), strict=True))

@@ -58,4 +58,4 @@ class EmbeddingReplacementVectorEnv(EpisodeVectorEnv[DriftTask]):
     def _draw(self, env: int, render_mode: str) -> Any:
         task = self._episodes.tasks[env]
         assert task is not None  # `render` requires a reset
-        return render(task, self._episodes.history(env), render_mode)
+        return render(task, self._episodes.history(env), render_mode, self._episodes.failure(env))
