@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from shard_gym.agents.replacement.base import View
 from shard_gym.agents.replacement.policy_inputs import PolicyInputs, input_space
-from shard_gym.agents.replacement.training_envs import redirected
+from shard_gym.agents.replacement.training_envs import legal_actions
 from shard_gym.agents.sb3.learner import global_generators_kept
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays, network_size
 from shard_gym.checks import checked_count, checked_learning_rate, checked_seed
@@ -84,7 +84,7 @@ MAX_WIDTH = 2**12
 
 
 class Sb3Player:
-    """A player that takes the most likely action of a policy; without room for growth, where there is none.
+    """A player that takes the most likely action of a policy, in the sense of `legal_actions`.
 
     Attributes:
         name: of the algorithm, in `ALGORITHMS`.
@@ -127,7 +127,7 @@ class Sb3Player:
                 self._inputs.of(view), state=self._state, episode_start=self._starts, deterministic=True, **more
             )
         self._starts = np.zeros(view.count, np.bool_)
-        return redirected(actions, view.legal)
+        return legal_actions(actions, view.legal, view.must_plan)
 
 
 def train(

@@ -102,7 +102,8 @@ class Replay:
         return offered
 
     @property
-    def _must_plan(self) -> NDArray[np.bool_]:
+    def must_plan(self) -> NDArray[np.bool_]:
+        """(N,) whether the plan in action cannot go on."""
         return np.asarray(np.isnan(self._episodes.seconds[self._each, self._plan, self.decision]))
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -120,7 +121,7 @@ class Replay:
             self.action_masks(),
             self._since,
             self._pause_s / episodes.day_s,
-            self._must_plan,
+            self.must_plan,
             episodes.clock[:, decision],
             np.full(len(each), (self._decisions - decision) / HOURS),
             episodes.available[:, decision],
@@ -135,7 +136,7 @@ class Replay:
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Floats:
         """(N,) seconds of the next hour with legal actions, without migrations."""
-        makes = (actions > 0) | self._must_plan
+        makes = (actions > 0) | self.must_plan
         chosen = self._offered[self._each, np.maximum(actions - 1, LAST_HOUR)]
         self._plan = np.where(makes, chosen, self._plan)
         seconds: Floats = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]

@@ -1,6 +1,6 @@
 """Environments for Stable-Baselines3 whose observations are `PolicyInputs`: replayed from tables of plans, or played.
 
-Rewards are "excess", in days at the reference cost. Illegal actions make the plan without room for growth instead.
+Rewards are "excess", in days at the reference cost. Actions are those of `legal_actions`.
 
 Needs the extra `sb3`; import it where it is used.
 """
@@ -18,7 +18,7 @@ from shard_gym.agents.replacement.base import View
 from shard_gym.agents.replacement.policy_inputs import PolicyInputs, input_space
 from shard_gym.agents.replacement.table_episodes import Replay, TableEpisodes
 from shard_gym.agents.sb3.vec_env import OneObjectVecEnv, ReplacementVecEnv
-from shard_gym.envs.replacement.windows import HOURS, WINDOWS
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, WINDOWS
 
 Floats = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ class TableVecEnv(OneObjectVecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all episodes."""
-        actions = redirected(self._actions, self._replay.action_masks())
+        actions = legal_actions(self._actions, self._replay.action_masks(), self._replay.must_plan)
         always = self._replay.new_plan_s()
         seconds = self._replay.step(actions)
         self._total += seconds
@@ -71,12 +71,13 @@ class PlayedVecEnv(VecEnvWrapper):
 
     Args:
         num_envs: N.
-        options: of the environment, without `reward` and `illegal`.
+        options: of the environment, without `reward`.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
-        envs = ReplacementVecEnv(num_envs, reward="excess", illegal="redirect", **options)
+        envs = ReplacementVecEnv(num_envs, reward="excess", **options)
         self._inputs, self._kinds = PolicyInputs(), envs.envs.episodes.num_actions - 1
+        self._view: View | None = None
         super().__init__(envs, input_space(self._kinds))
 
     def reset(self) -> Floats:
@@ -84,7 +85,13 @@ class PlayedVecEnv(VecEnvWrapper):
         seen = self.venv.reset()
         assert isinstance(seen, dict)
         self._inputs.begin(self.num_envs, self._kinds)
-        return self._inputs.of(View.of(seen))
+        self._view = View.of(seen)
+        return self._inputs.of(self._view)
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Send the actions."""
+        assert self._view is not None  # SB3 resets first
+        self.venv.step_async(legal_actions(actions, self._view.legal, self._view.must_plan))
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments."""
@@ -92,10 +99,23 @@ class PlayedVecEnv(VecEnvWrapper):
         assert isinstance(seen, dict)
         for info in infos:
             info.pop("terminal_observation", None)
-        return self._inputs.of(View.of(seen)), rewards / np.float32(HOURS), dones, infos
+        self._view = View.of(seen)
+        return self._inputs.of(self._view), rewards / np.float32(HOURS), dones, infos
 
 
-def redirected(actions: NDArray[np.integer[Any]], legal: NDArray[np.bool_]) -> NDArray[np.integer[Any]]:
-    """(N,) actions, without room for growth where there is none; `legal` is (N, A) bool."""
-    ours = legal[np.arange(len(actions)), actions]
-    return np.where(ours, actions, (actions - 1) % len(WINDOWS) + 1)
+def legal_actions(
+    actions: NDArray[np.integer[Any]], legal: NDArray[np.bool_], must_plan: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """(N,) what is done: a plan without room for growth where there is none; for three days where one must be made.
+
+    To keep a plan that cannot go on is to make one for the last three days, with room for growth where there is some.
+
+    Args:
+        actions: (N,) what a policy chose.
+        legal: (N, A) the legal actions.
+        must_plan: (N,) whether the plan in action cannot go on.
+    """
+    repair = legal.shape[1] - len(WINDOWS) + LAST_DAYS
+    chosen = np.where(must_plan & (actions == 0), repair, actions)
+    ours = legal[np.arange(len(chosen)), chosen]
+    return np.where(ours, chosen, (chosen - 1) % len(WINDOWS) + 1)
