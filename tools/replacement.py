@@ -1,11 +1,13 @@
 """Agents of re-placement on the named suites: the data of docs/results/replacement.md, and its tables.
 
     python tools/replacement.py drift-strong-600 spot-600     # tunes, trains and plays; half an hour for a first suite
+    python tools/replacement.py drift-strong-600 --agents ppo # only this one; the results of the others stay
     python tools/replacement.py --render                      # writes the page from docs/results/replacement.json
     python tools/replacement.py --picture                     # draws docs/images/replacement.png
 
 Numbers of agents are tuned, and policies trained, on the train split. All episodes of the test split are then played in
-the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them.
+the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them. The weights
+that Stable-Baselines3 found are written to runs/replacement.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ from shard_gym.agents.replacement.oracle import best_sequence
 from shard_gym.agents.replacement.plan_table import PlanTable, plan_tables
 from shard_gym.agents.replacement.policy_search import search
 from shard_gym.agents.replacement.rules import Never
+from shard_gym.agents.replacement.sb3 import ALGORITHMS, Sb3Player, save_player
+from shard_gym.agents.replacement.sb3 import train as train_sb3
 from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
+from shard_gym.agents.replacement.training_envs import TableVecEnv
 from shard_gym.agents.replacement.tuned import DATA as TUNED
 from shard_gym.agents.replacement.tuned import tuned_agent
 from shard_gym.agents.replacement.tuning import SHORT, VALUES, Settings, grid, make_agent, tune
@@ -49,6 +54,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "results" / "replacement.json"
 PAGE = ROOT / "docs" / "results" / "replacement.md"
 TABLES = ROOT / "runs" / "plan-tables"
+POLICIES = ROOT / "runs" / "replacement"
 
 MODEL = make_sharding_cost_model("analytical")
 PICTURE = ROOT / "docs" / "images" / "replacement.png"
@@ -80,6 +86,9 @@ LABELS: Mapping[str, str] = {
     "page-hinkley": "Page-Hinkley",
     "adwin": "ADWIN",
     "kswin": "KSWIN",
+    "ppo": "learned: PPO, five seeds",
+    "maskable-ppo": "learned: MaskablePPO, five seeds",
+    "recurrent-ppo": "learned: RecurrentPPO, five seeds",
     "learned": "learned: policy search, five seeds",
 }
 """In the order of the table."""
@@ -99,11 +108,15 @@ def run(suite: str, agents: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]
     for name in agents:
         label, settings = UNTUNED.get(name, (name, {}))
         share: float | None = None
+        if name in ALGORITHMS:
+            players = (_trained(name, suite, episodes, pause_s, seed) for seed in SEEDS)
+            yield name, {"runs": [_outcome({}, play(each, test, MODEL), best_s, None) for each in players]}
+            continue
         if name == "learned":
             more = list(plan_tables(train.reseeded(MORE, MORE_TABLES), MODEL, folder.parent / "more"))
-            episodes, outcomes = TableEpisodes.of([*tables, *more]), []
+            many, outcomes = TableEpisodes.of([*tables, *more]), []
             for seed in SEEDS:
-                weights_of = np.round(search(episodes, pause_s, GENERATIONS, seed), 4)
+                weights_of = np.round(search(many, pause_s, GENERATIONS, seed), 4)
                 played = play(ScorePolicy(weights_of), test, MODEL)
                 outcomes.append(_outcome({"weights": weights_of.tolist()}, played, best_s, None))
             yield name, {"runs": outcomes}
@@ -116,6 +129,19 @@ def run(suite: str, agents: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]
             window = KINDS[list(SHORT).index(name.removeprefix("ski-"))].window
             skis[share] = KINDS.index((window, settings["headroom"]))
         yield name, {"runs": [_outcome(settings, play(make_agent(label, settings), test, MODEL), best_s, share)]}
+
+
+def _trained(name: str, suite: str, episodes: TableEpisodes, pause_s: float, seed: int) -> Sb3Player:
+    """A player that Stable-Baselines3 trained; its learning curve is printed, as the share of the seconds of never."""
+    never = episodes.play(Never(LAST_DAYS), pause_s)
+
+    def report(steps: int, player: Sb3Player) -> None:
+        share = float((episodes.play(player, pause_s) / never).mean())
+        print(f"{suite} {name} {seed}: {steps} decisions, {100.0 * share:.2f}%", flush=True)
+
+    player = train_sb3(name, TableVecEnv(episodes, pause_s), seed=seed, on_update=report)
+    save_player(POLICIES / f"{suite}-{name}-{seed}.safetensors", player)
+    return player
 
 
 def _tuned_by_playing(name: str, train: DriftSuite, kind: int) -> tuple[Settings, float]:
@@ -194,9 +220,12 @@ def _picture() -> Figure:
 
 
 def _keep_settings(suite: str, name: str, runs: Sequence[dict[str, Any]]) -> None:
-    """Move the settings of an agent to the file of the package."""
+    """Move the settings of an agent to the file of the package; those of Stable-Baselines3 have none."""
+    settings = [each.pop("settings") for each in runs]
+    if name in ALGORITHMS:
+        return
     tuned = read_json(TUNED) if TUNED.exists() else {}
-    tuned.setdefault(suite, {})[name] = [each.pop("settings") for each in runs]
+    tuned.setdefault(suite, {})[name] = settings
     write_json(TUNED, tuned, indent=None)
 
 

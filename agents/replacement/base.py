@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,16 @@ class View:
         """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
+
+
+class Chooser(Protocol):
+    """Decides from views, one for each decision; so it can be played in the environment and from tables of plans."""
+
+    def begin(self, count: int) -> None:
+        """N episodes begin."""
+
+    def choose(self, view: View) -> NDArray[np.integer[Any]]:
+        """(N,) legal actions."""
 
 
 class ReplacementAgent(ABC):

@@ -161,7 +161,7 @@ class Sb3Learner(Learner):
         # A table takes a step more for each time that it is halved; episodes that are cut off are valued by the critic.
         self._length = suite.max_tables * (2 if plans else 1)
         self._steps = self._length * count
-        with _global_generators_kept():
+        with global_generators_kept():
             self._model: Any = defaults.kind(
                 defaults.policy,
                 self._env,
@@ -219,7 +219,7 @@ class Sb3Learner(Learner):
             ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
             return True
 
-        with one_thread(), _global_generators_kept():
+        with one_thread(), global_generators_kept():
             self._model.set_random_seed(self._seed(ROLLOUT))
             self._model.learn(self._steps, callback=keep, log_interval=None)
         failures = sum(bool(info["failure"]) for info in ended)
@@ -278,7 +278,7 @@ def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observ
 
 
 @contextmanager
-def _global_generators_kept() -> Iterator[None]:
+def global_generators_kept() -> Iterator[None]:
     """Restore the states of the global random generators, which SB3 seeds and draws from."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:

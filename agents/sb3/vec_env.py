@@ -1,30 +1,108 @@
-"""`PlacementVecEnv`: the vector environment for Stable-Baselines3, which does not accept a Gymnasium VectorEnv.
+"""`PlacementVecEnv` and others: vector environments for Stable-Baselines3, which does not accept those of Gymnasium.
 
 Needs the extra `sb3`; import it where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
 from shard_gym.checks import is_integer
 from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.replacement.vector import EmbeddingReplacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
-class PlacementVecEnv(VecEnv):
+class Masked(Protocol):
+    """N environments with masks."""
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(N, A) bool: the legal actions."""
+
+
+class OneObjectVecEnv(VecEnv):
+    """N environments that are one object; a subclass steps it.
+
+    Args:
+        envs: the object.
+        num_envs: N.
+        observation_space, action_space: of each of them.
+        render_mode: of all of them.
+    """
+
+    def __init__(
+        self,
+        envs: Masked,
+        num_envs: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        render_mode: str | None = None,
+    ) -> None:
+        self._object = envs
+        self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.render_mode = render_mode
+        super().__init__(num_envs, observation_space, action_space)
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Store the actions for `step_wait`."""
+        self._actions = actions
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method for each environment; `action_masks` is the only one.
+
+        Raises:
+            AttributeError: they have no such method.
+        """
+        if method_name != "action_masks":
+            raise AttributeError(
+                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
+            )
+        masks = self._object.action_masks()
+        return [masks[env] for env in self._get_indices(indices)]
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of the object, once for each environment."""
+        value = self.render_mode if attr_name == "render_mode" else getattr(self._object, attr_name)
+        return [value for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of the object.
+
+        Raises:
+            InvalidOptionError: for some environments only; they are one object.
+        """
+        if indices is not None:
+            raise InvalidOptionError(
+                f"The environments of a {type(self).__name__} are one object; set attributes for all of them."
+            )
+        setattr(self._object, attr_name, value)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
+        """False for each environment: none has a wrapper of its own."""
+        return [False for _ in self._get_indices(indices)]
+
+
+class EpisodeVecEnv(OneObjectVecEnv, ABC):
     """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
 
-    It is no wrapper of an environment but makes its own: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`, with
-    the arguments of `gymnasium.make`. They are one `EmbeddingPlacementVectorEnv`.
+    It is no wrapper of an environment but makes its own, with the arguments of `gymnasium.make`. They are one vector
+    environment, of the kind that a subclass names.
 
     Episodes are reset in the step that ends them, as SB3 expects: `infos[i]` then holds the last info (`cost_ms`,
     `placement`, `failure` and more) and `"terminal_observation"`. In all other steps infos are empty. The masks of all
@@ -32,25 +110,28 @@ class PlacementVecEnv(VecEnv):
 
     Args:
         num_envs: N.
-        options: of `EmbeddingPlacementVectorEnv`, without `autoreset_mode`.
+        options: of the vector environment, without `autoreset_mode`.
 
     Raises:
         InvalidOptionError: `num_envs` is no number, such as an environment to wrap; or `autoreset_mode` is given.
     """
 
-    kind: type[EmbeddingPlacementVectorEnv] = EmbeddingPlacementVectorEnv
+    kind: ClassVar[Callable[..., EpisodeVectorEnv[Any]]]
+    envs: EpisodeVectorEnv[Any]
+
+    example: ClassVar[str] = "dlrm-20x4"
+    """A suite that messages name."""
 
     def __init__(self, num_envs: int, **options: Any) -> None:
         if not is_integer(num_envs):
             own = type(self).__name__
-            way_out = f"It makes its environments itself: {own}(64, suite='dlrm-20x4')."
+            way_out = f"It makes its environments itself: {own}(64, suite={self.example!r})."
             raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", way_out)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
-        self.envs = self.kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-        self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
-        self.render_mode = self.envs.render_mode
-        super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
+        self.envs = type(self).kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        space, actions = self.envs.single_observation_space, self.envs.single_action_space
+        super().__init__(self.envs, num_envs, space, actions, self.envs.render_mode)
 
     def reset(self) -> ObservationDict:
         """Begin N episodes, with the seeds and options set since the last reset.
@@ -67,10 +148,6 @@ class PlacementVecEnv(VecEnv):
         self._reset_seeds()
         self._reset_options()
         return observation
-
-    def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Store the actions for `step_wait`."""
-        self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments."""
@@ -94,46 +171,26 @@ class PlacementVecEnv(VecEnv):
         """One picture for each environment, with `render_mode="rgb_array"`."""
         return self.envs.render() or [None] * self.num_envs
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
-    ) -> list[Any]:
-        """Call a method for each environment; `action_masks` is the only one.
 
-        Raises:
-            AttributeError: they have no such method.
-        """
-        if method_name != "action_masks":
-            raise AttributeError(
-                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
-            )
-        masks = self.envs.action_masks()
-        return [masks[env] for env in self._get_indices(indices)]
+class PlacementVecEnv(EpisodeVecEnv):
+    """`EmbeddingPlacementVectorEnv` for SB3: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`."""
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the vector environment, once for each environment."""
-        return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of the vector environment.
-
-        Raises:
-            InvalidOptionError: for some environments only; they are one object.
-        """
-        if indices is not None:
-            raise InvalidOptionError(
-                f"The environments of a {type(self).__name__} are one object; set attributes for all of them."
-            )
-        setattr(self.envs, attr_name, value)
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
-        """False for each environment: none has a wrapper of its own."""
-        return [False for _ in self._get_indices(indices)]
+    kind: ClassVar[Callable[..., EpisodeVectorEnv[Any]]] = EmbeddingPlacementVectorEnv
+    envs: EmbeddingPlacementVectorEnv
 
 
 class ShardingVecEnv(PlacementVecEnv):
     """The same of `EmbeddingSharding-v0`, with the options of `EmbeddingShardingVectorEnv`."""
 
     kind = EmbeddingShardingVectorEnv
+
+
+class ReplacementVecEnv(EpisodeVecEnv):
+    """The same of `EmbeddingReplacement-v0`, with the options of `EmbeddingReplacementVectorEnv`."""
+
+    kind = EmbeddingReplacementVectorEnv
+    envs: EmbeddingReplacementVectorEnv
+    example = "drift-medium-120"
 
 
 def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:
