@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 class TableVecEnv(OneObjectVecEnv):
     """All tasks of a suite side by side, replayed from their tables of plans; it plays them again and again.
 
-    There are no migrations and no measured costs. It is about a hundred times as fast as `PlayedVecEnv`. The last
+    There are no migrations and no measured costs. It is many times as fast as `PlayedVecEnv`. The last
     infos of an episode hold `seconds`.
 
     Args:
