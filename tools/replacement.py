@@ -35,7 +35,7 @@ from shard_gym.agents.replacement.table_episodes import TableEpisodes
 from shard_gym.agents.replacement.training_envs import TableVecEnv
 from shard_gym.agents.replacement.tuned import DATA as TUNED
 from shard_gym.agents.replacement.tuned import tuned_agent
-from shard_gym.agents.replacement.tuning import SHORT, VALUES, Settings, grid, make_agent, tune
+from shard_gym.agents.replacement.tuning import MAKERS, SHORT, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, load_drift_suite
@@ -220,9 +220,9 @@ def _picture() -> Figure:
 
 
 def _keep_settings(suite: str, name: str, runs: Sequence[dict[str, Any]]) -> None:
-    """Move the settings of an agent to the file of the package; those of Stable-Baselines3 have none."""
+    """Move the settings of an agent to the file of the package, if it is one of `MAKERS`."""
     settings = [each.pop("settings") for each in runs]
-    if name in ALGORITHMS:
+    if name not in MAKERS:
         return
     tuned = read_json(TUNED) if TUNED.exists() else {}
     tuned.setdefault(suite, {})[name] = settings
