@@ -58,7 +58,7 @@ POLICIES = ROOT / "runs" / "replacement"
 
 MODEL = make_sharding_cost_model("analytical")
 PICTURE = ROOT / "docs" / "images" / "replacement.png"
-SHOWN = "drift-strong-120", 1
+SHOWN = "spot-600", 2
 """The suite and the task of the picture."""
 
 SEEDS = range(5)
