@@ -38,7 +38,7 @@ from shard_gym.agents.replacement.tuned import tuned_agent
 from shard_gym.agents.replacement.tuning import MAKERS, SHORT, VALUES, Settings, grid, make_agent, tune
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
-from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
 from shard_gym.envs.replacement.episode_data import episode_data
 from shard_gym.envs.replacement.episodes import NO_PLAN
 from shard_gym.envs.replacement.figure import draw
@@ -231,7 +231,8 @@ def _keep_settings(suite: str, name: str, runs: Sequence[dict[str, Any]]) -> Non
 
 def page(data: Mapping[str, Any]) -> str:
     """The tables of all suites."""
-    suites = data["suites"]
+    order = {name: number for number, name in enumerate(drift_suite_names())}
+    suites = dict(sorted(data["suites"].items(), key=lambda each: order.get(each[0], -1)))
     rows = []
     for name in (*UNTUNED, *LABELS):
         cells = [_cell(suites[suite], name) for suite in suites]
