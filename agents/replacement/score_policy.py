@@ -80,7 +80,7 @@ def scores(weights: NDArray[np.floating], inputs: NDArray[np.float32]) -> NDArra
 class ScorePolicy(ReplacementAgent):
     """The agent that acts by `scores`.
 
-    Where there is room for growth, its plans leave some: that is never worse in a suite whose tables grow.
+    Where a plan can leave room for growth, it makes that one.
 
     Args:
         weights: (`NUM_WEIGHTS`,) of the network.

@@ -1,4 +1,4 @@
-"""N episodes replayed from their tables of plans: a hundred times as fast as the environment, to tune and to train."""
+"""N episodes replayed from their tables of plans: much faster than the environment, to tune and to train."""
 
 from __future__ import annotations
 

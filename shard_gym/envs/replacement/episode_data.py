@@ -15,7 +15,7 @@ from shard_gym.envs.replacement.fixed_devices import FixedDevices, PlansOfDay, R
 from shard_gym.envs.replacement.migration import migration_seconds
 from shard_gym.envs.replacement.parts import Parts
 from shard_gym.envs.replacement.split import split_of
-from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR, window_means
+from shard_gym.envs.replacement.windows import HOURS, LAST_DAYS, LAST_HOUR
 from shard_gym.placement import Placement
 
 IntArray = NDArray[np.int64]
@@ -78,7 +78,7 @@ class EpisodeData:
         self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
         self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
         self._options: dict[int, PlansOfDay] = {}
-        self._window_lookups: dict[int, FloatArray] = {}
+        self._always_ms: dict[int, FloatArray] = {}
 
     @property
     def num_parts(self) -> int:
@@ -117,10 +117,8 @@ class EpisodeData:
         return self.on(len(plan.devices)).interval_ms(plan.placement, -1).ravel()
 
     def window_lookups(self, day: int) -> FloatArray:
-        """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
-        if day not in self._window_lookups:
-            self._window_lookups[day] = window_means(self.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
-        return self._window_lookups[day]
+        """(H, W, T), see `FixedDevices.window_lookups`; they do not depend on the devices."""
+        return self.on(self.task.task.num_devices).window_lookups(day)
 
     def lookups_of(self, decision: int, window: int) -> FloatArray:
         """(T,) mean lookups of a window before a decision."""
@@ -143,13 +141,15 @@ class EpisodeData:
 
     def always_ms(self, day: int) -> FloatArray:
         """(H,) mean cost of an iteration in each hour of a day, with the plan for the last hour made when it begins."""
-        counts = self.task.available[day * HOURS : (day + 1) * HOURS].sum(axis=1)
-        plans, hours = self.options(day).plans[:, LAST_HOUR], np.arange(HOURS)
-        found = np.empty(HOURS)
-        for count in np.unique(counts).tolist():
-            those = hours[counts == count]
-            found[those] = self.on(count).interval_ms(plans[those], day, those).mean(axis=1)
-        return found
+        if day not in self._always_ms:
+            counts = self.task.available[day * HOURS : (day + 1) * HOURS].sum(axis=1)
+            plans, hours = self.options(day).plans[:, LAST_HOUR], np.arange(HOURS)
+            found = np.empty(HOURS)
+            for count in np.unique(counts).tolist():
+                those = hours[counts == count]
+                found[those] = self.on(count).interval_ms(plans[those], day, those).mean(axis=1)
+            self._always_ms[day] = found
+        return self._always_ms[day]
 
     @cached_property
     def highest_hour_seconds(self) -> float:

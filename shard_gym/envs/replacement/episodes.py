@@ -49,7 +49,6 @@ SECONDS = ("running_s", "paused_s", "moved_s")
 COUNTS = ("plans", "repairs")
 """Plans that were made, and those of them that had to be, as keys of infos."""
 
-
 NO_PLAN = -1
 """In place of a kind, at decisions at which no plan was made."""
 
@@ -102,6 +101,8 @@ class ReplacementEpisodes:
         self.max_parts = padding("max_parts", max_parts, self.source.max_parts)
         self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
         grows = self.source.grows if headroom is None else headroom
+        listed = self.source if isinstance(self.source, DriftSuite) else ()
+        self._numbers = {id(task): number for number, task in enumerate(listed)}
         self._observe = ObservationRows(self.max_devices, len(KINDS) if grows else len(WINDOWS))
         self.num_actions, self.observation_space = self._observe.num_actions, self._observe.space
         self._excess, self._redirects = reward == "excess", illegal == "redirect"
@@ -165,12 +166,10 @@ class ReplacementEpisodes:
             InvalidTaskError: the tables of a task have no room on all days.
         """
         every = [episode_data(task, self.cost_model) for task in tasks]  # before anything changes
-        listed = self.source if isinstance(self.source, DriftSuite) else ()
-        numbers = {task.name: number for number, task in enumerate(listed)}
         for env, task, data in zip(envs.tolist(), tasks, every, strict=True):
             self.tasks[env], self._data[env] = task, data
             self.decision[env], self._shown[env] = 0, 0
-            self._index[env] = numbers.get(task.name, -1) if task in listed else -1
+            self._index[env] = self._numbers.get(id(task), -1)
             self._reference_ms[env] = data.reference_ms
             before = data.run_before(data.first_plan)
             self._noise[env] = 1.0 + task.noise
@@ -355,7 +354,7 @@ class ReplacementEpisodes:
         data, made, day = self.data(env), self.made(env), int(self.decision[env]) // HOURS
         self._rows[env] = self._observe.of_day(data, made, self._task(env).pause_s, day)
         self._masks[env] = self._observe.masks(self._rows[env])
-        self._must_plan[env] = ~data.can_run(made.plan, day)
+        self._must_plan[env] = self._observe.must_plan(self._rows[env])
         self._interval_ms[env] = data.run(made.plan, day).interval_ms
         if self._excess:
             self._always_ms[env] = data.always_ms(day)

@@ -68,6 +68,7 @@ class FixedDevices:
         self.planner = Planner(parts.model, parts.topology)
         self._cluster = parts.topology.cluster()
         self._kinds = KINDS if parts.task.grows else KINDS[: len(WINDOWS)]
+        self._window_lookups: dict[int, FloatArray] = {}
         self._greedy: dict[tuple[int, bool], IntArray] = {}
         self._plans: dict[int, PlansOfDay] = {}
         self._runs: OrderedDict[tuple[bytes, int], RunOfDay] = OrderedDict()
@@ -140,9 +141,15 @@ class FixedDevices:
         chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
         return np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
 
+    def window_lookups(self, day: int) -> FloatArray:
+        """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
+        if day not in self._window_lookups:
+            lookups = self.parts.task.drift.lookups
+            self._window_lookups[day] = window_means(lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        return self._window_lookups[day]
+
     def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
-        lookups = window_means(self.parts.task.drift.lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
-        return self.parts.loads(HISTORY_DAYS + day, lookups)
+        return self.parts.loads(HISTORY_DAYS + day, self.window_lookups(day))
 
     def _plans_of(self, day: int, headroom: bool) -> tuple[IntArray, NDArray[np.bool_]]:
         """(H, W, P) plans with or without headroom; (H, W) bool, which are possible."""

@@ -21,7 +21,7 @@ Rows = NDArray[np.float32]
 NUM_WINDOWS = len(WINDOWS)
 
 MOST = 1e4
-"""Numbers are cut off there; in the named suites none is above 200."""
+"""Numbers are cut off there."""
 
 KEPT_DAYS = KEPT * DAYS
 """Days of tasks whose rows are kept."""
@@ -86,6 +86,10 @@ class ObservationRows:
     def masks(self, rows: Rows) -> NDArray[np.bool_]:
         """(N, A) the legal actions in (N, `width`) rows."""
         return np.asarray(rows[:, self._columns["action_mask"]] > 0.5)
+
+    def must_plan(self, rows: Rows) -> NDArray[np.bool_]:
+        """(N,) where the plan in action cannot go on, in (N, `width`) rows."""
+        return np.asarray(rows[:, self._columns["must_plan"].start] > 0.5)
 
     def observations(self, rows: Rows, measured: NDArray[np.float64]) -> ObservationDict:
         """One array for each key from (N, `width`) rows and the (N, 96) measured costs in units of the reference."""
