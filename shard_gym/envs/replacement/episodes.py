@@ -102,7 +102,7 @@ class ReplacementEpisodes:
         self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
         grows = self.source.grows if headroom is None else headroom
         listed = self.source if isinstance(self.source, DriftSuite) else ()
-        self._numbers = {id(task): number for number, task in enumerate(listed)}
+        self._numbers = {task.name: (number, task) for number, task in enumerate(listed)}
         self._observe = ObservationRows(self.max_devices, len(KINDS) if grows else len(WINDOWS))
         self.num_actions, self.observation_space = self._observe.num_actions, self._observe.space
         self._excess, self._redirects = reward == "excess", illegal == "redirect"
@@ -169,7 +169,8 @@ class ReplacementEpisodes:
         for env, task, data in zip(envs.tolist(), tasks, every, strict=True):
             self.tasks[env], self._data[env] = task, data
             self.decision[env], self._shown[env] = 0, 0
-            self._index[env] = self._numbers.get(id(task), -1)
+            number, listed = self._numbers.get(task.name, (-1, None))
+            self._index[env] = number if listed is task else -1
             self._reference_ms[env] = data.reference_ms
             before = data.run_before(data.first_plan)
             self._noise[env] = 1.0 + task.noise
