@@ -25,7 +25,7 @@ from shard_gym.tasks import MIB, Task
 
 POOL = "dlrm-2021"
 SUITES = ("mixdim-8", "shard-8")
-TASKS_PER_SPLIT = {"train": 30, "test": 15}
+TASKS_PER_SPLIT = {"train": 30, "test": 25}
 """Of each of the `SUITES`."""
 
 STEP = 1.05
