@@ -13,6 +13,7 @@ from shard_gym.drift.tasks import DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replacement.observation import NUM_WINDOWS
 from shard_gym.envs.replacement.windows import LAST_HOUR
+from shard_gym.errors import InvalidOptionError
 
 IntArray = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -99,9 +100,18 @@ class ReplacementAgent(ABC):
         return self.choose(View.of(observations))
 
     def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions."""
+        """(N,) legal actions.
+
+        Raises:
+            InvalidOptionError: the agent makes plans with headroom, which there are not.
+        """
         worth, best = self.decide(view)
         wanted = np.where(view.must_plan | worth, best, 0)
+        if wanted.max() >= view.legal.shape[1]:
+            raise InvalidOptionError(
+                f"The agent makes plans of kind {int(wanted.max()) - 1}, which leave room for growth, but here are the "
+                f"kinds 0 to {view.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
+            )
         legal = view.legal[np.arange(view.count), wanted]
         return np.where(legal, wanted, (wanted - 1) % NUM_WINDOWS + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.drift.processes import DAYS_PER_WEEK
 from shard_gym.drift.suites import DriftSuite
-from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
 from shard_gym.envs.replacement.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan, episode_data
-from shard_gym.envs.replacement.windows import HOURS, WINDOWS
+from shard_gym.envs.replacement.windows import HOURS, KINDS, WINDOWS
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
+from shard_gym.io.files import sha256_of
 
 Floats = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -26,6 +28,9 @@ NO_PLAN = -1
 
 NOT_A_NUMBER = -1
 """In files, in place of NaN."""
+
+VERSION = "1"
+"""Raised when plans, or what they cost, change; files of other versions are not read."""
 
 KIND = "plan-table"
 """Of the files."""
@@ -104,19 +109,30 @@ def plan_tables(suite: DriftSuite, model: AdditiveCostModel, folder: Path | None
 
     Raises:
         DamagedFileError: a file is damaged.
+        InvalidCheckpointError: arrays of a file have other shapes or dtypes.
         MissingExtraError: there is a folder, and safetensors is not installed.
     """
     for task in suite:
-        caps = task.task.topology.memory_cap_bytes
-        about = {"task": task.task.name, "seed": task.seed, "cap": int(caps.min()), "cost_model": model.fingerprint}
-        path = None if folder is None else folder / f"{task.task.name.replace('/', '-')}-{task.seed}.safetensors"
+        digest = _fingerprint(task)
+        about: dict[str, object] = {"task": digest, "cost_model": model.fingerprint}
+        path = None if folder is None else folder / f"{task.task.name.replace('/', '-')}-{digest[:12]}.safetensors"
         if path is None or not path.exists():
             table = PlanTable.of(episode_data(task, model))
             if path is not None:
                 _write(path, table, about)
             yield table
         else:
-            yield _read(path, about)
+            yield _read(path, task, about)
+
+
+def _fingerprint(task: DriftTask) -> str:
+    """SHA-256 of all that the table of a task depends on, but for the cost model."""
+    parts = [VERSION, repr(task.level), str(task.seed), str(task.task.splittable)]
+    for each in (task.task.tables, task.task.topology, task.popularity):
+        for field in fields(each):
+            value = getattr(each, field.name)
+            parts.append(sha256_of(value.tobytes()) if isinstance(value, np.ndarray) else repr(value))
+    return sha256_of("\n".join(parts).encode())
 
 
 def _write(path: Path, table: PlanTable, about: dict[str, object]) -> None:
@@ -124,11 +140,25 @@ def _write(path: Path, table: PlanTable, about: dict[str, object]) -> None:
     save_arrays(path, KIND, arrays, about)
 
 
-def _read(path: Path, about: dict[str, object]) -> PlanTable:
+def _read(path: Path, task: DriftTask, about: dict[str, object]) -> PlanTable:
     arrays, found = load_arrays(path, KIND)
     if found != about:
         raise DamagedFileError(f"{path} holds the plans of {found}, not of {about}. Delete it to have it made again.")
-    require_arrays(path, arrays, {each.name: arrays.get(each.name, np.zeros(0)) for each in fields(PlanTable)})
+    where = arrays.get("where", np.zeros((0, 0)))
+    plans, parts = where.shape if where.ndim == 2 else (0, 0)
+    kinds, windows = len(KINDS) if task.grows else len(WINDOWS), len(WINDOWS)
+    expected: dict[str, NDArray[Any]] = {
+        "where": np.empty((plans, parts), np.int64),
+        "used": np.empty(plans, np.int64),
+        "number": np.empty((DECISIONS, kinds), np.int64),
+        "seconds": np.empty((plans, DECISIONS)),
+        "replayed": np.empty((plans, DECISIONS, windows), np.float32),
+        "bytes_of": np.empty((DECISIONS // HOURS, parts), np.int64),
+        "available": np.empty(DECISIONS, np.int64),
+        "clock": np.empty((DECISIONS, 4)),
+        "day_s": np.empty(()),
+    }
+    require_arrays(path, arrays, expected)
     for name in ("seconds", "replayed"):
         arrays[name] = np.where(arrays[name] == NOT_A_NUMBER, np.nan, arrays[name])
     return PlanTable(**arrays)

@@ -8,7 +8,9 @@ from typing import Any
 
 from shard_gym.agents.replacement.base import ReplacementAgent
 from shard_gym.agents.replacement.tuning import MAKERS, Settings, make_agent
-from shard_gym.errors import InvalidOptionError, unknown_name
+from shard_gym.checks import checked_seed
+from shard_gym.drift.suites import drift_suite_names
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
 from shard_gym.io.files import read_json
 
 DATA = Path(__file__).parent / "tuned.json"
@@ -26,24 +28,28 @@ def tuned_agent(name: str, suite: str, seed: int = 0, **settings: Any) -> Replac
 
     Raises:
         UnknownNameError: no agent has that name.
-        InvalidOptionError: it was not tuned on this suite and lacks settings, a setting is unknown, or there is no
-            training with that seed.
+        InvalidOptionError: it was not tuned on this suite and has no settings, a setting is missing, unknown or out of
+            range, or there is no training with that seed.
+        DamagedFileError: the file with the settings is missing or damaged.
     """
     if name not in MAKERS:
         raise unknown_name("agent of re-placement", name, MAKERS)
     trained: list[Settings] = _data().get(suite, {}).get(name, [])
-    if trained and not 0 <= seed < len(trained):
+    if trained and not 0 <= checked_seed(seed) < len(trained):
         raise InvalidOptionError(
             f"Agent {name!r} was trained on {suite!r} with the seeds 0 to {len(trained) - 1}, not {seed}."
         )
-    given = {**(trained[seed] if trained else {}), **settings}
-    try:
-        return make_agent(name, given)
-    except TypeError as error:
+    if not trained and not settings:
         raise InvalidOptionError(
-            f"Agent {name!r} of re-placement cannot be made with the settings {sorted(given)}: {error}. It is tuned on "
-            f"{', '.join(sorted(suite for suite, agents in _data().items() if name in agents)) or 'no suite'}."
-        ) from error
+            f"Agent {name!r} of re-placement is not tuned on {short_repr(suite)}, and has no settings here. Give it "
+            f"some, or take a suite on which it is tuned: {', '.join(tuned_suites(name)) or 'there is none'}."
+        )
+    return make_agent(name, {**(trained[seed] if trained else {}), **settings})
+
+
+def tuned_suites(name: str) -> list[str]:
+    """The names of the suites on which an agent is tuned."""
+    return [suite for suite in drift_suite_names() if name in _data().get(suite, {})]
 
 
 def tuned_settings(name: str, suite: str) -> list[Settings]:
@@ -60,5 +66,5 @@ def tuned_settings(name: str, suite: str) -> list[Settings]:
 
 @cache
 def _data() -> dict[str, dict[str, list[Settings]]]:
-    found: dict[str, dict[str, list[Settings]]] = read_json(DATA) if DATA.exists() else {}
+    found: dict[str, dict[str, list[Settings]]] = read_json(DATA)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.replacement.base import ReplacementAgent
 from shard_gym.agents.replacement.detectors import DETECTORS, ChangeDetector
-from shard_gym.agents.replacement.forecasters import SEASONAL, Forecaster
+from shard_gym.agents.replacement.forecasters import SEASONAL, Forecast, Forecaster
+from shard_gym.agents.replacement.neural_forecast import NUM_WEIGHTS, NeuralForecast
 from shard_gym.agents.replacement.rules import EveryHours, Never, RegretThreshold, SkiRental
-from shard_gym.agents.replacement.score_policy import ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
+from shard_gym.checks import is_integer, is_not_negative, is_number, is_positive
 from shard_gym.envs.replacement.windows import KINDS, LAST_DAYS, WINDOWS
-from shard_gym.errors import unknown_name
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +28,7 @@ Settings = dict[str, Any]
 PERIODS = (1, 6, 12, 24, 48, 72, 96, 168)
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
-HORIZONS = (1.0, 2.0, 3.0, 5.0, 7.0, 14.0)
+HORIZONS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 14.0)
 VALUES = {
     "page-hinkley": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
     "adwin": (1e-1, 1e-2, 1e-3, 1e-5, 1e-8, 1e-12),
@@ -42,10 +44,50 @@ def make_agent(name: str, settings: Settings) -> ReplacementAgent:
 
     Raises:
         UnknownNameError: no agent has that name.
+        InvalidOptionError: a setting is missing, unknown or out of range.
+        MissingExtraError: it is a detector, and the package `river` is not installed.
     """
     if name not in MAKERS:
         raise unknown_name("agent of re-placement", name, MAKERS)
+    known = signature(MAKERS[name]).parameters
+    needed = [key for key, each in known.items() if each.default is each.empty]
+    if not set(needed) <= set(settings) <= set(known):
+        raise InvalidOptionError(
+            f"Agent {name!r} of re-placement has the settings {', '.join(known) or 'none'}"
+            f"{' and needs ' + ', '.join(needed) if needed else ''}, but got {', '.join(settings) or 'none'}."
+        )
+    for key, value in settings.items():
+        is_valid, kind = _VALID[key]
+        if not is_valid(value):
+            raise InvalidOptionError(f"{key} of agent {name!r} must be {kind}, not {short_repr(value)}.")
     return MAKERS[name](**settings)
+
+
+def _is_kind(value: Any) -> bool:
+    return is_integer(value) and 0 <= value < len(KINDS)
+
+
+def _is_matrix(value: Any, *shape: int) -> bool:
+    if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != shape[0]:
+        return False
+    return all(_is_matrix(each, *shape[1:]) if shape[1:] else is_number(each) for each in value)
+
+
+_POSITIVE = is_positive, "a positive number"
+
+_VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "kind": (_is_kind, f"an integer from 0 to {len(KINDS) - 1}"),
+    "kinds": (
+        lambda value: isinstance(value, (list, tuple, range)) and len(value) > 0 and all(map(_is_kind, value)),
+        f"a list of integers from 0 to {len(KINDS) - 1}",
+    ),
+    "headroom": (lambda value: isinstance(value, bool), "true or false"),
+    **dict.fromkeys(("hours", "factor", "days", "value"), _POSITIVE),
+    "share": (is_not_negative, "a number of at least 0"),
+    "weights": (lambda value: _is_matrix(value, 2, len(WINDOWS)), f"two lists of {len(WINDOWS)} numbers"),
+    "network": (lambda value: _is_matrix(value, NUM_WEIGHTS), f"a list of {NUM_WEIGHTS} numbers"),
+}
+"""What settings must be, by their names."""
 
 
 def _ski_rental(window: int) -> Callable[..., ReplacementAgent]:
@@ -62,14 +104,14 @@ def _detector(name: str) -> Callable[..., ReplacementAgent]:
     return make
 
 
-def _forecaster(
-    days: float, factor: float, kinds: Sequence[int], weights: Sequence[Sequence[float]] = SEASONAL
+def _forecaster(days: float, kinds: Sequence[int], weights: Sequence[Sequence[float]] = SEASONAL) -> ReplacementAgent:
+    return Forecaster(Forecast(weights, days), kinds)
+
+
+def _neural(
+    days: float, kinds: Sequence[int], weights: Sequence[Sequence[float]], network: Sequence[float]
 ) -> ReplacementAgent:
-    return Forecaster(weights, days, factor, kinds)
-
-
-def _score_policy(weights: Sequence[float]) -> ReplacementAgent:
-    return ScorePolicy(np.asarray(weights, np.float64))
+    return Forecaster(NeuralForecast(weights, network, days), kinds)
 
 
 MAKERS: dict[str, Callable[..., ReplacementAgent]] = {
@@ -80,18 +122,18 @@ MAKERS: dict[str, Callable[..., ReplacementAgent]] = {
     **{name: _detector(name) for name in DETECTORS},
     "seasonal": _forecaster,
     "ridge": _forecaster,
-    "learned": _score_policy,
+    "neural": _neural,
 }
-"""Makers of the agents by their names. All but `learned`, which is trained, have a `grid`."""
+"""Makers of the agents by their names. Each has a `grid`."""
 
 
-def grid(name: str, grows: bool, weights: Sequence[Sequence[float]]) -> Iterator[Settings]:
+def grid(name: str, grows: bool, fitted: Settings) -> Iterator[Settings]:
     """The settings that are tried.
 
     Args:
         name: of the agent.
         grows: whether plans may leave headroom.
-        weights: of the ridge forecaster.
+        fitted: settings that are not tuned, such as the weights of a forecast.
     """
     kinds = range(len(KINDS) if grows else len(WINDOWS))
     rooms = (False, True) if grows else (False,)
@@ -107,9 +149,7 @@ def grid(name: str, grows: bool, weights: Sequence[Sequence[float]]) -> Iterator
     elif name in VALUES:
         yield from ({"value": value, "kind": kind} for value, kind in product(VALUES[name], kinds))
     else:
-        more = {"weights": weights} if name == "ridge" else {}
-        for days, factor, some in product(HORIZONS, FACTORS[:7], chosen):
-            yield {"days": days, "factor": factor, "kinds": some, **more}
+        yield from ({"days": days, "kinds": some, **fitted} for days, some in product(HORIZONS, chosen))
 
 
 class Tuned(NamedTuple):
@@ -129,7 +169,7 @@ def tune(
     episodes: TableEpisodes,
     pause_s: float,
     grows: bool,
-    weights: Sequence[Sequence[float]],
+    fitted: Settings | None = None,
 ) -> Tuned:
     """The settings with the least mean share on the training episodes.
 
@@ -138,11 +178,11 @@ def tune(
         episodes: to tune on.
         pause_s: of a plan.
         grows: whether plans may leave headroom.
-        weights: of the ridge forecaster.
+        fitted: settings that are not tuned, such as the weights of a forecast.
     """
     never = episodes.play(Never(LAST_DAYS), pause_s)
     tried = [
         Tuned(settings, float((episodes.play(make_agent(name, settings), pause_s) / never).mean()))
-        for settings in grid(name, grows, weights)
+        for settings in grid(name, grows, fitted or {})
     ]
     return min(tried, key=lambda each: each.share)

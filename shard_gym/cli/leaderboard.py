@@ -231,9 +231,6 @@ class Verify:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
             _print(f"Written: {write_replays(self.root, replays)}.", "dim")
-        for each in sequences:
-            if each.not_replayed:
-                _print(f"{each.folder.id} was not replayed here. {each.not_replayed}")
         count = len(verified) + len(sequences)
         entries = "1 entry is valid." if count == 1 else f"All {count} entries are valid."
         _print(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")

@@ -30,6 +30,9 @@ GIB = 2**30
 MIN_GAIN_MS = 1e-9
 """A move that gains less is rounding error."""
 
+DEVICES, TABLES, MOVES = 16, 2, 5
+"""So many are listed, unless another number is asked for."""
+
 NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model analytical lists estimates."
 
 
@@ -41,9 +44,9 @@ def show(
     split: str = "test",
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
-    devices: int = 16,
-    tables: int = 2,
-    moves: int = 5,
+    devices: int = DEVICES,
+    tables: int = TABLES,
+    moves: int = MOVES,
     picture: OptionalPath = None,
 ) -> None:
     """Explain a placement or a plan: what each device costs, and what would help.
@@ -71,6 +74,11 @@ def show(
     if suite in drift_suite_names():
         from shard_gym.cli.show_episode import show_episode
 
+        if cost != ANALYTICAL or (devices, tables, moves) != (DEVICES, TABLES, MOVES):
+            raise InvalidOptionError(
+                f"Suite {suite!r} drifts: its episodes are shown with analytical costs, without devices, tables and "
+                "moves. Leave out the options of the cost model, --devices, --tables and --moves."
+            )
         show_episode(suite, agent, parse_options(option), task, split, seed, picture)
         return
     model = cost.make()

@@ -9,7 +9,6 @@ import numpy as np
 
 from shard_gym.agents.replacement.oracle import best_sequence
 from shard_gym.agents.replacement.plan_table import PlanTable
-from shard_gym.agents.replacement.rules import Never
 from shard_gym.agents.replacement.tuned import tuned_agent
 from shard_gym.cli.agent_options import Option
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
@@ -19,6 +18,7 @@ from shard_gym.envs.replacement.episode_data import episode_data
 from shard_gym.envs.replacement.episodes import NO_PLAN
 from shard_gym.envs.replacement.play import PlayedEpisode, Player, Recorded, play
 from shard_gym.envs.replacement.rendering import render_ansi
+from shard_gym.errors import InvalidOptionError
 from shard_gym.io.pictures import save_picture
 from shard_gym.text import counted, format_change, format_seconds
 
@@ -33,9 +33,11 @@ def show_episode(
     chosen, model, console = load_drift_suite(suite, split).task(task), make_sharding_cost_model("analytical"), output()
     best = best_sequence(PlanTable.of(episode_data(chosen, model)), chosen.task.topology, chosen.pause_s)
     oracle = Recorded(best.actions[None])
-    players: dict[str, Player] = {"never": Never()}
-    if agent not in (ORACLE, "never"):
+    players: dict[str, Player] = {"never": tuned_agent("never", suite)}
+    if agent != ORACLE:
         players[agent] = tuned_agent(agent, suite, seed, **settings)
+    elif settings:
+        raise InvalidOptionError(f"The oracle has no options, but got {', '.join(settings)}. Leave them out.")
     played = {name: play(player, [chosen], model)[0] for name, player in (players | {ORACLE: oracle}).items()}
     task_of = chosen.task
     heading(

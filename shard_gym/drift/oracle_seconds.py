@@ -32,7 +32,7 @@ def oracle_command(suite: str) -> str:
 def oracle_seconds(suite: DriftSuite, cost_model: CostModel) -> dict[str, float]:
     """Seconds that no sequence of actions takes less than, by name of the task.
 
-    Empty without a file.
+    Empty without a file, and for a split that it does not have: `shard_gym.agents.replacement.oracle` finds them.
 
     Raises:
         DamagedFileError: the file is for another version of the suite or for another cost model, or is damaged.
@@ -49,7 +49,9 @@ def oracle_seconds(suite: DriftSuite, cost_model: CostModel) -> dict[str, float]
         if found != needed:
             raise DamagedFileError(f"{key} of {path} is {short_repr(found)}, but must be {needed!r}. {again}")
     splits = record["splits"]
-    found = splits.get(suite.split) if isinstance(splits, dict) else None
+    found = splits.get(suite.split, {}) if isinstance(splits, dict) else None
+    if found == {}:
+        return {}
     if not isinstance(found, dict) or set(found) != {task.name for task in suite}:
         raise DamagedFileError(
             f"{path} must map every task of {suite.name!r} ({suite.split}), and no other, to seconds. {again}"
@@ -81,6 +83,8 @@ def write_oracle_seconds(suite: DriftSuite, seconds: Mapping[str, float], cost_m
         raise InvalidTaskError(f"{suite!r} is not a named suite. Take one from load_drift_suite.")
     if set(seconds) != {task.name for task in suite}:
         raise InvalidTaskError(f"Give the seconds of every task of {suite!r}, and of no other.")
+    if not all(is_positive(each) for each in seconds.values()):
+        raise InvalidTaskError(f"The seconds of all tasks of {suite!r} must be positive and finite.")
     path = oracle_path(suite.name)
     record = {
         "schema": SCHEMA,

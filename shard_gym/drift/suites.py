@@ -138,8 +138,20 @@ class DriftSuite:
         Args:
             times: how many new tasks there are for each.
             most_tables: tasks with more tables are left out.
+
+        Raises:
+            InvalidOptionError: tables grow, or all tasks have more tables.
         """
+        if self.grows:
+            raise InvalidOptionError(
+                f"Tables of suite {self.name!r} grow, and its memory caps have room for the growth of its own seeds "
+                "only. Make DriftTasks with other seeds and with caps that fit."
+            )
         some = [task for task in self.tasks if task.task.num_tables <= most_tables]
+        if not some:
+            raise InvalidOptionError(
+                f"No task of suite {self.name!r} has at most {most_tables} tables. Raise most_tables."
+            )
         tasks = tuple(
             replace(task, name=f"{task.name}/{number}", seed=_new_seed(task.seed, number))
             for number in range(checked_count("times", times))

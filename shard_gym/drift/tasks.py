@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shard_gym.checks import checked_positive, checked_seed, require_name
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
-from shard_gym.errors import InvalidTaskError
+from shard_gym.errors import InvalidTaskError, short_repr
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tasks import Task
 
@@ -39,7 +39,7 @@ class DriftTask:
         pause_s: seconds without training for each new plan.
 
     Raises:
-        InvalidTaskError: the popularity is of other tables, or the name is none.
+        InvalidTaskError: the popularity is of other tables, the name is none, or a value is of another class.
         InvalidOptionError: the seed or the pause is out of range.
     """
 
@@ -52,6 +52,11 @@ class DriftTask:
 
     def __post_init__(self) -> None:
         require_name("The name of a task", self.name, InvalidTaskError)
+        for field, kind in (("task", Task), ("popularity", RowPopularity), ("level", DriftLevel)):
+            if not isinstance(given := getattr(self, field), kind):
+                raise InvalidTaskError(
+                    f"{field} of task {self.name!r} must be a {kind.__name__}, not {short_repr(given)}."
+                )
         if len(self.popularity) != self.task.num_tables:
             raise InvalidTaskError(
                 f"Task {self.name!r} has {self.task.num_tables} tables, but row popularities of "
@@ -63,7 +68,7 @@ class DriftTask:
                 f"{self.task.num_devices} devices are on hosts of {self.task.topology.devices_per_host}. Set the "
                 "departures of its level to 0, or use fewer devices."
             )
-        checked_seed(self.seed)
+        object.__setattr__(self, "seed", int(checked_seed(self.seed)))
         checked_positive("pause_s", self.pause_s)
 
     @property

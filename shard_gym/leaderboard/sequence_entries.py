@@ -20,14 +20,16 @@ from shard_gym.leaderboard.schema import ONE_SEED, SCHEMA, SEEDS, format_rows, f
 from shard_gym.leaderboard.sequence_files import (
     LEARNED,
     SequenceEntry,
+    Sequences,
     checked_sequence,
+    read_sequences,
     row_of,
     scored_suite,
     scoring_model,
     shipped_agent,
 )
-from shard_gym.leaderboard.sequences import verify_sequences
-from shard_gym.leaderboard.store import ENTRY, SEQUENCES, EntryFolder, Finding
+from shard_gym.leaderboard.sequences import copy_finding, verify_sequences
+from shard_gym.leaderboard.store import ENTRY, SEQUENCES, EntryFolder, Finding, find_sequences
 from shard_gym.leaderboard.submit import EntryInfo, require_new, write_if_valid
 from shard_gym.text import counted
 
@@ -180,4 +182,11 @@ def submit_sequences(folder: EntryFolder, agent: SequenceAgent, info: EntryInfo)
         "training": {"data": list(agent.training_data)},
     }
     files = {SEQUENCES: format_rows(rows, settings=list(map(dict, agent.settings))), ENTRY: format_toml(record)}
-    return write_if_valid(folder, files, verify_sequences, SequenceEntry)
+
+    def verify(trial: EntryFolder) -> tuple[Sequences | None, list[Finding]]:
+        found, findings = verify_sequences(trial)
+        there = [] if found is None else [read_sequences(each)[0] for each in find_sequences(folder.root)[0]]
+        copied = found and copy_finding(found, [each for each in there if each])
+        return found, [*findings, *([copied] if copied else [])]
+
+    return write_if_valid(folder, files, verify, SequenceEntry)

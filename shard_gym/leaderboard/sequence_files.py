@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from shard_gym.agents.replacement.base import ReplacementAgent
+from shard_gym.agents.replacement.detectors import DETECTORS
 from shard_gym.agents.replacement.tuning import MAKERS, make_agent
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_path, oracle_seconds
@@ -22,10 +23,10 @@ from shard_gym.envs.replacement.windows import KINDS
 from shard_gym.errors import (
     DamagedFileError,
     InvalidOptionError,
-    MissingExtraError,
     ShardGymError,
     UnknownNameError,
     short_repr,
+    unknown_name,
 )
 from shard_gym.leaderboard import schema
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Count, Strict, parse
@@ -46,13 +47,15 @@ COST_MODEL = "analytical"
 ACTIONS = "".join(map(str, range(1 + len(KINDS))))
 """The digits of a sequence: 0 keeps the plan, the others make one of a kind."""
 
-LEARNED = "learned"
+LEARNED = "neural"
 """The agent of ShardGym that chance trains; its weights are settings."""
 
 Floats = NDArray[np.float64]
 
-SHIPPED = MAKERS
-"""The agents that ship with ShardGym, by name; the settings of an entry are arguments of their makers."""
+SHIPPED = {name: make for name, make in MAKERS.items() if name not in DETECTORS}
+"""The agents of ShardGym that play again, by name; the settings of an entry are arguments of their makers.
+
+Detectors do not: whether an entry is replayed must not depend on a package that may be missing."""
 
 REFUSED = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What settings that are none raise when an agent is made of them, or plays."""
@@ -65,9 +68,11 @@ def shipped_agent(name: str, settings: Mapping[str, Any]) -> ReplacementAgent:
         UnknownNameError: no agent has that name.
         InvalidOptionError: it has no such settings.
     """
+    if name not in SHIPPED:
+        raise unknown_name("agent that plays again", name, SHIPPED)
     try:
         return make_agent(name, dict(settings))
-    except (MissingExtraError, UnknownNameError):
+    except (UnknownNameError, InvalidOptionError):
         raise
     except REFUSED as error:
         raise InvalidOptionError(f"Agent {name!r} cannot be made with {short_repr(dict(settings))}: {error}") from error
@@ -152,7 +157,6 @@ class Sequences:
         settings: of an agent of ShardGym, by seed; empty otherwise.
         rows: by seed and task.
         oracle_s: (N,) least seconds of the tasks.
-        not_replayed: why an agent of ShardGym could not play again on this machine; empty if it did, or is another's.
     """
 
     folder: EntryFolder
@@ -160,7 +164,6 @@ class Sequences:
     settings: Sequence[Mapping[str, Any]]
     rows: tuple[tuple[SequenceRow, ...], ...]
     oracle_s: Floats
-    not_replayed: str = ""
 
     @property
     def is_replayed(self) -> bool:
@@ -282,13 +285,18 @@ def _check_declarations(entry: SequenceEntry, folder: EntryFolder, suite: DriftS
     return wrong
 
 
-def _check_settings(entry: SequenceEntry, settings: Sequence[object]) -> str:
+def _check_settings(entry: SequenceEntry, settings: Sequence[Mapping[str, Any]]) -> str:
     """Why settings cannot be those of the entry's agent, or nothing."""
     name = entry.agent.name
     if name not in SHIPPED:
         there = f"Leave them empty; agents of ShardGym are {', '.join(SHIPPED)}."
         return f"settings are of agents of ShardGym, and {name!r} is none. {there}" if settings else ""
     if len(settings) == len(entry.seeds):
+        try:
+            for each in settings:
+                shipped_agent(name, each)
+        except InvalidOptionError as error:
+            return str(error)
         return ""
     return (
         f"settings has {len(settings)} elements, but ShardGym's agent {name!r} needs one for each of the seeds "

@@ -7,7 +7,6 @@ are verified, and must act alike; other entries are listed as not replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from shard_gym.drift.oracle_seconds import oracle_command
 from shard_gym.envs.replacement.play import Player, Recorded, play
-from shard_gym.errors import MissingExtraError, short_repr
+from shard_gym.errors import short_repr
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.sequence_files import (
     REFUSED,
@@ -42,16 +41,13 @@ def verify_sequences(folder: EntryFolder, only: Sequence[int] | None = None) -> 
     if found is None:
         return None, findings
     suite, file = scored_suite(folder.suite)[0], folder.file(SEQUENCES)
-    tasks, missing = list(range(len(suite)) if only is None else only), ""
+    tasks = list(range(len(suite)) if only is None else only)
     for position, seed in enumerate(found.entry.seeds):
         rows = [found.rows[position][number] for number in tasks]
         recorded = Recorded(np.array([[int(digit) for digit in row.actions] for row in rows]))
         some = [suite[number] for number in tasks]
         try:
-            try:
-                played = play(_player(found, position, recorded), some, scoring_model())
-            except MissingExtraError as error:
-                missing, played = str(error), play(recorded, some, scoring_model())
+            played = play(_player(found, position, recorded), some, scoring_model())
         except REFUSED as error:
             reason = f"It cannot be played: {error}"
             if found.is_replayed:
@@ -64,7 +60,7 @@ def verify_sequences(folder: EntryFolder, only: Sequence[int] | None = None) -> 
             findings += [Finding(file, reason, row.task, seed)] if reason else []
     if findings:
         return None, truncated(findings)
-    return replace(found, not_replayed=missing), []
+    return found, []
 
 
 def _player(found: Sequences, position: int, recorded: Recorded) -> Player:
@@ -125,22 +121,44 @@ def _check_entries_differ(entries: Sequence[Sequences]) -> list[Finding]:
     """A finding for each entry with a name like another's, or whose actions are another's and that is not replayed."""
     findings = []
     for position, each in enumerate(entries):
-        others = [other for other in entries if other is not each and other.folder.suite == each.folder.suite]
-        for other in others:
-            if other in entries[:position] and skeleton(other.entry.name) == skeleton(each.entry.name):
+        for other in entries[:position]:
+            if other.folder.suite == each.folder.suite and skeleton(other.entry.name) == skeleton(each.entry.name):
                 findings.append(name_taken(each.folder, each.entry.name, other.folder, other.entry.name))
-        share, first = max(((_share(each, other), other.folder.id) for other in others), default=(0.0, ""))
-        if share >= COPY and not each.is_replayed and len(each.oracle_s) >= MANY_TASKS:
-            reason = f"{share:.0%} of the sequences are those of {first}. An entry needs sequences of its own."
-            findings.append(Finding(each.folder.file(SEQUENCES), reason))
+        copied = copy_finding(each, entries)
+        findings += [copied] if copied else []
     return findings
 
 
+def copy_finding(entry: Sequences, others: Iterable[Sequences]) -> Finding | None:
+    """A finding for an entry that is not replayed, and of whose sequences most are those of another entry.
+
+    Sequences without a plan but those that must be are not compared: agents that do nothing are alike.
+    """
+    if entry.is_replayed:
+        return None
+    shares = [
+        (_share(entry, other), other.folder.id)
+        for other in others
+        if other.folder.id != entry.folder.id and other.folder.suite == entry.folder.suite
+    ]
+    share, first = max(shares, default=(0.0, ""))
+    if share < COPY:
+        return None
+    reason = (
+        f"{share:.0%} of the sequences with plans of one's own choice are those of {first}. An entry needs its own."
+    )
+    return Finding(entry.folder.file(SEQUENCES), reason)
+
+
 def _share(own: Sequences, other: Sequences) -> float:
-    """Share of one entry's sequences that another one has for the same task."""
-    equal = sum(
+    """Share of one entry's sequences with plans of its own choice that another one has for the same task.
+
+    It is 0 where these are fewer than `MANY_TASKS`.
+    """
+    equal = [
         row.actions in {others[task].actions for others in other.rows}
         for rows in own.rows
         for task, row in enumerate(rows)
-    )
-    return equal / own.excess.size
+        if row.plans > row.repairs
+    ]
+    return float(np.mean(equal)) if len(equal) >= MANY_TASKS else 0.0

@@ -14,10 +14,10 @@ import pytest
 
 from shard_gym.agents.replacement import tuned
 from shard_gym.agents.replacement.forecasters import SEASONAL
+from shard_gym.agents.replacement.neural_forecast import NUM_WEIGHTS
 from shard_gym.agents.replacement.oracle import best_sequence
 from shard_gym.agents.replacement.plan_table import PlanTable
 from shard_gym.agents.replacement.rules import EveryHours, Never
-from shard_gym.agents.replacement.score_policy import NUM_WEIGHTS
 from shard_gym.cli import main
 from shard_gym.drift import oracle_seconds
 from shard_gym.drift.suites import DriftSuite
@@ -161,12 +161,13 @@ def test_settings_may_hold_lists(root: Path) -> None:
 
 def test_five_settings_are_five_seeds(root: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     rng = np.random.default_rng(0)
-    settings = [{"weights": rng.normal(size=NUM_WEIGHTS).round(4).tolist()} for _ in range(5)]
+    fixed = {"days": 2.0, "kinds": [0, 1], "weights": [[0.1] * 4] * 2}
+    settings = [{**fixed, "network": rng.normal(size=NUM_WEIGHTS).round(4).tolist()} for _ in range(5)]
     (tmp_path / "0.json").write_text(json.dumps(settings[0]))
     given = [part for each in settings[1:] for part in ("--settings", json.dumps(each))]
-    learned = ("--agent", "learned", "--settings", "0.json", *given)
+    learned = ("--agent", "neural", "--settings", "0.json", *given)
     assert submit("learned", *learned) == 1
-    assert "training.data is empty, but agent 'learned' learns" in capsys.readouterr().out
+    assert "training.data is empty, but agent 'neural' learns" in capsys.readouterr().out
     assert submit("learned", *learned, "--training-data", f"{SUITE}/train") == 0
     [board] = load_sequence_boards(root)
     assert board.entries[0].excess.shape == (5, 2)

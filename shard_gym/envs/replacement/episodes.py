@@ -60,7 +60,7 @@ class History(NamedTuple):
         hourly_ms: (h,) mean cost of an iteration in each hour.
         seconds: (h, 3) spent on each of `SECONDS`.
         kinds: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`.
-        repairs: (h,) bool, whether it had to be made.
+        repairs: (h,) bool, whether it had to be made, whichever action made it.
     """
 
     hourly_ms: FloatArray
@@ -202,9 +202,9 @@ class ReplacementEpisodes:
         failed = moved & self._failed
         active = running & ~failed
         pause, migration = np.zeros(len(every)), np.zeros(len(every))
-        repaired = self._must_plan[every, hour] & (actions == 0) & active
+        repaired = self._must_plan[every, hour] & active
         for env in np.flatnonzero(((actions > 0) & active) | repaired).tolist():
-            kind = LAST_HOUR if repaired[env] else int(actions[env]) - 1
+            kind = int(actions[env]) - 1 if actions[env] else LAST_HOUR
             self._kinds[env, self.decision[env]] = kind
             pause[env], migration[env] = self._make_plan(env, kind)
         costs = self._interval_ms[every, hour]

@@ -51,7 +51,7 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
         Line2D([], [], marker=marker, color=color, linestyle="", label=f"plan for the {window.name.split(',')[0]}")
         for window, marker, color in zip(WINDOWS, MARKERS, COLORS, strict=False)
     ]
-    keys.append(Line2D([], [], marker="x", color=INK, linestyle="", label="repair"))
+    keys.append(Line2D([], [], marker="o", color=INK, fillstyle="none", markersize=11, linestyle="", label="repair"))
     if rows > 1:
         keys.append(Line2D([], [], color=LINE, linewidth=1.6, label=list(histories)[-1]))
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
@@ -65,9 +65,17 @@ def _row(axes: Axes, name: str, history: History, best: History | None) -> None:
     axes.plot(days, costs, color=INK, linewidth=1.1)
     for window, (marker, color) in enumerate(zip(MARKERS, COLORS, strict=False)):
         kinds = [number for number, kind in enumerate(KINDS) if kind.window == window]
-        made = np.isin(history.kinds, kinds) & ~history.repairs
+        made = np.isin(history.kinds, kinds)
         axes.plot(days[made], costs[made], linestyle="", marker=marker, color=color, markersize=6)
-    axes.plot(days[history.repairs], costs[history.repairs], linestyle="", marker="x", color=INK, markersize=7)
+    axes.plot(
+        days[history.repairs],
+        costs[history.repairs],
+        linestyle="",
+        marker="o",
+        color=INK,
+        fillstyle="none",
+        markersize=11,
+    )
     axes.set_xlim(0, DAYS)
     axes.set_xticks(range(0, DAYS + 1))
     axes.grid(axis="x", color=LINE, linewidth=0.6)

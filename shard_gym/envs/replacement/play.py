@@ -15,7 +15,7 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replacement.episode_data import DECISIONS
 from shard_gym.envs.replacement.episodes import History, ReplacementEpisodes
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, short_repr
 
 OnDecision = Callable[[int], None]
 """Called with the number of decisions made."""
@@ -60,7 +60,7 @@ def play(
     """All episodes of a suite. An illegal action raises, because no total is left to compare.
 
     Raises:
-        InvalidOptionError: an action is illegal.
+        InvalidOptionError: an action is illegal, or what the player returns is no action for each task.
         InvalidCostError: a cost is NaN or infinite.
     """
     tasks = list(suite)
@@ -68,7 +68,7 @@ def play(
     player.begin(len(tasks))
     actions: list[NDArray[np.int64]] = []
     while not episodes.is_over(0):
-        chosen = np.asarray(player.act(episodes.observations()), np.int64)
+        chosen = _actions(player.act(episodes.observations()), len(tasks))
         masks = episodes.masks()
         outside = (chosen < 0) | (chosen >= masks.shape[1])
         illegal = outside | ~masks[np.arange(len(tasks)), np.where(outside, 0, chosen)]
@@ -81,6 +81,15 @@ def play(
     episodes.require_finite_costs(np.arange(len(tasks)))
     played = np.stack(actions, axis=1)
     return [PlayedEpisode(task, played[env], episodes.history(env)) for env, task in enumerate(tasks)]
+
+
+def _actions(given: Any, count: int) -> NDArray[np.int64]:
+    chosen = np.asarray(given)
+    if chosen.shape != (count,) or not np.issubdtype(chosen.dtype, np.integer):
+        raise InvalidOptionError(
+            f"A player must return {count} integers, an action for each task, not {short_repr(given)}."
+        )
+    return chosen.astype(np.int64)
 
 
 class Recorded:

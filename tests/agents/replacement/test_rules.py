@@ -11,26 +11,27 @@ import pytest
 
 from shard_gym.agents.replacement.base import ReplacementAgent, View
 from shard_gym.agents.replacement.detectors import DETECTORS, ChangeDetector
-from shard_gym.agents.replacement.forecasters import SEASONAL, Forecaster
+from shard_gym.agents.replacement.forecasters import SEASONAL, Forecast, Forecaster
+from shard_gym.agents.replacement.neural_forecast import NUM_WEIGHTS, NeuralForecast
 from shard_gym.agents.replacement.plan_table import PlanTable
 from shard_gym.agents.replacement.rules import EveryHours, Never, RegretThreshold, SkiRental
-from shard_gym.agents.replacement.score_policy import NUM_WEIGHTS, ScorePolicy
 from shard_gym.agents.replacement.table_episodes import TableEpisodes
 from shard_gym.drift.levels import GROWING
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replacement.episodes import NO_PLAN
 from shard_gym.envs.replacement.play import play
 from shard_gym.envs.replacement.windows import KINDS, WINDOWS
+from shard_gym.errors import InvalidOptionError
 
-WEIGHTS = np.random.default_rng(5).normal(0.0, 0.5, NUM_WEIGHTS)
+NETWORK = np.random.default_rng(5).normal(0.0, 0.5, NUM_WEIGHTS).tolist()
 
 AGENTS: dict[str, Callable[[], ReplacementAgent]] = {
     "never": Never,
     "every 12 hours": lambda: EveryHours(12, 1),
     "threshold": lambda: RegretThreshold(0.1, 2),
     "ski-rental": lambda: SkiRental(1.0, 0),
-    "forecaster": lambda: Forecaster(SEASONAL, 2.0, 1.0),
-    "score policy": lambda: ScorePolicy(WEIGHTS),
+    "forecaster": lambda: Forecaster(Forecast(SEASONAL, 2.0)),
+    "neural": lambda: Forecaster(NeuralForecast(SEASONAL, NETWORK, 2.0)),
 }
 
 
@@ -63,8 +64,8 @@ def test_tables_replay_what_the_environment_does(name: str, drifting: list[Drift
 
 def test_never_makes_no_plan_but_those_that_it_must(drifting: list[DriftTask]) -> None:
     for each in play(Never(), drifting):
-        assert each.history.repairs.sum() == 0  # its agent chooses what the plan is for
-        assert ((each.history.kinds != NO_PLAN).sum() > 0) == bool(each.task.level.departures)
+        assert np.array_equal(each.history.repairs, each.history.kinds != NO_PLAN)
+        assert each.history.repairs.any() == bool(each.task.level.departures)
 
 
 def test_every_so_many_hours(drifting: list[DriftTask]) -> None:
@@ -100,7 +101,7 @@ def test_a_threshold_is_of_the_last_hour() -> None:
 def test_a_forecaster_chooses_the_plan_that_saves_most() -> None:
     replayed = view().replayed.copy()
     replayed[:, 3, 2] = 0.5  # over the last three days, the plan for these
-    agent = Forecaster(SEASONAL, 3.0, 1.0)
+    agent = Forecaster(Forecast(SEASONAL, 3.0))
     assert agent.choose(view(replayed=replayed)).tolist() == [3, 3]
     # It saves 0.1 a day for half a day, and 0.5 for the rest: 0.05 + 0.5 * (days - 0.5).
     assert agent.choose(view(replayed=replayed, pause=np.array([1.29, 1.31]))).tolist() == [3, 0]
@@ -116,9 +117,23 @@ def test_plans_without_headroom_where_there_is_none() -> None:
     replayed[:, 0] = 1.0
     seen = view(legal=legal, replayed=replayed)
     assert RegretThreshold(0.05, 6).choose(seen).tolist() == [7, 3]
-    policy = ScorePolicy(np.append(np.zeros(NUM_WEIGHTS - 1), 1.0))
-    policy.begin(2)
-    assert policy.choose(seen).tolist() == [5, 1]
+    assert Forecaster(Forecast(SEASONAL, 3.0), range(4, 8)).choose(seen).tolist() == [5, 1]
+
+
+def test_a_kind_that_there_is_not_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="kind 6, which leave room for growth, but here are the kinds 0 to 3"):
+        RegretThreshold(0.05, 6).choose(view())
+
+
+def test_a_network_of_zeros_is_the_forecast_alone() -> None:
+    rng = np.random.default_rng(0)
+    seen = view(replayed=rng.uniform(0.5, 1.0, (2, 5, 4)), clock=rng.normal(size=(2, 4)))
+    saved, windows = seen.replayed[:, :1] - seen.replayed[:, 1:], np.arange(4)
+    alone = Forecast(SEASONAL, 2.0).savings(saved, windows, seen)
+    still = NeuralForecast(SEASONAL, [0.0] * NUM_WEIGHTS, 2.0).savings(saved, windows, seen)
+    assert still == pytest.approx(alone)
+    moved = [0.0] * (NUM_WEIGHTS - 1) + [1.0]  # 0.1 a day more, after the first half of two days
+    assert NeuralForecast(SEASONAL, moved, 2.0).savings(saved, windows, seen) == pytest.approx(alone + 0.15)
 
 
 @pytest.mark.parametrize(("name", "value"), [("page-hinkley", 1.0), ("adwin", 0.002), ("kswin", 1e-6)])
