@@ -51,6 +51,19 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
+def test_an_agent_of_re_placement_is_trained_and_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sb3_contrib")
+    monkeypatch.chdir(tmp_path)
+    page = (REPO / "docs" / "tutorials" / "replacement.md").read_text(encoding="utf-8")
+    exec(compile(program(page, "oracle_seconds").replace("tasks[:2]", "tasks[:1]"), "replacement.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"drift-strong-120/test/(\d): (\d+\.\d)% over the oracle", line) for line in lines]
+    assert [each and each[1] for each in found] == ["0"]
+    assert (tmp_path / "ppo.safetensors").exists()
+
+
 def command(says: str) -> str:
     """The only command of the page on own tables that contains `says`."""
     lines = "".join(blocks(OWN_TABLES, "bash")).replace("\\\n", " ").splitlines()

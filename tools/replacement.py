@@ -204,6 +204,7 @@ def main(
             kept[name] = outcome["runs"]
             write_json(DATA, data, indent=None)
     write_atomically(PAGE, with_block(PAGE, "results", page(data)).encode())
+    write_atomically(PAGE, with_block(PAGE, "gains", gains(data)).encode())
 
 
 def _picture() -> Figure:
@@ -241,13 +242,45 @@ def page(data: Mapping[str, Any]) -> str:
     return table(["% over the oracle, mean ± standard error", *suites], rows)
 
 
+def gains(data: Mapping[str, Any]) -> str:
+    """What forecasts and learned agents gain over the ski-rental that is best in training, paired by task."""
+    rows = []
+    for suite in filter(data["suites"].get, drift_suite_names()):
+        agents = data["suites"][suite]["agents"]
+        skis = [name for name in agents if name.startswith("ski-") and name in MAKERS]
+        if not skis:
+            continue
+        best = min(skis, key=lambda name: agents[name][0]["train_share"])
+        ski = _excess(agents[best])
+        cells = []
+        for name in ("ridge", "neural", "ppo"):
+            if name in agents:
+                gain = ski - _excess(agents[name])
+                cells.append(f"{_mean_and_error(gain)} ({100.0 * gain.mean() / ski.mean():.0f}%)")
+            else:
+                cells.append("-")
+        network = [agents[name] for name in ("ridge", "neural") if name in agents]
+        cells.append(_mean_and_error(_excess(network[0]) - _excess(network[1])) if len(network) == 2 else "-")
+        rows.append([f"`{suite}`", f"`{best}`", f"{ski.mean():.1f}", *cells])
+    titles = ["suite", "best ski-rental in training", "% over the oracle", "ridge", "neural", "PPO", "neural over ridge"]
+    return "Points gained over that ski-rental, and the share of its gap to the oracle:\n\n" + table(titles, rows)
+
+
+def _excess(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """(N,) percent over the oracle by task, mean over seeds."""
+    return np.asarray(100.0 * np.mean([each["excess"] for each in runs], axis=0))
+
+
+def _mean_and_error(values: NDArray[np.float64]) -> str:
+    return f"{values.mean():.1f} ± {values.std(ddof=1) / np.sqrt(len(values)):.1f}"
+
+
 def _cell(found: Mapping[str, Any], name: str) -> str:
     """Mean and standard error over tasks of the mean over seeds, in percent."""
     runs = found["agents"].get(name)
     if not runs:
         return ""
-    excess = 100.0 * np.mean([each["excess"] for each in runs], axis=0)
-    return f"{excess.mean():.1f} ± {excess.std(ddof=1) / np.sqrt(len(excess)):.1f}"
+    return _mean_and_error(_excess(runs))
 
 
 if __name__ == "__main__":

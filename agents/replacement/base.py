@@ -70,8 +70,25 @@ class View:
         """N."""
         return len(self.legal)
 
+    def require_action(self, action: int) -> None:
+        """Check that there is an action.
+
+        Raises:
+            InvalidOptionError: it makes plans with headroom, which there are not.
+        """
+        if action >= self.legal.shape[1]:
+            raise InvalidOptionError(
+                f"The agent makes plans of kind {action - 1}, which leave room for growth, but here are the kinds 0 to "
+                f"{self.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
+            )
+
     def candidate(self, action: int) -> Floats:
-        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
+        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom.
+
+        Raises:
+            InvalidOptionError: see `require_action`.
+        """
+        self.require_action(action)
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
 
@@ -107,11 +124,7 @@ class ReplacementAgent(ABC):
         """
         worth, best = self.decide(view)
         wanted = np.where(view.must_plan | worth, best, 0)
-        if wanted.max() >= view.legal.shape[1]:
-            raise InvalidOptionError(
-                f"The agent makes plans of kind {int(wanted.max()) - 1}, which leave room for growth, but here are the "
-                f"kinds 0 to {view.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
-            )
+        view.require_action(int(wanted.max()))
         legal = view.legal[np.arange(view.count), wanted]
         return np.where(legal, wanted, (wanted - 1) % NUM_WINDOWS + 1)
 

@@ -24,7 +24,7 @@ from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replacement.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replacement.play import Recorded, play
-from shard_gym.errors import DamagedFileError, MissingExtraError, UnknownNameError, unknown_name
+from shard_gym.errors import DamagedFileError, UnknownNameError, unknown_name
 from shard_gym.leaderboard import sequence_entries, sequence_files, sequence_tables, sequences
 from shard_gym.leaderboard.markdown import README, write_pages
 from shard_gym.leaderboard.sequence_entries import write_actions
@@ -154,7 +154,7 @@ def test_a_shipped_agent_is_replayed_and_ranked_before_others(
 
 def test_settings_may_hold_lists(root: Path) -> None:
     weights = np.asarray(SEASONAL, float).tolist()
-    settings = {"days": 3.0, "factor": 1.0, "kinds": [0, 1], "weights": weights}
+    settings = {"days": 3.0, "kinds": [0, 1], "weights": weights}
     assert submit("ridge", "--agent", "ridge", "--settings", json.dumps(settings)) == 0
     assert dict(load_sequence_boards(root)[0].entries[0].settings[0]) == settings
 
@@ -241,9 +241,14 @@ def test_other_settings_are_another_agent(root: Path) -> None:
         ('name = "every"', 'name = "mine"', "settings are of agents of ShardGym, and 'mine' is none"),
         ("uses_chance = false", "uses_chance = true", "agent.uses_chance is true, but must be false"),
         ('[{"hours": 24, "kind": 0}]', "[]", "settings has 0 elements, but"),
-        ('"hours": 24', '"days": 1', "Agent 'every' cannot be made with"),
-        ('"kind": 0', '"kind": 99', "ShardGym's agent 'every' cannot play with {'hours': 24, 'kind': 99}: index 100"),
-        ('"hours": 24', '"hours": "x"', "cannot play with"),
+        ('"hours": 24', '"days": 1', "Agent 'every' of re-placement has the settings hours, kind"),
+        ('"kind": 0', '"kind": 99', "kind of agent 'every' must be an integer from 0 to 7, not 99"),
+        (
+            '"kind": 0',
+            '"kind": 7',
+            "ShardGym's agent 'every' cannot play with {'hours': 24, 'kind': 7}: The agent makes",
+        ),
+        ('"hours": 24', '"hours": "x"', "hours of agent 'every' must be a positive number"),
         ("data = []", f'data = ["{SUITE}/test"]', "No agent learns from test tasks"),
         ("data = []", 'data = ["other: "]', "training.data.0 is refused"),
         ('track = "replacement"', 'track = "simulated"', "track is refused: input should be 'replacement'"),
@@ -308,8 +313,9 @@ def test_files_of_actions_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("--agent", "nobody"), "agent of re-placement"),
-        (("--agent", "never", "--option", "hours=3"), "cannot be made with"),
+        (("--agent", "nobody"), "agent that plays again"),
+        (("--agent", "adwin", "--settings", '{"value": 1.0, "kind": 0}'), "agent that plays again"),
+        (("--agent", "never", "--option", "hours=3"), "has the settings kind, but got hours"),
         (("--agent", "never", "--agent", "every"), "Name one --agent"),
         (("--agent", "never", "--settings", "{}", "--option", "kind=0"), "Name one --agent"),
         (("--agent", "never", "--tuned"), "is not tuned on 'tiny-20'. Give it settings."),
@@ -375,26 +381,23 @@ def test_folders_with_other_files_and_large_ones_are_refused(root: Path) -> None
 
 
 def test_copies_are_refused_unless_they_are_replayed(
-    root: Path, suite: DriftSuite, tmp_path: Path, monkeypatch: Any
+    root: Path, suite: DriftSuite, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.setattr(sequences, "MANY_TASKS", 2)
-    assert submit("never", "--agent", "never") == 0
-    assert submit("rarely", "--agent", "every", "--settings", '{"hours": 900, "kind": 0}') == 0
+    actions = np.zeros((2, DECISIONS), np.int64)
+    actions[:, 24::24] = 1
+    assert submit("daily", "--agent", "every", "--settings", '{"hours": 24, "kind": 0}') == 0
+    assert submit("same", "--agent", "every", "--settings", '{"hours": 24.2, "kind": 0}') == 0
     assert verify_all_sequences(root)[1] == []
+    capsys.readouterr()
+    assert submit("mine", "--evaluation", own_actions(suite, tmp_path / "0.json", actions), "--deterministic") == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "100% of the sequences with plans of one's own choice are those of" in out
+    assert not (root / REPLACEMENT / SUITE / "mine").exists()
+
+
+def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sequences, "MANY_TASKS", 1)
+    assert submit("never", "--agent", "never") == 0
     file = own_actions(suite, tmp_path / "0.json", np.zeros((2, DECISIONS), np.int64))
     assert submit("mine", "--evaluation", file, "--deterministic") == 0
-    [found] = verify_all_sequences(root)[1]
-    assert str(found).startswith(f"{REPLACEMENT}/{SUITE}/mine/{SEQUENCES}: 100% of the sequences are those of ")
-
-
-def test_without_the_package_of_an_agent_its_actions_are_played(root: Path, monkeypatch: Any, capsys: Any) -> None:
-    assert submit("changes", "--agent", "page-hinkley", "--settings", '{"value": 1.0, "kind": 0}') == 0
-
-    def missing(name: str, settings: Any) -> None:
-        raise MissingExtraError("river is not installed.")
-
-    monkeypatch.setattr(sequences, "shipped_agent", missing)
-    capsys.readouterr()
-    assert main(["leaderboard", "verify", "--all"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert f"{REPLACEMENT}/{SUITE}/changes was not replayed here. river is not installed. 1 entry is valid." in out

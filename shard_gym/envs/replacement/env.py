@@ -23,9 +23,11 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     whether to make one, and for which period of the past; what comes, it does not know.
 
     An episode is 14 days with 24 decisions each. Training does 100,000 iterations a day, a 24th of them in an hour of
-    the episode. The lookups of the tables change every quarter of an hour, rows and the skew of their popularity every
-    night, by random processes (`shard_gym.drift.levels`). Plans are made by search: the tables are placed, or in tasks
-    whose tables may be split, their parts, which are chosen once. The cost model estimates what an iteration costs.
+    the episode: about 30 seconds of training where an iteration takes 7 ms, so that a pause of 600 seconds weighs as
+    much as 20 such hours. The lookups of the tables change every quarter of an hour, rows and the skew of their
+    popularity every night, by random processes (`shard_gym.drift.levels`). Plans are greedy placements, the cheapest of
+    several: of the tables, or in tasks whose tables may be split, of their parts, which are chosen once. The cost model
+    estimates what an iteration costs.
 
     ## Action Space
 
@@ -43,8 +45,8 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     A plan is made from the mean lookups of its period. It takes a pause (30, 120 or 600 seconds in the named suites)
     and the time to move tables over the links: max over devices and links of max(sent, received) bytes / bandwidth.
 
-    A plan cannot go on if a device that it uses is not there, or if the tables on a device outgrew it. Then action 0 is
-    a repair: a plan for the last hour, which takes as long as any.
+    A plan cannot go on if a device that it uses is not there, or if the tables on a device outgrew it. Then a plan must
+    be made, which is called a repair and takes as long as any; action 0 makes it for the last hour.
 
     The actions 5 to 8 are illegal where tables do not grow, or where there is no room. An illegal action ends the
     episode (see Rewards). With `illegal="redirect"`, for learners without masks, the plan is made without room for
@@ -94,7 +96,8 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
       from `"time"` by what no action changes, so the best policy is the same, and the variance is less. It uses the
       future; no agent sees it.
 
-    An episode that an illegal action ended is charged 1.1 times the most that the hours left can take.
+    An episode that an illegal action ended is charged 1.1 times the most that the hours left can take: many times what
+    a whole episode takes. Learners without masks do better with `illegal="redirect"`.
 
     ## Episode End
 
@@ -134,7 +137,8 @@ class EmbeddingReplacementEnv(EpisodeEnv[DriftTask]):
     - `info_text=False`: see Information;
     - `render_mode=None`: "ansi" or, with the extra `viz` installed, "rgb_array".
 
-    The first episode of a task takes a second or a few, in which its plans are made; they are kept.
+    The first episode of a task takes a second or a few more, in which its plans are made; they are kept. `history()` of
+    the environment has what was done so far, `data` all plans of the task and their costs, those of the future too.
 
     ## References
 

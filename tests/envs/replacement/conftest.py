@@ -96,7 +96,7 @@ def write_out() -> Callable[..., Written]:
             written.plans.append((plan, kind, since))
             written.costs.append(costs)
             written.seconds.append((float(costs.mean()) * 100_000 / 24 / 1000, pause, migration))
-            written.made.append((bool(action or must), must and not action))
+            written.made.append((bool(action or must), bool(must)))
         return written
 
     return play

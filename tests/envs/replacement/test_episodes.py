@@ -141,15 +141,17 @@ def test_memory_that_is_outgrown_forces_a_repair_at_midnight(kinds_of_tasks: Tas
     assert ((shares > 1).any(axis=1) == must).all()
 
 
-def test_a_plan_that_the_agent_makes_is_no_repair(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
+def test_a_plan_that_must_be_made_is_a_repair_whichever_action_makes_it(
+    kinds_of_tasks: Tasks, env_for: MakeEnv
+) -> None:
     env = env_for(kinds_of_tasks["spot"])
     obs, _ = env.reset()
     over, forced = False, 0
     while not over:
         forced += int(obs["must_plan"][0])
         obs, _, over, _, info = env.step(2 if obs["must_plan"][0] else 0)
-    assert info["plans"] == forced > 5
-    assert info["repairs"] == 0
+    assert info["plans"] == info["repairs"] == forced > 5
+    assert set(env.history().kinds.tolist()) == {NO_PLAN, 1}
 
 
 # Rewards

@@ -93,3 +93,16 @@ class Broken(AnalyticalShardingModel):
 def test_costs_that_are_no_numbers_are_refused(drift_task: Callable[..., DriftTask]) -> None:
     with pytest.raises(InvalidCostError, match="must be a finite number"):
         play(Always(0), [drift_task(3)], Broken())
+
+
+@pytest.mark.parametrize("given", [[0.7], [0, 0], 0, [float("nan")], None])
+def test_what_is_no_action_for_each_task_is_refused(kinds_of_tasks: dict[str, DriftTask], given: Any) -> None:
+    class Odd:
+        def begin(self, count: int) -> None:
+            pass
+
+        def act(self, observations: Any) -> Any:
+            return given
+
+    with pytest.raises(InvalidOptionError, match="must return 1 integers, an action for each task"):
+        play(Odd(), [kinds_of_tasks["plain"]])
