@@ -262,7 +262,15 @@ def gains(data: Mapping[str, Any]) -> str:
         network = [agents[name] for name in ("ridge", "neural") if name in agents]
         cells.append(_mean_and_error(_excess(network[0]) - _excess(network[1])) if len(network) == 2 else "-")
         rows.append([f"`{suite}`", f"`{best}`", f"{ski.mean():.1f}", *cells])
-    titles = ["suite", "best ski-rental in training", "% over the oracle", "ridge", "neural", "PPO", "neural over ridge"]
+    titles = [
+        "suite",
+        "best ski-rental in training",
+        "% over the oracle",
+        "ridge",
+        "neural",
+        "PPO",
+        "neural over ridge",
+    ]
     return "Points gained over that ski-rental, and the share of its gap to the oracle:\n\n" + table(titles, rows)
 
 

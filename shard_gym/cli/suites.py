@@ -49,7 +49,13 @@ def _list(verbose: bool) -> int:
     console.print()
     print_table(console, _drifting(verbose))
     if not verbose:
-        console.print(sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"))
+        console.print(
+            sentence(
+                "\nT tables on D devices; train/test tasks. At the end of a name of re-placement: the pause in"
+                " seconds. More: shard-gym suites --verbose",
+                "dim",
+            )
+        )
     return 0
 
 
@@ -58,7 +64,7 @@ def _drifting(verbose: bool) -> Table:
     table = new_table()
     table.add_column("re-placement" + ("\nversion, SHA-256" if verbose else ""), no_wrap=True)
     table.add_column("tasks", no_wrap=True, justify="right")
-    table.add_column("what drifts; the last part of a name is the pause in seconds")
+    table.add_column("what drifts", min_width=31)
     for each in drift_suite_names():
         train, test = load_drift_suite(each, "train"), load_drift_suite(each, "test")
         name = Text(each, "bold")

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from shard_gym.agents import SOLVERS, LocalSearchAgent, make_agent
+from shard_gym.cli import show_episode
 from shard_gym.cli.options import CostModelOptions, placing_agent, proven_bound
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.drift.suites import DriftSuite
 from shard_gym.explain import explain
 from shard_gym.suites import best_known, bounds, load_suite
 from shard_gym.text import format_ms
@@ -150,3 +152,26 @@ def test_an_unknown_task_is_named_without_a_list_of_all_of_them(run, task: str, 
     assert code == 2
     assert says in err
     assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--agent", "never", "--devices", "3"), "Leave out the options of the cost model, --devices"),
+        (("--agent", "never", "--cost-model", "measured"), "are shown with analytical costs"),
+        (("--agent", "oracle", "--option", "foo=3"), "The oracle has no options, but got foo"),
+        (
+            ("--agent", "every", "--option", "hours=0", "--option", "kind=1"),
+            "hours of agent 'every' must be a positive",
+        ),
+        (("--agent", "every", "--option", "hours=5", "--option", "kind=6"), "here are the kinds 0 to 3 only"),
+    ],
+)
+def test_what_an_episode_of_re_placement_does_not_use_is_refused(
+    run, more: tuple[str, ...], reason: str, drift_task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = drift_task(4, 2, 0)
+    monkeypatch.setattr(show_episode, "load_drift_suite", lambda *_: DriftSuite("drift-medium-30", (task,)))
+    code, _, err = run("show", "--suite", "drift-medium-30", "--task", "0", *more)
+    assert code == 2
+    assert reason in " ".join(err.split())

@@ -89,7 +89,9 @@ def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode
     assert np.abs(np.corrcoef(noise) - np.eye(8)).max() < 0.15
 
 
-@pytest.mark.parametrize(("field", "kind"), [("task", "Task"), ("popularity", "RowPopularity"), ("level", "DriftLevel")])
+@pytest.mark.parametrize(
+    ("field", "kind"), [("task", "Task"), ("popularity", "RowPopularity"), ("level", "DriftLevel")]
+)
 def test_values_of_other_classes_are_refused(drift_task: Callable[..., DriftTask], field: str, kind: str) -> None:
     with pytest.raises(InvalidTaskError, match=f"{field} of task 'drift 0' must be a {kind}, not 'medium'"):
         replace(drift_task(3, 2, 0), **{field: "medium"})
