@@ -70,4 +70,3 @@ def test_agents_of_re_placement_act_as_their_entries_say() -> None:
         found, wrong = verify_sequences(folder, only=[7])
         assert found is not None, wrong
         assert found.is_replayed
-        assert not found.not_replayed
