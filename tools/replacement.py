@@ -208,7 +208,7 @@ def main(
 
 
 def _picture() -> Figure:
-    """An episode of one suite: never, tuned ski-rental, the learned policy and the oracle."""
+    """An episode of one suite: never, tuned ski-rental, the neural forecast and the oracle."""
     task = load_drift_suite(SHOWN[0]).task(SHOWN[1])
     best = best_sequence(PlanTable.of(episode_data(task, MODEL)), task.task.topology, task.pause_s)
     players: dict[str, Player] = {

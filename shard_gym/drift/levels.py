@@ -30,7 +30,7 @@ class DriftLevel:
         growth: power of time by which the rows grow; 0 for none. 0.5 is Heaps' law for the distinct words of a text.
         age_days: least and most days since a growing table was empty.
         pruned: share of the rows that leave a growing table on its pruning day, once a week.
-        arrivals: share of the tables whose feature arrives or retires within the episode, as many of both.
+        arrivals: share of the tables whose feature arrives or retires in the history or the episode, as many of both.
         skew: deviation of the daily steps of the logarithm of the exponent of row popularity.
         departures: how often devices leave in a day, as those at spot prices do; at 14:00 the hazard is twice its mean,
             at 2:00 there is none. At most half of all are away at once.
