@@ -60,7 +60,7 @@ def _print_totals(played: Mapping[str, PlayedEpisode]) -> None:
     for name in ("", "total", "over the\noracle", "iterations", "pauses", "migrations", "plans", "repairs"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, each in played.items():
-        spent = [format_seconds(seconds) for seconds in each.history.seconds.sum(axis=0).tolist()]
+        spent = [format_seconds(spent) if spent else "0 s" for spent in each.history.seconds.sum(axis=0).tolist()]
         made = int(np.sum(each.history.kinds != NO_PLAN))
         over = "" if name == ORACLE else format_change(each.seconds / played[ORACLE].seconds - 1.0)
         table.add_row(name, format_seconds(each.seconds), over, *spent, str(made), str(int(each.history.repairs.sum())))
