@@ -114,7 +114,7 @@ def paper_heuristics() -> list[GreedyAgent]:
     return [GreedyAgent(name, score) for name, score in PAPER_SCORES.items()]
 
 
-MOST_COUNTS = 8
+MAX_COUNTS = 8
 """The most numbers of devices that `lane_placements` tries for the tables of a class of width."""
 
 
@@ -146,7 +146,7 @@ def lane_placements(task: Task) -> list[tuple[float, Placement]]:
         NoPlacementFoundError: no choice has a placement.
     """
     _, of_table = np.unique(-lane_share(task.tables.embedding_dim), return_inverse=True)  # 0 is the widest class
-    counts = np.unique(np.linspace(1, task.num_devices, min(task.num_devices, MOST_COUNTS)).astype(int))
+    counts = np.unique(np.linspace(1, task.num_devices, min(task.num_devices, MAX_COUNTS)).astype(int))
     found = []
     for limits in combinations_with_replacement(counts.tolist(), int(of_table.max())):
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from shard_gym.agents.heuristics import lane_placements
 from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import MOST_NUMBERS, FloatArray
+from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray
 from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -21,7 +21,7 @@ SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 SHARE_OF_ROOM = 0.7
 """Of the bytes that an even split of the tables leaves free on a device, what spread tables may take in the starts."""
 
-MOST_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
+MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
 MEMORY_HALVINGS = 6
@@ -110,7 +110,7 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     fits[order] = np.cumsum(extra[order]) <= SHARE_OF_ROOM * room
     legal = options.legal[:, variants].any(axis=1)
     fits, too_large = fits & legal, too_large & legal
-    sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in MOST_SHARES]
+    sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in MAX_SHARES]
     # A table of which even a part makes a device slow, and how much less slow if it is spread.
     slow = np.zeros(task.num_tables)
     slow[parts.table] = options.part_ms[parts.table, parts.level]
@@ -169,7 +169,7 @@ def _even_ms(options: SplitOptions, loads: FloatArray) -> FloatArray:
         return model.iteration_cost(phases, shared, options.cluster)
 
     flat = loads.reshape(-1, loads.shape[-1])
-    at_once = max(1, MOST_NUMBERS // (devices * loads.shape[-1]))
+    at_once = max(1, MAX_NUMBERS // (devices * loads.shape[-1]))
     pieces = [piece_ms(flat[first : first + at_once]) for first in range(0, len(flat), at_once)]
     return np.concatenate(pieces).reshape(loads.shape[:-1])
 

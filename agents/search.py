@@ -29,7 +29,7 @@ BATCH = 384
 16-device task are so large that each is requested from the system, and the search runs at two thirds of the speed."""
 
 
-MOST_IDLE = 1_000
+MAX_IDLE = 1_000
 """Looks at the budget, about one for each placement that is tried, in which no cost was asked for."""
 
 STARTS = 4
@@ -58,7 +58,7 @@ class Budget:
         """Whether it is spent, or nothing was asked for long: the costs of all placements that are tried are known."""
         self._idle = self._idle + 1 if self._last == self._cost_model.queries else 0
         self._last = self._cost_model.queries
-        return self.share >= 1.0 or self._idle >= MOST_IDLE or time.perf_counter() >= self._deadline
+        return self.share >= 1.0 or self._idle >= MAX_IDLE or time.perf_counter() >= self._deadline
 
     @property
     def share(self) -> float:

@@ -8,7 +8,7 @@ Compare ratios within one run; absolute rates depend on the machine. The record 
     plan_search         seconds for each plan of a suite
     exponents, largest  see benchmarks/scale.py
     evaluation_s        seconds for all test tasks of a suite
-    replacement         see benchmarks/replacement.py
+    replanning         see benchmarks/replanning.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import replacement
+import replanning
 import tyro
 from bare_loop import BareLoop
 from scale import DEVICES, MANY, ON_MANY, TABLES, exponents, largest
@@ -262,7 +262,7 @@ def measure(args: Args) -> dict[str, Any]:
         "exponents": exponents(),
         "largest": largest(),
         "evaluation_s": {agent: evaluation("dlrm-200x8", agent) for agent in ("lookup-greedy", "local-search")},
-        "replacement": replacement.measure(args.repeats),
+        "replanning": replanning.measure(args.repeats),
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 
@@ -320,7 +320,7 @@ def main(args: Args) -> None:
     record = measure(args)
     if args.write:
         write_atomically(PAGE, with_block(PAGE, "bench", page_block(record)).encode())
-        replacement.write(record["replacement"])
+        replanning.write(record["replanning"])
     print(json.dumps(record, indent=1))
 
 

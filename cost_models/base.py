@@ -28,7 +28,7 @@ COMMUNICATION = slice(FORWARD_COMM, BACKWARD_COMM + 1)
 PENALTY_MARGIN = 1.1
 """The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
-MOST_NUMBERS = 2**22
+MAX_NUMBERS = 2**22
 """Numbers in an array of loads of many placements at once."""
 
 FloatArray = NDArray[np.float64]
@@ -270,7 +270,7 @@ class AdditiveCostModel(CostModel):
         return self._alone(loads, topology)[1]
 
     def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        at_once = max(1, MOST_NUMBERS // (topology.num_devices * self.num_loads))
+        at_once = max(1, MAX_NUMBERS // (topology.num_devices * self.num_loads))
         parts = [self._first_alone(loads[first : first + at_once], topology) for first in range(0, len(loads), at_once)]
         return np.concatenate([phases for phases, _ in parts]), np.concatenate([costs for _, costs in parts])
 

@@ -1,4 +1,4 @@
-"""ShardGym: Gymnasium environments for embedding table placement, sharding and re-placement.
+"""ShardGym: Gymnasium environments for embedding table placement, sharding and replanning.
 
 `import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
 """
@@ -7,7 +7,7 @@ from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_sui
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
-from shard_gym.envs.replacement.env import EmbeddingReplacementEnv
+from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.hardware import hardware_profile
@@ -28,7 +28,7 @@ __all__ = [
     "DriftSuite",
     "DriftTask",
     "EmbeddingPlacementEnv",
-    "EmbeddingReplacementEnv",
+    "EmbeddingReplanningEnv",
     "EmbeddingShardingEnv",
     "Evaluation",
     "ShardingPlan",

@@ -142,19 +142,19 @@ def install_extra(extra: str) -> str:
     )
 
 
-def wrong_kind(argument: str, given: object, wanted: str, way_out: str = "") -> InvalidOptionError:
+def wrong_kind(argument: str, given: object, wanted: str, hint: str = "") -> InvalidOptionError:
     """The error for an argument of the wrong type.
 
     Args:
         argument: its name.
         given: its value; for a class, the message says to pass an instance.
         wanted: what it must be.
-        way_out: a sentence about what to pass instead, if `wanted` does not say it.
+        hint: a sentence about what to pass instead, if `wanted` does not say it.
     """
     message = f"{argument} must be {wanted}, not {short_repr(given)}."
     if isinstance(given, type):
         message = f"{argument} must be {wanted}, not a class; pass an instance: {given.__name__}()."
-    return InvalidOptionError(f"{message} {way_out}".rstrip())
+    return InvalidOptionError(f"{message} {hint}".rstrip())
 
 
 def short_repr(value: object, limit: int = 80) -> str:

@@ -192,8 +192,8 @@ def evaluate(
     """
     tasks = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if not isinstance(tasks, TaskSuite):
-        way_out = "Put tasks of your own into one: TaskSuite('mine', [task])."
-        raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", way_out)
+        hint = "Put tasks of your own into one: TaskSuite('mine', [task])."
+        raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", hint)
     _require_agent(agent, tasks[0])
     model = answers_to(next((task for task in tasks if task.splittable), tasks[0])).model(cost_model)
     if not isinstance(model, AdditiveCostModel):

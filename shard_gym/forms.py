@@ -68,7 +68,7 @@ FINER, FINEST = (tuple(form._replace(room=ROOM / parts) for form in FORMS) for p
 
 
 @dataclass(frozen=True, eq=False)
-class Formed:
+class SplitTask:
     """A task in one form.
 
     Attributes:
@@ -110,12 +110,12 @@ class Formed:
         return ShardingPlan(tuple(found))
 
 
-def whole(task: Task) -> Formed:
+def whole(task: Task) -> SplitTask:
     """`task` without splits."""
-    return Formed(task, task, np.arange(task.num_tables), {})
+    return SplitTask(task, task, np.arange(task.num_tables), {})
 
 
-def formed(task: Task, form: Form) -> Formed | None:
+def formed(task: Task, form: Form) -> SplitTask | None:
     """`task` in `form`; None if the form changes nothing that another does not, or its parts do not fit.
 
     A table that is larger than a device however often it is halved becomes row-wise, whatever the form says.
@@ -142,7 +142,7 @@ def formed(task: Task, form: Form) -> Formed | None:
     fits = free.min() > 0 and parts.memory_bytes.sum() <= free.sum()
     if not fits or parts.memory_bytes.max() > free.max():
         return None
-    return Formed(task, Task(task.name, parts, replace(topology, memory_cap_bytes=free)), table, spread)
+    return SplitTask(task, Task(task.name, parts, replace(topology, memory_cap_bytes=free)), table, spread)
 
 
 def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:
@@ -161,9 +161,9 @@ def _spread_bytes(task: Task, kind: str, tables: NDArray[np.int64]) -> int:
     return int(variants.memory[:, -1].sum())
 
 
-def forms_of(task: Task, forms: Sequence[Form] = FORMS) -> list[Formed]:
+def forms_of(task: Task, forms: Sequence[Form] = FORMS) -> list[SplitTask]:
     """`task` in all `forms` that are possible and differ."""
-    found: list[Formed] = []
+    found: list[SplitTask] = []
     for form in forms:
         new = formed(task, form)
         if new is not None and not any(_equal(new, other) for other in found):
@@ -171,6 +171,6 @@ def forms_of(task: Task, forms: Sequence[Form] = FORMS) -> list[Formed]:
     return found
 
 
-def _equal(one: Formed, other: Formed) -> bool:
+def _equal(one: SplitTask, other: SplitTask) -> bool:
     same = one.spread.keys() == other.spread.keys() and np.array_equal(one.table, other.table)
     return same and all(np.array_equal(one.spread[kind], other.spread[kind]) for kind in one.spread)

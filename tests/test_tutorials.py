@@ -56,8 +56,8 @@ def test_an_agent_of_re_placement_is_trained_and_scored(
 ) -> None:
     pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
-    page = (REPO / "docs" / "tutorials" / "replacement.md").read_text(encoding="utf-8")
-    exec(compile(program(page, "oracle_seconds").replace("tasks[:2]", "tasks[:1]"), "replacement.md", "exec"), {})
+    page = (REPO / "docs" / "tutorials" / "replanning.md").read_text(encoding="utf-8")
+    exec(compile(program(page, "oracle_seconds").replace("tasks[:2]", "tasks[:1]"), "replanning.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     found = [re.fullmatch(r"drift-strong-120/test/(\d): (\d+\.\d)% over the oracle", line) for line in lines]
     assert [each and each[1] for each in found] == ["0"]

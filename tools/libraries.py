@@ -5,7 +5,7 @@
     docs/libraries.md           their table
 
 `python tools/libraries.py check NAME` runs in the environment of the library, and `python tools/libraries.py page`
-publishes what lies in build/libraries. A check also runs `EmbeddingReplacement-v0` in the library; `replacement NAME`
+publishes what lies in build/libraries. A check also runs `EmbeddingReplanning-v0` in the library; `replanning NAME`
 does that alone.
 """
 
@@ -39,8 +39,8 @@ CHECKED = ROOT / "build" / "libraries"
 PUBLISHED = ROOT / "docs" / "libraries.json"
 PAGE = ROOT / "docs" / "libraries.md"
 
-REPLACEMENT = "replacement"
-"""The names of records of runs of re-placement begin so."""
+REPLANNING = "replanning"
+"""The names of records of runs of replanning begin so."""
 
 BOUND = 0.9
 """The agent's mean cost may be at most this share of random's, after the short budget of a check."""
@@ -49,7 +49,7 @@ BOUND = 0.9
 class Library(NamedTuple):
     """A library, its distribution, its example, the agent that it scores, and the steps of a check, if it takes any.
 
-    `replacement` is what tools/replacement_runs.py does with it; empty for nothing.
+    `replanning` is what tools/replanning_runs.py does with it; empty for nothing.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Library(NamedTuple):
     example: str
     agent: str
     timesteps: int | None
-    replacement: str = ""
+    replanning: str = ""
 
     @property
     def command(self) -> list[str]:
@@ -99,8 +99,8 @@ def check(name: Positional[str]) -> None:
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
     library = LIBRARIES[name]
-    if library.replacement:
-        replacement(name)
+    if library.replanning:
+        replanning(name)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
@@ -130,8 +130,8 @@ def check(name: Positional[str]) -> None:
     )
 
 
-def replacement(name: Positional[str]) -> None:
-    """Run `EmbeddingReplacement-v0` in a library in this Python, and write what it did to build/libraries.
+def replanning(name: Positional[str]) -> None:
+    """Run `EmbeddingReplanning-v0` in a library in this Python, and write what it did to build/libraries.
 
     Args:
         name: one of `LIBRARIES`.
@@ -142,14 +142,14 @@ def replacement(name: Positional[str]) -> None:
     """
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
-    command = [sys.executable, "tools/replacement_runs.py", name]
+    command = [sys.executable, "tools/replanning_runs.py", name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
-        raise CheckFailedError(f"Re-placement in {name} ended with the exit status {ran.returncode}.")
+        raise CheckFailedError(f"Replanning in {name} ended with the exit status {ran.returncode}.")
     found = json.loads(ran.stdout.splitlines()[-1])
     library = LIBRARIES[name]
-    _write(f"{REPLACEMENT}-{name}", {**_about(library), "what": library.replacement, **found})
+    _write(f"{REPLANNING}-{name}", {**_about(library), "what": library.replanning, **found})
 
 
 def contract(gymnasium: Positional[str], report: Positional[Path]) -> None:
@@ -217,7 +217,7 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
             table(("library", "version", "Gymnasium", "Python", "date"), map(_versions, trained), left=2),
         ]
     if drifting:
-        header = ("library", "`EmbeddingReplacement-v0`", "decisions", "seconds", "version", "date")
+        header = ("library", "`EmbeddingReplanning-v0`", "decisions", "seconds", "version", "date")
         facts = ("library", "what", "steps", "seconds", "version", "date")
         rows = ([str(each[key]) for key in facts] for each in drifting)
         parts.append(table(header, rows, left=2))
@@ -259,8 +259,8 @@ def _references(trained: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Libraries in the order of `LIBRARIES`, then their runs of re-placement, then the releases of Gymnasium."""
-    return ([*LIBRARIES, *(f"{REPLACEMENT}-{each}" for each in LIBRARIES), name].index(name), name)
+    """Libraries in the order of `LIBRARIES`, then their runs of replanning, then the releases of Gymnasium."""
+    return ([*LIBRARIES, *(f"{REPLANNING}-{each}" for each in LIBRARIES), name].index(name), name)
 
 
 def _write(name: str, record: dict[str, Any]) -> None:
@@ -271,6 +271,6 @@ def _write(name: str, record: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, replacement, contract, page)})
+        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, replanning, contract, page)})
     except (CheckFailedError, ShardGymError) as failed:
         sys.exit(str(failed))

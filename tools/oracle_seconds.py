@@ -1,6 +1,6 @@
 """Computes what the best sequences of actions take, with hindsight: `python tools/oracle_seconds.py drift-strong-600`.
 
-The results go to shard_gym/drift/data/oracle/<suite>.json, where the leaderboard of re-placement has them from.
+The results go to shard_gym/drift/data/oracle/<suite>.json, where the leaderboard of replanning has them from.
 Tables of plans take ten minutes for a suite without a folder that keeps them; suites that differ in their pause share
 them.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import tyro
 
-from shard_gym.agents.replacement.oracle import best_sequence
-from shard_gym.agents.replacement.plan_table import plan_tables
+from shard_gym.agents.replanning.oracle import best_sequence
+from shard_gym.agents.replanning.plan_table import plan_tables
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import write_oracle_seconds
 from shard_gym.drift.suites import drift_suite_names, load_drift_suite

@@ -26,7 +26,7 @@ from shard_gym.errors import (
     TableTooLargeError,
     short_repr,
 )
-from shard_gym.forms import FINER, FINEST, FORMS, Formed, forms_of, whole
+from shard_gym.forms import FINER, FINEST, FORMS, SplitTask, forms_of, whole
 from shard_gym.io.arrays import Arrays, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
@@ -116,7 +116,7 @@ class AttentionAgent(Agent):
             "twice again with smaller parts; in none it found a device with room for every part. Use plan-search."
         )
 
-    def _best(self, task: Task, forms: Sequence[Formed]) -> tuple[Formed, Placement]:
+    def _best(self, task: Task, forms: Sequence[SplitTask]) -> tuple[SplitTask, Placement]:
         """The form and the placement of its parts that the learned cost prefers.
 
         Raises:
@@ -131,7 +131,7 @@ class AttentionAgent(Agent):
             " it. Take more samples, or use local-search."
         )
 
-    def _tried(self, task: Task, forms: Sequence[Formed], count: int) -> tuple[Formed, Placement] | None:
+    def _tried(self, task: Task, forms: Sequence[SplitTask], count: int) -> tuple[SplitTask, Placement] | None:
         """The same with `count` rollouts of each form; None if none is complete."""
         only = len(forms) == count == 1
         model = NoCosts() if only else self.cost_model

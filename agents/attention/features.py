@@ -10,7 +10,7 @@ from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.pooled import WORK, PooledCostModel
 from shard_gym.envs.core.problem import WIDE, IntArray, Problem
-from shard_gym.forms import Formed
+from shard_gym.forms import SplitTask
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import TABLE_WISE
@@ -74,7 +74,7 @@ def amounts_of(problem: Problem) -> NDArray[np.float32]:
 
 
 def shard_inputs(
-    form: Formed, network: type[NeuralCostModel], placement: Placement
+    form: SplitTask, network: type[NeuralCostModel], placement: Placement
 ) -> tuple[NDArray[np.float32], Placement]:
     """(S, F) inputs of `network` for all shards of the plan that `placement` of the parts is; (S,) their devices."""
     shards, devices = [network.describe_shards(form.task.tables, TABLE_WISE)], [placement]

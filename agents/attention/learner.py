@@ -34,7 +34,7 @@ from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
-from shard_gym.forms import FINER, FORMS, Formed, formed, whole
+from shard_gym.forms import FINER, FORMS, SplitTask, formed, whole
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE
@@ -178,14 +178,14 @@ class AttentionLearner(Learner):
         """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
         return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
 
-    def _drawn(self, rng: np.random.Generator) -> list[Formed]:
+    def _drawn(self, rng: np.random.Generator) -> list[SplitTask]:
         """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
         which = int(rng.integers(len(self._pools)))
         pool, frames = self._pools[which], self._frames[which]
         frame = frames[rng.integers(len(frames))]
         return [self._one_drawn(f"drawn {number}", frame, pool, rng) for number in range(self.tasks)]
 
-    def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> Formed:
+    def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> SplitTask:
         caps, most, plans = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes, frame.splittable
         fitting = np.arange(len(pool)) if plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
         if not len(fitting):
@@ -203,12 +203,12 @@ class AttentionLearner(Learner):
                     return found
         return self._as_it_is(name, frame)
 
-    def _as_it_is(self, name: str, frame: Task) -> Formed:
+    def _as_it_is(self, name: str, frame: Task) -> SplitTask:
         found = _any_form(replace(frame, name=name))
         assert found is not None  # it is one of the frames
         return found
 
-    def _update(self, tasks: list[Formed], records: int, rng: np.random.Generator) -> tuple[float, float]:
+    def _update(self, tasks: list[SplitTask], records: int, rng: np.random.Generator) -> tuple[float, float]:
         """One step; the mean cost of the rollouts, and the mean entropy of the choices of those that were kept."""
         model = self.cost_model if isinstance(self.cost_model, AdditiveCostModel) else NoCosts()
         batch = Batch.of([replace(each.task, name=f"form {n}") for n, each in enumerate(tasks)], self.rollouts, model)
@@ -237,7 +237,7 @@ class AttentionLearner(Learner):
             order = np.concatenate([order[:, : self.kept], order[:, count - self.kept :]], axis=1)
         return np.asarray(order + count * np.arange(tasks)[:, None], np.int64).reshape(-1)
 
-    def _costs(self, tasks: list[Formed], rollouts: Rollouts, recorded: NDArray[np.int64]) -> FloatArray:
+    def _costs(self, tasks: list[SplitTask], rollouts: Rollouts, recorded: NDArray[np.int64]) -> FloatArray:
         """(N,) ms; those that got stuck cost more than all others. The complete ones of `recorded` are recorded."""
         complete, count = rollouts.complete, self.rollouts
         costs = np.full(len(complete), np.nan)
@@ -284,12 +284,12 @@ class AttentionLearner(Learner):
         """See `Learner`."""
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
-    def _loads_everywhere(self, tasks: list[Formed]) -> FloatArray | None:
+    def _loads_everywhere(self, tasks: list[SplitTask]) -> FloatArray | None:
         """(B, K) loads of the spread tables of each task; None for tasks that are not split."""
         model = self.cost_model
         return np.stack([each.loads(model) for each in tasks]) if isinstance(model, ShardingCostModel) else None
 
-    def _record(self, form: Formed, placement: Placement, estimate: CostEstimate) -> None:
+    def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
         """Keep the cost of a rollout for the learned cost."""
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
@@ -353,7 +353,7 @@ def _require_one_machine(suites: Sequence[TaskSuite]) -> None:
         )
 
 
-def _any_form(task: Task) -> Formed | None:
+def _any_form(task: Task) -> SplitTask | None:
     """`task` as it is, or if it may be split in the first form that is possible; None if there is none."""
     if not task.splittable:
         fits = task.tables.memory_bytes.max() <= task.topology.memory_cap_bytes.max()

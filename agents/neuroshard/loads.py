@@ -24,16 +24,16 @@ from shard_gym.text import counted
 from shard_gym.topology import Topology
 
 PAPER_DIMS = (4, 8, 16, 32, 64, 128)
-MOST_ON_ONE, ON_ALL = 15, (10, 60)
+MAX_ON_ONE, ON_ALL = 15, (10, 60)
 """The paper's dims, tables of a load on one device at most, and on all devices (from, to before)."""
 
-MOST_DRAWS = 10_000
+MAX_DRAWS = 10_000
 """Of a load as the paper draws it, until one fits the memory."""
 
 WIDEST = (8, 16, 32, 64, 128)
 """Limits of the width of all parts of a random load; a good plan often has one, and all devices then run faster."""
 
-MOST_SPREAD = 5
+MAX_SPREAD = 5
 """Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
 
 SHARE_REPLICATED = 0.7
@@ -100,7 +100,7 @@ def random_shards(
     spread = np.zeros(len(tables), np.bool_)
     if ways and rng.random() < 0.5:
         weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
-        most = min(MOST_SPREAD, len(tables))
+        most = min(MAX_SPREAD, len(tables))
         spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
     shards = []
     parts = np.flatnonzero(~spread)
@@ -129,8 +129,8 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
     devices = 1 if one_device else topology.num_devices
     whole_memory = np.full(devices, topology.device.memory_bytes, np.int64)
     topology = replace(topology, num_devices=devices, memory_cap_bytes=whole_memory)
-    for _ in range(MOST_DRAWS):
-        count = int(rng.integers(1, MOST_ON_ONE + 1) if one_device else rng.integers(*ON_ALL))
+    for _ in range(MAX_DRAWS):
+        count = int(rng.integers(1, MAX_ON_ONE + 1) if one_device else rng.integers(*ON_ALL))
         tables = pool.select(rng.integers(len(pool), size=count)).with_dims(np.sort(rng.choice(dims, count))[::-1])
         placement = np.zeros(count, np.int64)
         if not one_device:
@@ -142,7 +142,7 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
         if (held <= whole_memory).all():
             return ShardLoad(topology, (Shards(COLUMN_WISE, tables, placement),))
     raise InvalidOptionError(
-        f"{MOST_DRAWS:,} random loads of tables of {suite.name!r} did not fit {counted(devices, 'device')}. Train with "
+        f"{MAX_DRAWS:,} random loads of tables of {suite.name!r} did not fit {counted(devices, 'device')}. Train with "
         "the preset 'search', which draws loads that fit."
     )
 

@@ -19,7 +19,7 @@ from shard_gym.checks import is_integer
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.replacement.vector import EmbeddingReplacementVectorEnv
+from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
@@ -125,8 +125,8 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
     def __init__(self, num_envs: int, **options: Any) -> None:
         if not is_integer(num_envs):
             own = type(self).__name__
-            way_out = f"It makes its environments itself: {own}(64, suite={self.example!r})."
-            raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", way_out)
+            hint = f"It makes its environments itself: {own}(64, suite={self.example!r})."
+            raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", hint)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
         self.envs = type(self).kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
@@ -185,11 +185,11 @@ class ShardingVecEnv(PlacementVecEnv):
     kind = EmbeddingShardingVectorEnv
 
 
-class ReplacementVecEnv(EpisodeVecEnv):
-    """The same of `EmbeddingReplacement-v0`, with the options of `EmbeddingReplacementVectorEnv`."""
+class ReplanningVecEnv(EpisodeVecEnv):
+    """The same of `EmbeddingReplanning-v0`, with the options of `EmbeddingReplanningVectorEnv`."""
 
-    kind = EmbeddingReplacementVectorEnv
-    envs: EmbeddingReplacementVectorEnv
+    kind = EmbeddingReplanningVectorEnv
+    envs: EmbeddingReplanningVectorEnv
     example = "drift-medium-120"
 
 

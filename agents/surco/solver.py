@@ -11,7 +11,7 @@ from shard_gym.placement import Placement
 from shard_gym.system import silent_c_output
 from shard_gym.tasks import Task
 
-NODES, LEAST_NODES, MOST_WORK = 1_000, 10, 250_000
+NODES, LEAST_NODES, MAX_WORK = 1_000, 10, 250_000
 """Limits of the solver's tree for one problem: the most nodes, the least, and nodes times variables. The best
 assignment it found until then counts. A limit of seconds would make the answer depend on the machine's load."""
 
@@ -65,7 +65,7 @@ def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64
             integrality=np.ones(len(variable)),
             bounds=Bounds(0, 1),
             constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps / caps.max())],
-            options={"node_limit": max(LEAST_NODES, min(NODES, MOST_WORK // len(variable)))},
+            options={"node_limit": max(LEAST_NODES, min(NODES, MAX_WORK // len(variable)))},
         )
     if found.x is None:
         return None

@@ -99,10 +99,10 @@ class MeasurementCache:
             return connection.execute(statement, values).fetchall()
 
     def _refusal(self, error: sqlite3.DatabaseError) -> ShardGymError:
-        for sign, way_out in _WAYS_OUT.items():
+        for sign, hint in _WAYS_OUT.items():
             if sign in str(error):
                 return UnwritablePathError(
-                    f"The measurement cache {self.path} cannot be used: {error}. {way_out} What it holds is kept."
+                    f"The measurement cache {self.path} cannot be used: {error}. {hint} What it holds is kept."
                 )
         return DamagedFileError(f"{self.path} is no measurement cache ({error}). Move it away, or name another file.")
 

@@ -81,7 +81,7 @@ FIRST_GHZ = 2.0
 LEAD_CYCLES = 100_000
 """Spin before the event that begins a measured spin: 0.05 ms, in which the host enqueues the rest."""
 
-LEAST_SPIN_MS, MOST_SPIN_MS = 1.0, 50.0
+LEAST_SPIN_MS, MAX_SPIN_MS = 1.0, 50.0
 SPIN_MARGIN = 2.0
 """A GPU spins this many times as long as the host took to enqueue the iteration before, within these limits."""
 
@@ -166,7 +166,7 @@ class GpuClock:
         self._ghz = cycles / spin.elapsed_time(go) / 1e6
         self._spin_ms = LEAST_SPIN_MS
         if not self._with_host:
-            self._spin_ms = min(max(SPIN_MARGIN * host_ms, LEAST_SPIN_MS), MOST_SPIN_MS)
+            self._spin_ms = min(max(SPIN_MARGIN * host_ms, LEAST_SPIN_MS), MAX_SPIN_MS)
         ms = [0.0 if pair is None else float(pair[0].elapsed_time(pair[1])) for pair in marks]
         return _Run(ms, self._ghz, peers.any(late))
 

@@ -29,7 +29,7 @@ from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 from shard_gym.workload import Workload
 
-LEAST_SHARE, MOST_SHARE = 0.002, 3.0
+LEAST_SHARE, MAX_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than
 its tables one by one, and devices work in parallel; an estimate outside the bounds is an error of the network."""
 
@@ -235,19 +235,19 @@ class NeuralCostModel(ShardingCostModel):
         """See `AdditiveCostModel`; within the bounds of `cost_bounds`."""
         total = self._total_alone(shared)
         cost = self.overall(self.weights, phases, shared, cluster)
-        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * total), MOST_SHARE * total), np.float64)
+        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * total), MAX_SHARE * total), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See `AdditiveCostModel`: shares of the sum of the tables' costs alone."""
         total = float(loads[:, self.alone].sum())
         # The order of additions differs between placements, so leave room for rounding.
-        return LEAST_SHARE * total * (1 - 1e-9), MOST_SHARE * total * (1 + 1e-9)
+        return LEAST_SHARE * total * (1 - 1e-9), MAX_SHARE * total * (1 + 1e-9)
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """See `ShardingCostModel`: shares of the sum of the tables' costs alone, each in its least or largest form."""
         alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
         least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
-        return LEAST_SHARE * float(least) * (1 - 1e-9), MOST_SHARE * float(most) * (1 + 1e-9)
+        return LEAST_SHARE * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)
 
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
         """See `ShardingCostModel`; empty, because not every network reads them."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.agents.replacement.tuned import tuned_settings
+from shard_gym.agents.replanning.tuned import tuned_settings
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import parse_options
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
@@ -28,7 +28,7 @@ from shard_gym.leaderboard.sequence_files import Sequences, read_sequences
 from shard_gym.leaderboard.sequence_tables import load_sequence_boards, percent
 from shard_gym.leaderboard.sequences import verify_all_sequences, verify_sequences
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import REPLACEMENT, EntryFolder, Finding, entry_folder, race_folder
+from shard_gym.leaderboard.store import REPLANNING, EntryFolder, Finding, entry_folder, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, require_new, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
@@ -59,7 +59,7 @@ class Submit:
         evaluation: files from `shard-gym evaluate --out`, one for each seed, in their order.
         deterministic: the agent of --evaluation uses no chance, so there is one file.
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
-        settings: of an agent in the track "replacement": JSON such as {"hours": 24, "kind": 0}, or a file with it;
+        settings: of an agent in the track "replanning": JSON such as {"hours": 24, "kind": 0}, or a file with it;
             repeat it for five settings, one for each seed. There --evaluation takes files with actions.
         tuned: there, too: the settings that the agent was tuned, or trained, to on the suite's training tasks.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
@@ -107,12 +107,10 @@ class Submit:
             )
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        if folder.track == REPLACEMENT:
+        if folder.track == REPLANNING:
             return self._submit_sequences(folder)
         if self.settings or self.tuned:
-            raise InvalidOptionError(
-                f"--settings and --tuned are of the track {REPLACEMENT!r}; use --option KEY=VALUE."
-            )
+            raise InvalidOptionError(f"--settings and --tuned are of the track {REPLANNING!r}; use --option KEY=VALUE.")
         require_free(folder)  # this and the next checks come before the work
         suite_info(folder.suite)
         commit = self._commit()
@@ -141,7 +139,7 @@ class Submit:
         for flag in ("training_queries", "search_budget", "planning_queries", "machine"):
             if getattr(self, flag):
                 raise InvalidOptionError(
-                    f"--{flag.replace('_', '-')} is not of the track {REPLACEMENT!r}. Leave it out."
+                    f"--{flag.replace('_', '-')} is not of the track {REPLANNING!r}. Leave it out."
                 )
         require_new(folder)
         if self.agent:
@@ -247,7 +245,7 @@ class Verify:
         races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
         ids = [each for each in self.entries if race_folder(self.root, each) is None]
         folders = [entry_folder(self.root, each) for each in ids]
-        outcomes = [verify_entry(folder) for folder in folders if folder.track != REPLACEMENT]
+        outcomes = [verify_entry(folder) for folder in folders if folder.track != REPLANNING]
         findings = [finding for _, wrong in outcomes for finding in wrong]
         return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
 
@@ -258,7 +256,7 @@ class Verify:
                 return verify_all_sequences(self.root, track=partial(progress.track, description="sequences"))
         named = [each for each in self.entries if race_folder(self.root, each) is None]
         folders = [entry_folder(self.root, each) for each in named]
-        outcomes = [verify_sequences(folder) for folder in folders if folder.track == REPLACEMENT]
+        outcomes = [verify_sequences(folder) for folder in folders if folder.track == REPLANNING]
         return [found for found, _ in outcomes if found], [finding for _, wrong in outcomes for finding in wrong]
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:

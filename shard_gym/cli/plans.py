@@ -12,7 +12,7 @@ from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.text import counted, format_gib, format_ms
 
 CRITICAL = "bold yellow"
-MOST_SPLITS = 8
+MAX_SPLITS = 8
 """Split tables that are printed: those that gain most."""
 
 MIN_GAIN_MS = 1e-9
@@ -75,13 +75,13 @@ def print_splits(console: Console, explanation: PlanExplanation) -> None:
     table = new_table()
     for name, right in (("table", False), ("type", False), ("shards", True), ("gain ms", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
-    for split in explanation.splits[:MOST_SPLITS]:
+    for split in explanation.splits[:MAX_SPLITS]:
         sharding = explanation.plan.tables[split.table]
         gain = "too large whole" if split.gain_ms is None else format_ms(split.gain_ms)
         label = sentence(explanation.tables.names[split.table])
         table.add_row(label, sharding.sharding_type, str(len(sharding.shards)), gain)
     print_table(console, table)
-    left = len(explanation.splits) - MOST_SPLITS
+    left = len(explanation.splits) - MAX_SPLITS
     if left > 0:
         console.print(sentence(f"{left} more.", "dim"))
 

@@ -95,7 +95,7 @@ def _check_all_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[s
 
 # The picture
 
-MOST_POINTS = 1_000
+MAX_POINTS = 1_000
 """Most points of a panel; more would overlap and make the file large."""
 
 MARGIN = 1.6
@@ -163,6 +163,6 @@ def _draw_points(
         each.set_minor_locator(NullLocator())
         each.set_major_formatter(lambda value, _: f"{value:g}")
     axes.plot(ends, ends, color=INK, linewidth=1.2)
-    step = -(-len(measured) // MOST_POINTS) or 1
+    step = -(-len(measured) // MAX_POINTS) or 1
     inside = np.clip(estimated[::step], *ends)
     axes.scatter(measured[::step], inside, s=11, color=color, alpha=0.5, linewidths=0, clip_on=False)

@@ -51,7 +51,7 @@ def show(
 ) -> None:
     """Explain a placement or a plan: what each device costs, and what would help.
 
-    For a suite of drifting tasks: what an agent of re-placement does, by hour.
+    For a suite of drifting tasks: what an agent of replanning does, by hour.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.

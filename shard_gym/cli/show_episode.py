@@ -1,4 +1,4 @@
-"""`shard-gym show` of a suite of drifting tasks: an episode of re-placement, hour by hour."""
+"""`shard-gym show` of a suite of drifting tasks: an episode of replanning, hour by hour."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.agents.replacement.oracle import best_sequence
-from shard_gym.agents.replacement.plan_table import PlanTable
-from shard_gym.agents.replacement.tuned import tuned_agent
+from shard_gym.agents.replanning.oracle import best_sequence
+from shard_gym.agents.replanning.plan_table import PlanTable
+from shard_gym.agents.replanning.tuned import tuned_agent
 from shard_gym.cli.agent_options import Option
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.suites import load_drift_suite
-from shard_gym.envs.replacement.episode_data import episode_data
-from shard_gym.envs.replacement.episodes import NO_PLAN
-from shard_gym.envs.replacement.play import PlayedEpisode, Player, Recorded, play
-from shard_gym.envs.replacement.rendering import render_ansi
+from shard_gym.envs.replanning.episode_data import episode_data
+from shard_gym.envs.replanning.episodes import NO_PLAN
+from shard_gym.envs.replanning.play import PlayedEpisode, Player, Recorded, play
+from shard_gym.envs.replanning.rendering import render_ansi
 from shard_gym.errors import InvalidOptionError
 from shard_gym.io.pictures import save_picture
 from shard_gym.text import counted, format_change, format_seconds
@@ -48,7 +48,7 @@ def show_episode(
     console.print(sentence(render_ansi(chosen, played[agent].history)))
     _print_totals(played)
     if picture is not None:
-        from shard_gym.envs.replacement.figure import draw  # needs matplotlib
+        from shard_gym.envs.replanning.figure import draw  # needs matplotlib
 
         save_picture(draw(chosen, {name: each.history for name, each in played.items()}), picture)
         console.print(sentence(f"\nPicture written to {picture}.", "dim"))

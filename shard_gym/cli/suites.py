@@ -51,7 +51,7 @@ def _list(verbose: bool) -> int:
     if not verbose:
         console.print(
             sentence(
-                "\nT tables on D devices; train/test tasks. At the end of a name of re-placement: the pause in"
+                "\nT tables on D devices; train/test tasks. At the end of a name of replanning: the pause in"
                 " seconds. More: shard-gym suites --verbose",
                 "dim",
             )
@@ -60,9 +60,9 @@ def _list(verbose: bool) -> int:
 
 
 def _drifting(verbose: bool) -> Table:
-    """The suites of `EmbeddingReplacement-v0`."""
+    """The suites of `EmbeddingReplanning-v0`."""
     table = new_table()
-    table.add_column("re-placement" + ("\nversion, SHA-256" if verbose else ""), no_wrap=True)
+    table.add_column("replanning" + ("\nversion, SHA-256" if verbose else ""), no_wrap=True)
     table.add_column("tasks", no_wrap=True, justify="right")
     table.add_column("what drifts", min_width=31)
     for each in drift_suite_names():

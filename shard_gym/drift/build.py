@@ -15,8 +15,8 @@ from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
 from shard_gym.drift.suites import DATA, SCHEMA, law_of
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replacement.parts import Parts
-from shard_gym.envs.replacement.split import split_of
+from shard_gym.envs.replanning.parts import Parts
+from shard_gym.envs.replanning.split import split_of
 from shard_gym.errors import InvalidTaskError
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool

@@ -1,6 +1,6 @@
 """The least seconds of the episodes of the named suites, with hindsight: data beside the suites, made once.
 
-`tools/oracle_seconds.py` makes them with the oracle of `shard_gym.agents.replacement`.
+`tools/oracle_seconds.py` makes them with the oracle of `shard_gym.agents.replanning`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def oracle_command(suite: str) -> str:
 def oracle_seconds(suite: DriftSuite, cost_model: CostModel) -> dict[str, float]:
     """Seconds that no sequence of actions takes less than, by name of the task.
 
-    Empty without a file, and for a split that it does not have: `shard_gym.agents.replacement.oracle` finds them.
+    Empty without a file, and for a split that it does not have: `shard_gym.agents.replanning.oracle` finds them.
 
     Raises:
         DamagedFileError: the file is for another version of the suite or for another cost model, or is damaged.

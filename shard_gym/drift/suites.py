@@ -31,7 +31,7 @@ from shard_gym.tasks import Task
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = 1
-MOST_SHARDS = 8
+MAX_SHARDS = 8
 """Parts of a table that may be split."""
 
 _KEYS = {"schema", "name", "version", "description", "level", "pauses_s", "pool", "suites", "splits"}
@@ -179,7 +179,7 @@ def _new_seed(seed: int, number: int) -> int:
 
 def most_parts(task: Task) -> int:
     """The most parts that the tables of a task are split into."""
-    return task.num_tables * (MOST_SHARDS if task.splittable else 1)
+    return task.num_tables * (MAX_SHARDS if task.splittable else 1)
 
 
 def drift_suite_names() -> list[str]:
@@ -212,8 +212,8 @@ def drift_source(suite: Any, split: str) -> DriftSource:
     if isinstance(suite, str):
         return load_drift_suite(suite, split)
     if isinstance(suite, type) or not isinstance(suite, DriftSource):
-        way_out = "Wrap tasks of your own in one: DriftSuite('mine', [task])."
-        raise wrong_kind("suite", suite, "the name of a suite or a DriftSuite", way_out)
+        hint = "Wrap tasks of your own in one: DriftSuite('mine', [task])."
+        raise wrong_kind("suite", suite, "the name of a suite or a DriftSuite", hint)
     return suite
 
 

@@ -1,4 +1,4 @@
-"""Re-placement problems: a placement task whose tables drift over days, and what a new plan costs."""
+"""Replanning problems: a placement task whose tables drift over days, and what a new plan costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOISE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class DriftTask:
-    """One re-placement problem.
+    """One replanning problem.
 
     Attributes:
         name: unique in its suite.

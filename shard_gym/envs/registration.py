@@ -15,9 +15,9 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "entry_point": "shard_gym.envs.sharding.env:EmbeddingShardingEnv",
         "vector_entry_point": "shard_gym.envs.sharding.vector:EmbeddingShardingVectorEnv",
     },
-    "EmbeddingReplacement-v0": {
-        "entry_point": "shard_gym.envs.replacement.env:EmbeddingReplacementEnv",
-        "vector_entry_point": "shard_gym.envs.replacement.vector:EmbeddingReplacementVectorEnv",
+    "EmbeddingReplanning-v0": {
+        "entry_point": "shard_gym.envs.replanning.env:EmbeddingReplanningEnv",
+        "vector_entry_point": "shard_gym.envs.replanning.vector:EmbeddingReplanningVectorEnv",
     },
     "EmbeddingPlacementReal-v0": {
         "entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",

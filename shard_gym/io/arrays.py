@@ -93,8 +93,8 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
             f"{path} is damaged: its content is not what its SHA-256 says. Restore it from a copy, or train it again."
         )
     if metadata["kind"] != kind:
-        way_out = f" {WRITERS[kind]}" if kind in WRITERS else ""
-        raise InvalidCheckpointError(f"{path} holds {short_repr(metadata['kind'])}, not {kind!r}.{way_out}")
+        hint = f" {WRITERS[kind]}" if kind in WRITERS else ""
+        raise InvalidCheckpointError(f"{path} holds {short_repr(metadata['kind'])}, not {kind!r}.{hint}")
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")

@@ -7,6 +7,6 @@ statistics.py     intervals, IQM, performance profiles      ranking.py        le
 evaluations.py    evaluations that become an entry          submit.py         writes an entry if it is valid
 markdown.py       the generated tables                      site.py, static/  the web page
 
-Entries of the track "replacement" are actions: sequence_files.py reads them, sequences.py plays them again,
+Entries of the track "replanning" are actions: sequence_files.py reads them, sequences.py plays them again,
 sequence_entries.py makes them, and sequence_tables.py ranks them.
 """

@@ -23,7 +23,7 @@ class EvaluatedAgent:
 
     Attributes:
         name: of the agent; an agent of ShardGym keeps its name there.
-        uses_chance: whether its placements depend on the seed; it then needs an evaluation for each of five seeds.
+        stochastic: whether its placements depend on the seed; it then needs an evaluation for each of five seeds.
         evaluations: one for each of `seeds`, in their order.
         options: of the agent.
         training_data: what it learnt from (see `training_data.py`); empty if it does not learn.
@@ -35,7 +35,7 @@ class EvaluatedAgent:
     """
 
     name: str
-    uses_chance: bool
+    stochastic: bool
     evaluations: tuple[Evaluation, ...]
     options: Options = field(default_factory=dict)
     training_data: Sequence[str] = ()
@@ -47,7 +47,7 @@ class EvaluatedAgent:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds it is evaluated with."""
-        return SEEDS if self.uses_chance else ONE_SEED
+        return SEEDS if self.stochastic else ONE_SEED
 
 
 def evaluate_agent(
@@ -141,7 +141,7 @@ def _answers(evaluation: Evaluation) -> list[object]:
     return [result.answer for result in evaluation.tasks]
 
 
-def read_evaluations(paths: Sequence[Path], uses_chance: bool, options: Options) -> EvaluatedAgent:
+def read_evaluations(paths: Sequence[Path], stochastic: bool, options: Options) -> EvaluatedAgent:
     """The evaluations of one agent from files, one for each seed in their order.
 
     Raises:
@@ -151,7 +151,7 @@ def read_evaluations(paths: Sequence[Path], uses_chance: bool, options: Options)
     names = sorted({evaluation.agent for evaluation in evaluations})
     if len(names) != 1:
         raise InvalidOptionError(f"The evaluations of an entry are of one agent, but these are of {', '.join(names)}.")
-    return EvaluatedAgent(names[0], uses_chance, evaluations, options)
+    return EvaluatedAgent(names[0], stochastic, evaluations, options)
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -133,7 +133,7 @@ class AgentPart(Strict):
     """`[agent]`: its name, whether its placements depend on the seed, whether it learnt from data, its options."""
 
     name: Name
-    uses_chance: bool
+    stochastic: bool
     learns: bool
     options: Annotated[dict[Line, Option], Field(max_length=40)] = {}
 

@@ -1,4 +1,4 @@
-"""Entries of the track "replacement" are made: an agent plays all test tasks, or files have the actions it took."""
+"""Entries of the track "replanning" are made: an agent plays all test tasks, or files have the actions it took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import shard_gym
 from shard_gym.drift.suites import DriftSuite, load_drift_suite
-from shard_gym.envs.replacement.play import PlayedEpisode, Player, Recorded, play
+from shard_gym.envs.replanning.play import PlayedEpisode, Player, Recorded, play
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_json, write_json
 from shard_gym.io.parsing import parse_json, require_fields, require_schema
@@ -42,14 +42,14 @@ class SequenceAgent:
 
     Attributes:
         name: of the agent.
-        uses_chance: whether chance decides its actions, or trained it.
+        stochastic: whether chance decides its actions, or trained it.
         settings: of an agent of ShardGym, one for each seed; empty otherwise.
         players: one for each seed.
         training_data: what its numbers were tuned or trained on.
     """
 
     name: str
-    uses_chance: bool
+    stochastic: bool
     settings: Sequence[Settings]
     players: Sequence[Player]
     training_data: Sequence[str] = ()
@@ -57,7 +57,7 @@ class SequenceAgent:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Those that the entry has."""
-        return SEEDS if self.uses_chance else ONE_SEED
+        return SEEDS if self.stochastic else ONE_SEED
 
 
 def agent_of_shard_gym(name: str, settings: Sequence[Settings], training_data: Sequence[str] = ()) -> SequenceAgent:
@@ -86,7 +86,7 @@ def write_actions(path: Path, agent: str, suite: DriftSuite, played: Sequence[Pl
 
 
 def read_actions(
-    paths: Sequence[Path], suite_name: str, uses_chance: bool, training_data: Sequence[str]
+    paths: Sequence[Path], suite_name: str, stochastic: bool, training_data: Sequence[str]
 ) -> SequenceAgent:
     """The agent of files of `write_actions`, one for each seed.
 
@@ -100,7 +100,7 @@ def read_actions(
     names = {name for name, _ in found}
     if len(names) != 1:
         raise InvalidOptionError(f"The files are of several agents, {', '.join(sorted(names))}. Name those of one.")
-    return SequenceAgent(names.pop(), uses_chance, (), [Recorded(actions) for _, actions in found], training_data)
+    return SequenceAgent(names.pop(), stochastic, (), [Recorded(actions) for _, actions in found], training_data)
 
 
 def read_settings(text: str) -> Settings:
@@ -156,7 +156,7 @@ def submit_sequences(folder: EntryFolder, agent: SequenceAgent, info: EntryInfo)
     """
     require_new(folder)
     if len(agent.players) != len(agent.seeds):
-        kind = "uses chance" if agent.uses_chance else "uses none"
+        kind = "uses chance" if agent.stochastic else "uses none"
         raise InvalidOptionError(
             f"An agent that {kind} needs {counted(len(agent.seeds), 'run')}, one for each of the seeds "
             f"{list(agent.seeds)}; got {len(agent.players)}."
@@ -176,7 +176,7 @@ def submit_sequences(folder: EntryFolder, agent: SequenceAgent, info: EntryInfo)
         "track": folder.track,
         "seeds": list(agent.seeds),
         "cost_model": model.fingerprint,
-        "agent": {"name": agent.name, "uses_chance": agent.uses_chance},
+        "agent": {"name": agent.name, "stochastic": agent.stochastic},
         "made_with": {"shard_gym": shard_gym.__version__, "commit": info.commit},
         "suite": {"name": suite.name, "sha256": suite.sha256},
         "training": {"data": list(agent.training_data)},

@@ -1,4 +1,4 @@
-"""The files of an entry of the track "replacement", `entry.toml` and `sequences.json`, read, held against the suite."""
+"""The files of an entry of the track "replanning", `entry.toml` and `sequences.json`, read, held against the suite."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from shard_gym.agents.replacement.base import ReplacementAgent
-from shard_gym.agents.replacement.detectors import DETECTORS
-from shard_gym.agents.replacement.tuning import MAKERS, make_agent
+from shard_gym.agents.replanning.base import ReplanningAgent
+from shard_gym.agents.replanning.detectors import DETECTORS
+from shard_gym.agents.replanning.tuning import MAKERS, make_agent
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_path, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
-from shard_gym.envs.replacement.episode_data import DECISIONS
-from shard_gym.envs.replacement.play import PlayedEpisode
-from shard_gym.envs.replacement.windows import KINDS
+from shard_gym.envs.replanning.episode_data import DECISIONS
+from shard_gym.envs.replanning.play import PlayedEpisode
+from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import (
     DamagedFileError,
     InvalidOptionError,
@@ -32,7 +32,7 @@ from shard_gym.leaderboard import schema
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Count, Strict, parse
 from shard_gym.leaderboard.store import (
     ENTRY,
-    REPLACEMENT,
+    REPLANNING,
     SEQUENCES,
     EntryFolder,
     Finding,
@@ -61,7 +61,7 @@ REFUSED = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What settings that are none raise when an agent is made of them, or plays."""
 
 
-def shipped_agent(name: str, settings: Mapping[str, Any]) -> ReplacementAgent:
+def shipped_agent(name: str, settings: Mapping[str, Any]) -> ReplanningAgent:
     """The agent of ShardGym of a name, with settings.
 
     Raises:
@@ -102,7 +102,7 @@ class SequenceAgentPart(Strict):
     """`[agent]`: its name, and whether chance decides its actions or trained it."""
 
     name: schema.Name
-    uses_chance: bool
+    stochastic: bool
 
 
 class LearntFromPart(Strict):
@@ -112,14 +112,14 @@ class LearntFromPart(Strict):
 
 
 class SequenceEntry(Strict):
-    """`entry.toml` in the track "replacement"; `cost_model` is the fingerprint of that model."""
+    """`entry.toml` in the track "replanning"; `cost_model` is the fingerprint of that model."""
 
     schema_: schema.Schema
     name: schema.Name
     authors: schema.Authors
     link: schema.Link
     licence: schema.Licence
-    track: Literal["replacement"]
+    track: Literal["replanning"]
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
     cost_model: schema.Line
     agent: SequenceAgentPart
@@ -259,20 +259,20 @@ def _check_declarations(entry: SequenceEntry, folder: EntryFolder, suite: DriftS
     """Everything in `entry.toml` that contradicts its folder, the suite or the rules."""
     wrong, agent = [], entry.agent
     again = " Play the tasks as they are now, and submit again."
-    for key, value, required, way_out in (
+    for key, value, required, hint in (
         ("suite.name", entry.suite.name, folder.suite, ""),
         ("suite.sha256", entry.suite.sha256, suite.sha256, again),
         ("cost_model", entry.cost_model, scoring_model().fingerprint, again),
     ):
         if value != required:
-            wrong.append(f"{key} is {value!r}, but in {REPLACEMENT}/{folder.suite} it must be {required!r}.{way_out}")
-    seeds = list(SEEDS if agent.uses_chance else ONE_SEED)
+            wrong.append(f"{key} is {value!r}, but in {REPLANNING}/{folder.suite} it must be {required!r}.{hint}")
+    seeds = list(SEEDS if agent.stochastic else ONE_SEED)
     if entry.seeds != seeds:
-        kind = "uses chance" if agent.uses_chance else "uses no chance"
+        kind = "uses chance" if agent.stochastic else "uses no chance"
         wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
-    if agent.name in SHIPPED and agent.uses_chance != (agent.name == LEARNED):
+    if agent.name in SHIPPED and agent.stochastic != (agent.name == LEARNED):
         must = f"must be {str(agent.name == LEARNED).lower()} for ShardGym's agent {agent.name!r}"
-        wrong.append(f"agent.uses_chance is {str(agent.uses_chance).lower()}, but {must}.")
+        wrong.append(f"agent.stochastic is {str(agent.stochastic).lower()}, but {must}.")
     if agent.name == LEARNED and not entry.training.data:
         wrong.append(f"training.data is empty, but agent {agent.name!r} learns. Name its data.")
     allowed = {f"{each}/train" for each in drift_suite_names()}

@@ -1,4 +1,4 @@
-"""The tables of the track "replacement": for each suite its entries by rank, replayed ones first, and the oracle."""
+"""The tables of the track "replanning": for each suite its entries by rank, replayed ones first, and the oracle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shard_gym.io.markdown import escaped, table
 from shard_gym.leaderboard.sequence_files import Sequences, read_sequences, scored_suite
 from shard_gym.leaderboard.sequences import verify_all_sequences
 from shard_gym.leaderboard.statistics import mean_interval
-from shard_gym.leaderboard.store import REPLACEMENT
+from shard_gym.leaderboard.store import REPLANNING
 from shard_gym.text import counted
 
 REPLAYED, NOT_REPLAYED = "replayed", "**not replayed**"
@@ -76,7 +76,7 @@ def _board_table(board: SequenceBoard) -> str:
     about = (
         f"{suite.description} {counted(len(suite), 'task')} of 14 days; a plan takes a pause of {suite[0].pause_s:g} s."
     )
-    return f"### {board.suite}, {REPLACEMENT}\n\n{about}\n\n{table(COLUMNS, rows, notes=2)}"
+    return f"### {board.suite}, {REPLANNING}\n\n{about}\n\n{table(COLUMNS, rows, notes=2)}"
 
 
 def percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""The track "replacement": entries are sequences of actions, and all that follows from them is played again.
+"""The track "replanning": entries are sequences of actions, and all that follows from them is played again.
 
 An action sequence does not tell whether its agent looked ahead. So the agents of ShardGym play again when their entries
 are verified, and must act alike; other entries are listed as not replayed.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.drift.oracle_seconds import oracle_command
-from shard_gym.envs.replacement.play import Player, Recorded, play
+from shard_gym.envs.replanning.play import Player, Recorded, play
 from shard_gym.errors import short_repr
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.sequence_files import (

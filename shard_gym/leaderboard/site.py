@@ -86,7 +86,7 @@ def _values(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard]
     summaries = [_summary(each) for each in leaderboards]
     sequences = [_sequence_board(each) for each in boards]
     index = {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
-    yield "index", {**index, "replacement": sequences}
+    yield "index", {**index, "replanning": sequences}
     for each in leaderboards:
         key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
         yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
@@ -126,7 +126,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
 
 
 def _sequence_board(board: SequenceBoard) -> dict[str, Any]:
-    """The entries of re-placement on a suite, in their order, and the oracle's hours."""
+    """The entries of replanning on a suite, in their order, and the oracle's hours."""
     suite, oracle_s = scored_suite(board.suite)
     return {
         "name": suite.name,

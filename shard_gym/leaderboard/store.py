@@ -24,10 +24,10 @@ RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 
 REPLAYED = "replayed.json"
 
-REPLACEMENT = "replacement"
+REPLANNING = "replanning"
 """The track of suites of drifting tasks, whose entries are sequences of actions (`find_sequences`)."""
 
-ALL_TRACKS = (*TRACKS, REPLACEMENT)
+ALL_TRACKS = (*TRACKS, REPLANNING)
 
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
@@ -110,8 +110,8 @@ class EntryFolder:
 
     @property
     def answers(self) -> str:
-        """Name of the file with the placements, in the track "sharding" with the plans, in "replacement" sequences."""
-        return {SHARDING: PLANS, REPLACEMENT: SEQUENCES}.get(self.track, PLACEMENTS)
+        """Name of the file with the placements, in the track "sharding" with the plans, in "replanning" sequences."""
+        return {SHARDING: PLANS, REPLANNING: SEQUENCES}.get(self.track, PLACEMENTS)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def require_root(root: Path) -> None:
 
 
 def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry under `root` but those of the track "replacement", sorted by name.
+    """Every entry under `root` but those of the track "replanning", sorted by name.
 
     With a finding for everything else there that is not allowed.
 
@@ -179,7 +179,7 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     for track in _subfolders(root, root, findings):
         if track.name in TRACKS:
             folders += _entries_of(root, track, findings)
-        elif track.name != REPLACEMENT:
+        elif track.name != REPLANNING:
             findings.append(
                 Finding(
                     track.name,
@@ -190,14 +190,14 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
 
 
 def find_sequences(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry of the track "replacement" under `root`, sorted by name, and a finding for everything else there.
+    """Every entry of the track "replanning" under `root`, sorted by name, and a finding for everything else there.
 
     Raises:
         InvalidOptionError: `root` is no folder.
     """
     require_root(root)
     findings: list[Finding] = []
-    track = root / REPLACEMENT
+    track = root / REPLANNING
     if track.is_symlink() or not track.is_dir():  # has a finding of `find_entries`, or does not exist
         return [], []
     return _entries_of(root, track, findings), findings

@@ -97,7 +97,7 @@ def require_new(folder: EntryFolder) -> None:
 def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent) -> None:
     """Check that there is one evaluation of all test tasks for each seed."""
     if len(agent.evaluations) != len(agent.seeds):
-        kind = "uses chance" if agent.uses_chance else "uses none"
+        kind = "uses chance" if agent.stochastic else "uses none"
         raise InvalidOptionError(
             f"An agent that {kind} needs {len(agent.seeds)} evaluations, one for each of the seeds "
             f"{list(agent.seeds)}, in their order; got {len(agent.evaluations)}."
@@ -134,7 +134,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
         "seeds": list(agent.seeds),
         "agent": {
             "name": agent.name,
-            "uses_chance": agent.uses_chance,
+            "stochastic": agent.stochastic,
             "learns": bool(agent.training_data),
             "options": {key: value for key, value in agent.options.items() if value is not None},  # TOML has no null
         },

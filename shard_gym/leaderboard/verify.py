@@ -91,7 +91,7 @@ def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Findin
         findings += [Finding(folder.file(ENTRY), reason) for reason in _check_declarations(entry, folder, scorer)]
     if table is None:
         return None, truncated(findings)
-    chance = entry.agent.uses_chance if entry is not None else any(row.seed for row in table.rows)
+    chance = entry.agent.stochastic if entry is not None else any(row.seed for row in table.rows)
     seeds = SEEDS if chance else ONE_SEED
     answers, wrong = _check_answers(table.rows, scorer, seeds, folder.file(folder.answers))
     findings += wrong
@@ -119,16 +119,16 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
             ("cost_model.name", entry.cost_model.name, COST_MODEL, ""),
             ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256, again),
         ]
-    for key, value, required, way_out in required_values:
+    for key, value, required, hint in required_values:
         if value != required:
-            wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{way_out}")
-    agent, seeds = entry.agent, list(SEEDS if entry.agent.uses_chance else ONE_SEED)
+            wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{hint}")
+    agent, seeds = entry.agent, list(SEEDS if entry.agent.stochastic else ONE_SEED)
     if entry.seeds != seeds:
-        kind = "uses chance" if agent.uses_chance else "uses no chance"
+        kind = "uses chance" if agent.stochastic else "uses no chance"
         wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
     if agent.name in {*AGENTS, *PLANNERS, *LEARNERS}:
         for key, declared, true in (
-            ("uses_chance", agent.uses_chance, agent.name not in DETERMINISTIC_AGENTS),
+            ("stochastic", agent.stochastic, agent.name not in DETERMINISTIC_AGENTS),
             ("learns", agent.learns, agent.name in LEARNERS),
         ):
             if declared != true:
@@ -190,7 +190,7 @@ def _check_answers(
         for first, seed in _repeated(zip(canonical, seeds, strict=True)):
             reason = (
                 f"The {scorer.answers.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
-                "separately; an agent that another seed does not change declares agent.uses_chance = false, "
+                "separately; an agent that another seed does not change declares agent.stochastic = false, "
                 "and has one."
             )
             findings.append(Finding(file, reason, seed=seed))

@@ -120,8 +120,8 @@ def _load(name: str, split: str) -> TaskSuite:
                 f"Suite {name!r} has no training tasks, only the splits {known}. Train on another suite, such as "
                 "mixdim-8, and place the tasks of this one afterwards."
             )
-        way_out = " or ".join(f"split={each!r}" for each in known)
-        raise InvalidOptionError(f"Suite {name!r} has the splits {known}, not {split!r}. Pass {way_out}.")
+        hint = " or ".join(f"split={each!r}" for each in known)
+        raise InvalidOptionError(f"Suite {name!r} has the splits {known}, not {split!r}. Pass {hint}.")
     pool = load_pool(record["pool"])
     if pool.sha256 != record["pool_sha256"]:
         raise DamagedFileError(

@@ -33,7 +33,7 @@ def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[
         assert (f"v{info.version} {info.sha256[:12]}" in out) == bool(options)
     if not options:
         assert all(rows[name][1] == "60/50" for name in drift_suite_names())
-        last = next(number for number, line in enumerate(lines) if line.startswith("re-placement"))
+        last = next(number for number, line in enumerate(lines) if line.startswith("replanning"))
         assert last == 2 + len(suite_names())  # the head, and one line for each
 
 

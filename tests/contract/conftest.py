@@ -32,7 +32,7 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
@@ -95,7 +95,7 @@ class Kind(NamedTuple):
     padding: dict[str, int]
 
 
-DRIFTING = "EmbeddingReplacement-v0"
+DRIFTING = "EmbeddingReplanning-v0"
 PLACING = [env_id for env_id in ENVIRONMENTS if env_id != DRIFTING]
 PLACEMENT = Kind({"suite": "dlrm-20x4", "max_devices": 5}, 4, {"max_tables": 220, "max_devices": 20})
 DRIFT = Kind({"suite": "drift-medium-120", "headroom": True}, 8, {"max_parts": 1000, "max_devices": 20})

@@ -19,7 +19,7 @@ from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.suites import load_suite
 
 EACH = pytest.mark.parametrize("env_id", ENVIRONMENTS)
-PLACING = pytest.mark.parametrize("env_id", [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id])
+PLACING = pytest.mark.parametrize("env_id", [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id])
 Make = Callable[..., gymnasium.Env[Any, Any]]
 
 
@@ -37,7 +37,7 @@ def infos_of(env: gymnasium.Env[Any, Any], rollout: Any, steps: int = 70) -> lis
 def arrays_of(env_id: str, actions: int) -> set[tuple[np.dtype[Any], tuple[int, ...]]]:
     """Dtypes and shapes of the arrays of infos."""
     mask = np.dtype(np.int8), (actions,)
-    if "Replacement" in env_id:
+    if "Replanning" in env_id:
         return {mask, (np.dtype(np.int64), (1000,))}
     placement = (np.dtype(np.int32), (220, 8)) if "Sharding" in env_id else (np.dtype(np.int64), (220,))
     return {mask, (np.dtype(np.float64), (20, 4)), placement}

@@ -26,10 +26,10 @@ ILLEGAL_ACTION = 1
 
 # Mixed sizes, padded beyond the largest task; and one small fixed size.
 SETTINGS = [{"suite": "generalize", "max_tables": 220, "max_devices": 20}, {"suite": "dlrm-20x4"}]
-PLACING = [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id]
+PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
 
-# Whole episodes of re-placement, of 336 steps, are those of test_vector_parity.py.
-DRIFTING = "EmbeddingReplacement-v0"
+# Whole episodes of replanning, of 336 steps, are those of test_vector_parity.py.
+DRIFTING = "EmbeddingReplanning-v0"
 CUT = {"headroom": True, "max_episode_steps": 40}
 DRIFTING_SETTINGS = [{"suite": "growth-600", **CUT}, {"suite": "spot-600", "max_parts": 1000, "max_devices": 20, **CUT}]
 

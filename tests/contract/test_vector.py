@@ -112,7 +112,7 @@ def test_every_instance_has_its_own_autoreset_mode(env_id: str, kinds: Any) -> N
 @MODES
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deep", "pickle"])
 def test_a_copy_goes_on_alike_and_alone(env_id: str, mode: AutoresetMode, copied: Any, same: Any) -> None:
-    suite = "spot-600" if "Replacement" in env_id else "generalize"
+    suite = "spot-600" if "Replanning" in env_id else "generalize"
     env = gymnasium.make_vec(env_id, num_envs=3, suite=suite, autoreset_mode=mode)
     obs, _ = env.reset(seed=2)
     for _ in range(5):

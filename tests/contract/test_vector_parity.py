@@ -15,13 +15,13 @@ from shard_gym.envs.core.episodes import ILLEGAL
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.tasks import TaskSampler
 
 Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
-PLACING = [env_id for env_id in ENVIRONMENTS if "Replacement" not in env_id]
+PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
 SOURCES = ("dlrm-20x4", "generalize", "tight")
 STEPS = {1: 150, 4: 60, 33: 30}  # several environments take half as many of short tasks
 
@@ -48,7 +48,7 @@ GRID = [
     if env_id == "EmbeddingPlacement-v0" or (a + b + 2 * c) % 3 == 0
 ]
 
-DRIFTING = "EmbeddingReplacement-v0"
+DRIFTING = "EmbeddingReplanning-v0"
 DRIFTING_SOURCES = ("drifting", "growth-600", "spot-600")
 DRIFTING_STEPS = {1: 90, 4: 60, 12: 30}
 LONG = {1: 680, 4: 340}  # a whole episode, or two
@@ -92,7 +92,7 @@ def pair(random_tables: Any, drifting: Any) -> MakePair:
 
 
 def draw(masks: np.ndarray, rng: np.random.Generator, env_id: str) -> np.ndarray:
-    """(N,) actions; one in thirty is any device, most of which do not exist. Of re-placement, most keep the plan."""
+    """(N,) actions; one in thirty is any device, most of which do not exist. Of replanning, most keep the plan."""
     picks, rare = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1), 1 / 30
     if env_id == DRIFTING:
         picks, rare = np.where(rng.random(len(picks)) < 0.9, 0, picks), 1 / 10
@@ -158,7 +158,7 @@ def test_every_step_is_that_of_a_sync_vector(
         assert kinds_of(infos) == kinds_of(last) == kinds
         failures |= set(last["failure"].tolist())
         redirected += int(last["redirected"].sum())
-        known = (last["placement"] >= 0).reshape(num_envs, -1).any(axis=1)  # at the end; of re-placement, always
+        known = (last["placement"] >= 0).reshape(num_envs, -1).any(axis=1)  # at the end; of replanning, always
         if env_id == DRIFTING:
             assert known[last["_placement"]].all()
             known = (last["running_s"] > 0) & (last["failure"] == 0)

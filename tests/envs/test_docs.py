@@ -21,19 +21,19 @@ from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.envs.replacement.env import EmbeddingReplacementEnv
-from shard_gym.envs.replacement.episodes import REDIRECT_PENALTY
-from shard_gym.envs.replacement.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.envs.replacement.windows import KINDS, WINDOWS
+from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
+from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
+from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.envs.replanning.windows import KINDS, WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
 
 EACH = pytest.mark.parametrize(
-    "env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingReplacementEnv, EmbeddingPlacementRealEnv]
+    "env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingReplanningEnv, EmbeddingPlacementRealEnv]
 )
-REPLACEMENT = (Path(__file__).parents[2] / "docs" / "environments" / "replacement.md").read_text(encoding="utf-8")
+REPLANNING = (Path(__file__).parents[2] / "docs" / "environments" / "replanning.md").read_text(encoding="utf-8")
 
 
 def section(heading: str, env_class: Any = EmbeddingPlacementEnv) -> str:
@@ -168,20 +168,20 @@ def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
 
 @pytest.mark.parametrize("headroom", [False, True])
 def test_the_spaces_and_infos_of_re_placement_are_those_documented(headroom: bool) -> None:
-    env = EmbeddingReplacementEnv(headroom=headroom, max_parts=1000, max_devices=9)
+    env = EmbeddingReplanningEnv(headroom=headroom, max_parts=1000, max_devices=9)
     kinds = len(KINDS) if headroom else len(WINDOWS)
     sizes = {"D": 9, "W": len(WINDOWS), "Z": kinds, "A": kinds + 1, "max_parts": 1000}
-    assert f"`{env.action_space!r}`" in section("Action Space", EmbeddingReplacementEnv)
+    assert f"`{env.action_space!r}`" in section("Action Space", EmbeddingReplanningEnv)
     documented = {
         key: ((int(eval(shape.rstrip(","), {}, sizes)),), dtype)
-        for key, (_, shape, dtype) in documented_arrays(EmbeddingReplacementEnv).items()
+        for key, (_, shape, dtype) in documented_arrays(EmbeddingReplanningEnv).items()
     }
     obs, info = env.reset(seed=0)
     assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
     assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
     expected = {
         key: ((int(eval(shape.rstrip(","), {}, sizes)),) if shape else (), kind)
-        for key, (shape, kind) in documented_infos(EmbeddingReplacementEnv).items()
+        for key, (shape, kind) in documented_infos(EmbeddingReplanningEnv).items()
     }
     assert expected == {
         key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
@@ -190,13 +190,13 @@ def test_the_spaces_and_infos_of_re_placement_are_those_documented(headroom: boo
 
 
 def test_the_rewards_of_re_placement_are_those_there_are() -> None:
-    named = re.findall(r'^- `"(\w+)"`', section("Rewards", EmbeddingReplacementEnv), re.MULTILINE)
+    named = re.findall(r'^- `"(\w+)"`', section("Rewards", EmbeddingReplanningEnv), re.MULTILINE)
     assert tuple(named) == DRIFTING_REWARDS
-    assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplacementEnv)
+    assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplanningEnv)
 
 
 def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -> None:
-    rows = markdown_rows(REPLACEMENT, "## The suites")
+    rows = markdown_rows(REPLANNING, "## The suites")
     assert sorted(rows) == sorted(f"`{name}`" for name in drift_suite_names())
     for name, (_, *numbers) in rows.items():
         train, test = (load_drift_suite(name.strip("`"), split) for split in ("train", "test"))
@@ -204,7 +204,7 @@ def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -
 
 
 def test_the_processes_of_drift_have_the_parameters_documented() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (.*) \|$", REPLACEMENT, re.MULTILINE)
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (.*) \|$", REPLANNING, re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(field.name for field in fields(DriftLevel))
     for name, cells in rows:
         for cell, level in zip(

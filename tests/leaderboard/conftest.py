@@ -32,7 +32,7 @@ def submit_agent(
 ) -> list[Finding]:
     """Submit evaluations under the name `agent`, with further facts about the agent."""
     info = EntryInfo(name or f"The {agent} agent", authors, "MIT", "https://example.org/code", "a laptop", COMMIT)
-    facts = {"uses_chance": agent == "random", "evaluations": tuple(evaluations), **facts}
+    facts = {"stochastic": agent == "random", "evaluations": tuple(evaluations), **facts}
     return submit(folder, EvaluatedAgent(agent, **facts), info)
 
 

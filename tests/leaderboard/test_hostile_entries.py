@@ -85,7 +85,7 @@ def renumber_devices(rows: list[dict[str, Any]]) -> None:
 def only_best_seed(entry: Any) -> None:
     """One run of a random agent, declared deterministic."""
     entry.toml("seeds = [0, 1, 2, 3, 4]", "seeds = [0]")
-    entry.toml("uses_chance = true", "uses_chance = false")
+    entry.toml("stochastic = true", "stochastic = false")
     entry.rows(lambda rows: rows.__delitem__(slice(50, None)))
 
 
@@ -226,7 +226,7 @@ CHANGED: dict[str, tuple[Change, str]] = {
     ),
     "the best run called deterministic": (
         only_best_seed,
-        f"{TOML}: agent.uses_chance is false, but must be true for ShardGym's agent 'random'",
+        f"{TOML}: agent.stochastic is false, but must be true for ShardGym's agent 'random'",
     ),
     "a hard task left out as a failure": (
         set_row(placement=None),

@@ -1,4 +1,4 @@
-"""Entries of re-placement: made, verified, replayed and ranked; all that is wrong is named."""
+"""Entries of replanning: made, verified, replayed and ranked; all that is wrong is named."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.replacement import tuned
-from shard_gym.agents.replacement.forecasters import SEASONAL
-from shard_gym.agents.replacement.neural_forecast import NUM_WEIGHTS
-from shard_gym.agents.replacement.oracle import best_sequence
-from shard_gym.agents.replacement.plan_table import PlanTable
-from shard_gym.agents.replacement.rules import EveryHours, Never
+from shard_gym.agents.replanning import tuned
+from shard_gym.agents.replanning.forecasters import SEASONAL
+from shard_gym.agents.replanning.neural_forecast import NUM_WEIGHTS
+from shard_gym.agents.replanning.oracle import best_sequence
+from shard_gym.agents.replanning.plan_table import PlanTable
+from shard_gym.agents.replanning.rules import EveryHours, Never
 from shard_gym.cli import main
 from shard_gym.drift import oracle_seconds
 from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replacement.episode_data import DECISIONS, episode_data
-from shard_gym.envs.replacement.play import Recorded, play
+from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
+from shard_gym.envs.replanning.play import Recorded, play
 from shard_gym.errors import DamagedFileError, UnknownNameError, unknown_name
 from shard_gym.leaderboard import sequence_entries, sequence_files, sequence_tables, sequences
 from shard_gym.leaderboard.markdown import README, write_pages
@@ -33,7 +33,7 @@ from shard_gym.leaderboard.sequence_tables import load_sequence_boards
 from shard_gym.leaderboard.sequence_tables import sequence_tables as tables_of
 from shard_gym.leaderboard.sequences import verify_all_sequences, verify_sequences
 from shard_gym.leaderboard.site import site_files
-from shard_gym.leaderboard.store import ENTRY, LIMITS, REPLACEMENT, SEQUENCES, EntryFolder
+from shard_gym.leaderboard.store import ENTRY, LIMITS, REPLANNING, SEQUENCES, EntryFolder
 
 SUITE = "tiny-20"
 FACTS = ("--author", "Ada Example", "--licence", "MIT", "--commit", "0" * 40)
@@ -83,12 +83,12 @@ def write_oracle(suite: DriftSuite, best: Sequence[Any], factor: float = 1.0) ->
 
 
 def submit(slug: str, *more: Any, name: str = "") -> int:
-    arguments = ["leaderboard", "submit", f"{REPLACEMENT}/{SUITE}/{slug}", "--name", name or slug, *FACTS]
+    arguments = ["leaderboard", "submit", f"{REPLANNING}/{SUITE}/{slug}", "--name", name or slug, *FACTS]
     return main([*arguments, *map(str, more)])
 
 
 def folder(root: Path, slug: str) -> EntryFolder:
-    return EntryFolder(root, REPLACEMENT, SUITE, slug)
+    return EntryFolder(root, REPLANNING, SUITE, slug)
 
 
 def findings(root: Path, slug: str) -> list[str]:
@@ -127,7 +127,7 @@ def test_a_shipped_agent_is_replayed_and_ranked_before_others(
     assert "It takes 0.00% more than the oracle; it is listed as not replayed." in capsys.readouterr().out
     assert main(["leaderboard", "verify", "--all"]) == 0
     assert "All 3 entries are valid." in capsys.readouterr().out
-    assert main(["leaderboard", "verify", f"{REPLACEMENT}/{SUITE}/daily"]) == 0
+    assert main(["leaderboard", "verify", f"{REPLANNING}/{SUITE}/daily"]) == 0
     [board] = load_sequence_boards(root)
     assert [each.is_replayed for each in board.entries] == [True, True, False]
     assert board.entries[0].excess.mean() <= board.entries[1].excess.mean()
@@ -148,7 +148,7 @@ def test_a_shipped_agent_is_replayed_and_ranked_before_others(
     ]
     assert lines[-1].startswith("| oracle")
     site = site_files([], [board])["data/index.js"].decode()
-    assert '"replacement":[{"name":"tiny-20"' in site
+    assert '"replanning":[{"name":"tiny-20"' in site
     assert main(["leaderboard", "render", "--check"]) == 0
 
 
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_rows_is_named(
     change(root, "mine", edit)
     found = findings(root, "mine")
     assert reason in found[0] or reason in found[-1]
-    assert all(each.startswith(f"{REPLACEMENT}/{SUITE}/mine/{SEQUENCES}") for each in found)
+    assert all(each.startswith(f"{REPLANNING}/{SUITE}/mine/{SEQUENCES}") for each in found)
     capsys.readouterr()
     assert main(["leaderboard", "verify", "--all"]) == 1
 
@@ -235,13 +235,13 @@ def test_other_settings_are_another_agent(root: Path) -> None:
     ("old", "new", "reason"),
     [
         ("ab" * 32, "cd" * 32, "suite.sha256 is 'cdcd"),
-        (f'"{SUITE}"', '"other-20"', "suite.name is 'other-20', but in replacement/tiny-20 it must be 'tiny-20'"),
+        (f'"{SUITE}"', '"other-20"', "suite.name is 'other-20', but in replanning/tiny-20 it must be 'tiny-20'"),
         ("analytical-v2", "analytical-v1", "cost_model is 'analytical-v1'"),
         ("seeds = [0]", "seeds = [1]", "seeds are [1], but an agent that uses no chance has exactly the seeds [0]"),
         ('name = "every"', 'name = "mine"', "settings are of agents of ShardGym, and 'mine' is none"),
-        ("uses_chance = false", "uses_chance = true", "agent.uses_chance is true, but must be false"),
+        ("stochastic = false", "stochastic = true", "agent.stochastic is true, but must be false"),
         ('[{"hours": 24, "kind": 0}]', "[]", "settings has 0 elements, but"),
-        ('"hours": 24', '"days": 1', "Agent 'every' of re-placement has the settings hours, kind"),
+        ('"hours": 24', '"days": 1', "Agent 'every' of replanning has the settings hours, kind"),
         ('"kind": 0', '"kind": 99', "kind of agent 'every' must be an integer from 0 to 7, not 99"),
         (
             '"kind": 0',
@@ -251,7 +251,7 @@ def test_other_settings_are_another_agent(root: Path) -> None:
         ('"hours": 24', '"hours": "x"', "hours of agent 'every' must be a positive number"),
         ("data = []", f'data = ["{SUITE}/test"]', "No agent learns from test tasks"),
         ("data = []", 'data = ["other: "]', "training.data.0 is refused"),
-        ('track = "replacement"', 'track = "simulated"', "track is refused: input should be 'replacement'"),
+        ('track = "replanning"', 'track = "simulated"', "track is refused: input should be 'replanning'"),
         ("schema = 1", "schema = 2", "this version reads 1; update shard-gym"),
     ],
 )
@@ -273,7 +273,7 @@ def test_an_entry_below_the_oracle_is_an_error_of_the_oracle(
     assert f"python tools/oracle_seconds.py {SUITE}" in found[0]
     assert submit("again", "--agent", "never") == 1
     assert not folder(root, "again").path.exists()
-    assert sorted(each.name for each in root.iterdir()) == [README, REPLACEMENT]
+    assert sorted(each.name for each in root.iterdir()) == [README, REPLANNING]
 
 
 def test_a_suite_without_the_oracle_has_no_entries(root: Path, capsys: Any) -> None:
@@ -307,7 +307,7 @@ def test_files_of_actions_that_do_not_fit_are_refused(
     assert submit("mine", "--evaluation", path, "--deterministic") != 0
     error = " ".join(capsys.readouterr().err.split())
     assert reason in error
-    assert not (root / REPLACEMENT).exists()
+    assert not (root / REPLANNING).exists()
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_submissions_that_make_no_sense_are_refused(
     own_actions(suite, tmp_path / "0.json")
     assert submit("mine", *more) != 0
     assert reason in " ".join(capsys.readouterr().err.split())
-    assert not (root / REPLACEMENT).exists()
+    assert not (root / REPLANNING).exists()
 
 
 def test_the_program_of_the_readme_makes_an_entry(root: Path, suite: DriftSuite, monkeypatch: Any) -> None:
@@ -344,14 +344,14 @@ def test_the_program_of_the_readme_makes_an_entry(root: Path, suite: DriftSuite,
 
 
 def test_an_unknown_suite_and_an_entry_that_exists_are_refused(root: Path, capsys: Any) -> None:
-    assert main(["leaderboard", "submit", f"{REPLACEMENT}/tiny-30/x", "--name", "x", *FACTS, "--agent", "never"]) != 0
+    assert main(["leaderboard", "submit", f"{REPLANNING}/tiny-30/x", "--name", "x", *FACTS, "--agent", "never"]) != 0
     assert "tiny-20" in capsys.readouterr().err
     assert submit("never", "--agent", "never") == 0
     assert submit("never", "--agent", "never") != 0
-    assert "There is an entry replacement/tiny-20/never already." in capsys.readouterr().err
+    assert "There is an entry replanning/tiny-20/never already." in capsys.readouterr().err
     assert submit("other", "--agent", "never", name="Never!") == 1
-    assert "The name 'Never!' is that of replacement/tiny-20/never" in capsys.readouterr().out
-    folder(root, "never").path.parent.rename(root / REPLACEMENT / "tiny-30")
+    assert "The name 'Never!' is that of replanning/tiny-20/never" in capsys.readouterr().out
+    folder(root, "never").path.parent.rename(root / REPLANNING / "tiny-30")
     found = [str(each) for each in verify_all_sequences(root)[1]]
     assert any("Its suite 'tiny-30' cannot be loaded" in each for each in found)
     with pytest.raises(UnknownNameError):
@@ -367,15 +367,15 @@ def test_folders_with_other_files_and_large_ones_are_refused(root: Path) -> None
     (path / "more.txt").unlink()
     (path / SEQUENCES).write_bytes(b" " * (LIMITS[SEQUENCES] + 1))
     assert findings(root, "never") == [
-        f"{REPLACEMENT}/{SUITE}/never/{SEQUENCES}: It has 1,048,577 bytes; the limit is 1,048,576."
+        f"{REPLANNING}/{SUITE}/never/{SEQUENCES}: It has 1,048,577 bytes; the limit is 1,048,576."
     ]
     (path / SEQUENCES).write_text("{")
     assert "It is not readable JSON" in findings(root, "never")[0]
-    (root / REPLACEMENT / SUITE / "Never").mkdir()
-    (root / REPLACEMENT / "notes.txt").write_text("x")
+    (root / REPLANNING / SUITE / "Never").mkdir()
+    (root / REPLANNING / "notes.txt").write_text("x")
     found = [str(each) for each in verify_all_sequences(root)[1]]
-    assert "replacement/notes.txt: No file is allowed here; remove it." in found
-    assert any(each.startswith(f"replacement/{SUITE}/Never: The folder of an entry is named with") for each in found)
+    assert "replanning/notes.txt: No file is allowed here; remove it." in found
+    assert any(each.startswith(f"replanning/{SUITE}/Never: The folder of an entry is named with") for each in found)
     with pytest.raises(DamagedFileError, match=r"3 findings, the first: .* All of them: shard-gym leaderboard verify"):
         load_sequence_boards(root)
 
@@ -391,7 +391,7 @@ def test_copies_are_refused_unless_they_are_replayed(
     own_actions(suite, tmp_path / "0.json", actions)
     assert submit("mine", "--evaluation", "0.json", "--deterministic") == 1
     assert "100% of the sequences with plans of one's own" in " ".join(capsys.readouterr().out.split())
-    assert not (root / REPLACEMENT / SUITE / "mine").exists()
+    assert not (root / REPLANNING / SUITE / "mine").exists()
 
 
 def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, tmp_path: Path, monkeypatch: Any) -> None:

@@ -80,7 +80,7 @@ def test_half_a_character_is_no_name(folder: EntryFolder, greedy: Evaluation, su
 
 def test_there_is_one_evaluation_for_each_seed(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
     with pytest.raises(InvalidOptionError, match=r"An agent that uses chance needs 5 evaluations.* got 1"):
-        submit_as(folder, "mine", [greedy], uses_chance=True)
+        submit_as(folder, "mine", [greedy], stochastic=True)
     with pytest.raises(InvalidOptionError, match=r"An agent that uses none needs 1 evaluations.* got 2"):
         submit_as(folder, "mine", [greedy] * 2)
 
@@ -145,10 +145,10 @@ def test_files_that_are_no_evaluation_are_refused(tmp_path: Path, greedy: Evalua
 
 def test_agents_are_evaluated_with_their_seeds() -> None:
     search = evaluate_agent(["local-search"], "mlperf-x8", {"max_queries": 50})
-    assert (search.name, search.uses_chance, len(search.evaluations)) == ("local-search", True, 5)
+    assert (search.name, search.stochastic, len(search.evaluations)) == ("local-search", True, 5)
     assert (search.search_budget, search.options) == (50, {"max_queries": 50})
     greedy = evaluate_agent(["cost-greedy"], "mlperf-x8", {})
-    assert (greedy.uses_chance, len(greedy.evaluations), greedy.training_data) == (False, 1, ())
+    assert (greedy.stochastic, len(greedy.evaluations), greedy.training_data) == (False, 1, ())
 
 
 @pytest.mark.parametrize("agents", [["random", "size-greedy"], ["random", "random"]])

@@ -90,7 +90,7 @@ def test_an_unknown_name_suggests_the_closest() -> None:
         ("mlperf-x8", "train", r"has no training tasks, only the splits \['test'\]\. Train on another suite"),
     ],
 )
-def test_an_unknown_split_is_named_with_the_way_out(name: str, split: str, message: str) -> None:
+def test_an_unknown_split_is_named_with_the_hint(name: str, split: str, message: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"Suite '{name}' {message}"):
         load_suite(name, split)
     for bad in (None, 0, ["test"]):

@@ -41,14 +41,14 @@ def test_the_table_is_made_from_the_stored_numbers(headroom: Any, markdown_rows:
 
 def test_the_numbers_are_those_of_this_cost_model(headroom: Any) -> None:
     record = read_json(headroom.HEADROOM)
-    way_out = "run tools/headroom.py"
-    assert headroom.about(record["max_queries"]).items() <= record.items(), way_out
+    hint = "run tools/headroom.py"
+    assert headroom.about(record["max_queries"]).items() <= record.items(), hint
     for name, suite in record["suites"].items():
-        assert suite["sha256"] == load_suite(name).sha256, way_out
+        assert suite["sha256"] == load_suite(name).sha256, hint
     tasks = load_suite("merlin-medium-x8")
     for variant, make in headroom.VARIANTS.items():
         stored = record["suites"][tasks.name]["headroom"][variant]
-        assert headroom.headroom(tasks, make(), record["max_queries"]) == pytest.approx(stored, rel=1e-9), way_out
+        assert headroom.headroom(tasks, make(), record["max_queries"]) == pytest.approx(stored, rel=1e-9), hint
 
 
 def test_the_headroom_is_that_of_the_best_greedy_agent(headroom: Any) -> None:

@@ -118,11 +118,11 @@ def test_the_page_shows_what_was_published(libraries: Any, markdown_rows: Any) -
 
 
 def test_re_placement_runs_in_every_library_that_is_checked(libraries: Any, tool: Any) -> None:
-    runs, records = tool("replacement_runs").RUNS, read_json(libraries.PUBLISHED)
-    assert runs.keys() == {name for name, library in libraries.LIBRARIES.items() if library.replacement}
+    runs, records = tool("replanning_runs").RUNS, read_json(libraries.PUBLISHED)
+    assert runs.keys() == {name for name, library in libraries.LIBRARIES.items() if library.replanning}
     assert runs.keys() == libraries.LIBRARIES.keys()
     for name in runs:
-        record = records[f"{libraries.REPLACEMENT}-{name}"]
+        record = records[f"{libraries.REPLANNING}-{name}"]
         assert record["steps"] > 500
         assert record["version"] == records[name]["version"]
 
@@ -133,14 +133,14 @@ def test_a_run_of_re_placement_that_fails_is_not_recorded(
     monkeypatch.setattr(libraries, "ROOT", tmp_path)
     monkeypatch.setattr(libraries, "CHECKED", tmp_path / "found")
     (tmp_path / "tools").mkdir()
-    program = tmp_path / "tools" / "replacement_runs.py"
+    program = tmp_path / "tools" / "replanning_runs.py"
     program.write_text("raise SystemExit(3)")
     with pytest.raises(libraries.CheckFailedError, match="exit status 3"):
-        libraries.replacement("minari")
+        libraries.replanning("minari")
     assert not (tmp_path / "found").exists()
     program.write_text("""print('a word before'); print('{"steps": 600, "seconds": 2}')""")
-    libraries.replacement("minari")
-    assert read_json(tmp_path / "found" / "replacement-minari.json")["steps"] == 600
+    libraries.replanning("minari")
+    assert read_json(tmp_path / "found" / "replanning-minari.json")["steps"] == 600
 
 
 def test_costs_to_compare_with_are_named_once(libraries: Any) -> None:

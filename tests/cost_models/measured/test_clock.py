@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shard_gym.cost_models.measured.clock import MOST_SPIN_MS, WARM_S, Alone, GpuClock, HostClock, Phase
+from shard_gym.cost_models.measured.clock import MAX_SPIN_MS, WARM_S, Alone, GpuClock, HostClock, Phase
 
 FULL_GHZ = 1.98
 
@@ -142,7 +142,7 @@ def test_a_phase_that_waits_for_the_gpu_is_told() -> None:
     found = GpuClock(gpu, now=gpu.now).measure(lambda number: numbers.append(number) or (waits,), 3, 5, Alone())
     assert (len(found.ms), found.late) == (5, 5)
     assert numbers[-5:] == list(range(numbers[-1] - 4, numbers[-1] + 1))
-    slowest = WARM_S * 1000 + 10 * (MOST_SPIN_MS * FULL_GHZ / 0.345 + 1)
+    slowest = WARM_S * 1000 + 10 * (MAX_SPIN_MS * FULL_GHZ / 0.345 + 1)
     assert gpu.host_ms - 2_000 < slowest
 
 

@@ -1,7 +1,7 @@
 "use strict";
 // The selection, kept in the address, and the connection of all parts.
 (() => {
-  const { el, quoted, offer, named, load, lookAt, ranking, charts, explorer, format, drawReplacement } = window.ShardGym;
+  const { el, quoted, offer, named, load, lookAt, ranking, charts, explorer, format, drawReplanning } = window.ShardGym;
 
   const TRACKS = {
     simulated: "Placements (cost model)",
@@ -206,7 +206,7 @@
     for (const form of [named("choice"), named("comparison")])
       form.addEventListener("submit", (event) => event.preventDefault());
     index = await load("index");
-    drawReplacement(index.replacement);
+    drawReplanning(index.replanning);
     const places = new Map(index.competitors.map((id, place) => [id, place]));
     looks = (id) => lookAt(places.get(id) ?? places.size);
     if (!index.suites.length) {

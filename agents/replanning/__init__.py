@@ -1,0 +1,1 @@
+"""Agents of replanning: rules, change detectors, forecasters, and the best sequence with hindsight."""

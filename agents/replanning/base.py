@@ -1,0 +1,152 @@
+"""`ReplanningAgent`: decides every hour whether to make a new plan, from observations alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.drift.tasks import DAYS
+from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.replanning.observation import NUM_WINDOWS
+from shard_gym.envs.replanning.windows import LAST_HOUR
+from shard_gym.errors import InvalidOptionError
+
+IntArray = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What agents use of the observations of N episodes.
+
+    Attributes:
+        replayed: (N, A, W) cost of the plan in action and of each kind in each window.
+        legal: (N, A) bool.
+        since_plan: (N,) days since the plan was made.
+        pause: (N,) as a share of a day.
+        must_plan: (N,) bool.
+        clock: (N, 4) sine and cosine of the hour of the day, and of the week.
+        days_left: (N,) days until the episode is over.
+        available: (N,) share of the devices that are there.
+        used: (N,) share of the devices that the plan in action is made for.
+        measured: (N, 96) costs of the last day's intervals with noise.
+    """
+
+    replayed: Floats
+    legal: NDArray[np.bool_]
+    since_plan: Floats
+    pause: Floats
+    must_plan: NDArray[np.bool_]
+    clock: Floats
+    days_left: Floats
+    available: Floats
+    used: Floats
+    measured: Floats
+
+    @staticmethod
+    def of(observations: ObservationDict) -> View:
+        """The view of observations with leading shape (N,)."""
+        legal, time = observations["action_mask"].astype(np.bool_), observations["time"].astype(np.float64)
+        devices = observations["device_mask"].sum(axis=1)
+        return View(
+            observations["replayed_costs"].astype(np.float64).reshape(*legal.shape, NUM_WINDOWS),
+            legal,
+            observations["since_plan"][:, 0].astype(np.float64),
+            observations["pause"][:, 0].astype(np.float64),
+            observations["must_plan"][:, 0].astype(np.bool_),
+            time[:, [0, 2, 1, 3]],
+            (1.0 - time[:, 4]) * DAYS,
+            observations["device_available"].sum(axis=1) / devices,
+            observations["device_used"].sum(axis=1) / devices,
+            observations["measured_costs"].astype(np.float64),
+        )
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.legal)
+
+    def require_action(self, action: int) -> None:
+        """Check that there is an action.
+
+        Raises:
+            InvalidOptionError: it makes plans with headroom, which there are not.
+        """
+        if action >= self.legal.shape[1]:
+            raise InvalidOptionError(
+                f"The agent makes plans of kind {action - 1}, which leave room for growth, but here are the kinds 0 to "
+                f"{self.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
+            )
+
+    def candidate(self, action: int) -> Floats:
+        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom.
+
+        Raises:
+            InvalidOptionError: see `require_action`.
+        """
+        self.require_action(action)
+        without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
+        return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
+
+
+class Chooser(Protocol):
+    """Decides from views, one for each decision; so it can be played in the environment and from tables of plans."""
+
+    def begin(self, count: int) -> None:
+        """N episodes begin."""
+
+    def choose(self, view: View) -> NDArray[np.integer[Any]]:
+        """(N,) legal actions."""
+
+
+class ReplanningAgent(ABC):
+    """An agent that decides what the best plan is, and whether it is worth a pause.
+
+    Where a plan must be made, it makes the best; where that has no room for growth, the one without headroom.
+    """
+
+    def begin(self, count: int) -> None:  # noqa: B027  # not all agents remember something
+        """N episodes begin."""
+
+    def act(self, observations: ObservationDict) -> NDArray[np.integer[Any]]:
+        """(N,) legal actions for observations with leading shape (N,)."""
+        return self.choose(View.of(observations))
+
+    def choose(self, view: View) -> NDArray[np.integer[Any]]:
+        """(N,) legal actions.
+
+        Raises:
+            InvalidOptionError: the agent makes plans with headroom, which there are not.
+        """
+        worth, best = self.decide(view)
+        wanted = np.where(view.must_plan | worth, best, 0)
+        view.require_action(int(wanted.max()))
+        legal = view.legal[np.arange(view.count), wanted]
+        return np.where(legal, wanted, (wanted - 1) % NUM_WINDOWS + 1)
+
+    @abstractmethod
+    def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
+        """(N,) whether to make a plan if none must be; (N,) the action that makes the best plan."""
+
+
+class OneKind(ReplanningAgent):
+    """An agent that makes plans of one kind.
+
+    Args:
+        kind: index in `shard_gym.envs.replanning.windows.KINDS`.
+    """
+
+    def __init__(self, kind: int = LAST_HOUR) -> None:
+        self.action = 1 + kind
+
+    def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
+        """See `ReplanningAgent`."""
+        return self.is_due(view), np.full(view.count, self.action)
+
+    @abstractmethod
+    def is_due(self, view: View) -> NDArray[np.bool_]:
+        """(N,) whether to make a plan if none must be."""

@@ -1,0 +1,69 @@
+"""Rules that decide when to make a plan of one kind: never, periods, thresholds, ski-rental."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.replanning.base import OneKind, View
+from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
+
+BoolArray = NDArray[np.bool_]
+
+
+class Never(OneKind):
+    """Keeps its plan, until it must make one."""
+
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        return np.zeros(view.count, np.bool_)
+
+
+class EveryHours(OneKind):
+    """Makes a plan every so many hours; 1 is always."""
+
+    def __init__(self, hours: int, kind: int) -> None:
+        super().__init__(kind)
+        self.hours = hours
+
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        return view.since_plan > (self.hours - 0.5) / HOURS
+
+
+class RegretThreshold(OneKind):
+    """Makes a plan when the old one cost too much in the last hour, by more than a share of the new one's cost."""
+
+    def __init__(self, share: float, kind: int) -> None:
+        super().__init__(kind)
+        self.share = share
+
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        new = view.candidate(self.action)[:, LAST_HOUR]
+        return view.replayed[:, 0, LAST_HOUR] > (1.0 + self.share) * new
+
+
+class SkiRental(OneKind):
+    """Makes a plan when what the old one cost too much, hour by hour, adds up to `factor` pauses.
+
+    The rule of the ski rental problem: rent until the rents add up to the price, then buy. With a factor of 1 it takes
+    at most twice as long as the best decision, if the regret of a plan never falls.
+    """
+
+    def __init__(self, factor: float, kind: int) -> None:
+        super().__init__(kind)
+        self.factor = factor
+        self._regret: NDArray[np.float64] = np.zeros(0)
+
+    def begin(self, count: int) -> None:
+        """See `ReplanningAgent`."""
+        self._regret = np.zeros(count)
+
+    def is_due(self, view: View) -> BoolArray:
+        """See `OneKind`."""
+        regret = (view.replayed[:, 0] - view.candidate(self.action))[:, LAST_HOUR] / HOURS
+        self._regret = np.where(view.since_plan > 0, self._regret + regret, 0.0)
+        due: BoolArray = self._regret > self.factor * view.pause
+        self._regret[due | view.must_plan] = 0.0
+        return due

@@ -1,0 +1,188 @@
+"""What happens to a task while m devices are there, whatever is done: the plans that can be made, and their costs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.drift.processes import INTERVALS_PER_DAY
+from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.envs.replanning.parts import Parts
+from shard_gym.envs.replanning.planner import MAX_NUMBERS, Planner
+from shard_gym.envs.replanning.windows import HOURS, INTERVALS_PER_HOUR, KINDS, LAST_HOUR, WINDOWS, window_means
+from shard_gym.placement import Placement
+
+IntArray = NDArray[np.int64]
+
+ALL_HOURS: IntArray = np.arange(HOURS)
+
+KEPT_RUNS = 256
+"""Days of plans whose costs are kept."""
+
+
+class PlansOfDay(NamedTuple):
+    """The plans that can be made at the H = 24 decisions of a day, each of one of the Z `KINDS`.
+
+    Attributes:
+        plans: (H, Z, P) int64, devices.
+        possible: (H, Z) bool; a plan with headroom may have no room.
+        replayed_ms: (H, Z, W) float64, cost of each plan with the mean lookups of each window before its decision.
+    """
+
+    plans: IntArray
+    possible: NDArray[np.bool_]
+    replayed_ms: FloatArray
+
+
+class RunOfDay(NamedTuple):
+    """One plan on one day.
+
+    Attributes:
+        interval_ms: (H, 4) float64, cost of an iteration in each interval of each hour.
+        replayed_ms: (H, W) float64, its cost with the mean lookups of each window before each decision.
+        phases_ms: (H, m, 4) float64, of each device with the mean lookups of the hour before each decision.
+        memory: (m,) float64, share of each memory cap in use; more than 1 if the tables outgrew a device.
+    """
+
+    interval_ms: FloatArray
+    replayed_ms: FloatArray
+    phases_ms: FloatArray
+    memory: FloatArray
+
+
+class FixedDevices:
+    """The plans of a task on m devices. Everything is computed when it is first asked for, and knows the past alone.
+
+    Days are counted from the first of the episode.
+
+    Args:
+        parts: what plans place, on m devices.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.planner = Planner(parts.model, parts.topology)
+        self._cluster = parts.topology.cluster()
+        self._kinds = KINDS if parts.task.grows else KINDS[: len(WINDOWS)]
+        self._window_lookups: dict[int, FloatArray] = {}
+        self._greedy: dict[tuple[int, bool], IntArray] = {}
+        self._plans: dict[int, PlansOfDay] = {}
+        self._runs: OrderedDict[tuple[bytes, int], RunOfDay] = OrderedDict()
+
+    def plans(self, day: int) -> PlansOfDay:
+        """The plans that can be made on day 0, 1, ... of the episode.
+
+        The plan for a window is the cheapest, with the mean lookups of that window, of the greedy placements for it and
+        for the same window at the 23 decisions before. Greedy placements alone cost 1 to 2.5% more for the last three
+        days, and by how much changes from hour to hour (five tasks of mixdim-8, 23 November 2026). Where none has room,
+        the plan is `Parts.known`, and one with headroom is not possible.
+        """
+        if day not in self._plans:
+            halves = [self._plans_of(day, headroom) for headroom in sorted({kind.headroom for kind in self._kinds})]
+            plans, possible = (np.concatenate(each, axis=1) for each in zip(*halves, strict=True))
+            loads, everywhere = self._window_loads(day)
+            replayed = self.planner.costs(loads[:, None], everywhere[:, None], plans[:, :, None])
+            self._plans[day] = PlansOfDay(plans, possible, replayed)
+        return self._plans[day]
+
+    def run(self, plan: Placement, day: int) -> RunOfDay:
+        """(P,) `plan` on day 0, 1, ... of the episode."""
+        key = plan.tobytes(), day
+        if key in self._runs:
+            self._runs.move_to_end(key)
+            return self._runs[key]
+        loads, everywhere = self._window_loads(day)
+        held = self.planner.device_loads(loads[:, LAST_HOUR], everywhere[:, LAST_HOUR], plan)
+        found = RunOfDay(
+            self.interval_ms(plan, day),
+            self.planner.costs(loads, everywhere, plan),
+            self.planner.model.device_costs(held, self._cluster),
+            self.memory(plan, day),
+        )
+        self._runs[key] = found
+        if len(self._runs) > KEPT_RUNS:
+            self._runs.popitem(last=False)
+        return found
+
+    def interval_ms(self, plans: IntArray, day: int, hours: IntArray = ALL_HOURS) -> FloatArray:
+        """(h, 4) cost of an iteration with (P,) or (h, P) plans in each interval of `hours` of day -1, 0, 1, ..."""
+        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
+        lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
+        loads, everywhere = self.parts.loads(HISTORY_DAYS + day, lookups.reshape(HOURS, INTERVALS_PER_HOUR, -1)[hours])
+        return self.planner.costs(loads, everywhere, plans[..., None, :])
+
+    def hourly_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H) mean cost of an iteration with each of (n, P) plans in each hour of day 0, 1, ..."""
+        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY
+        lookups = self.parts.task.drift.lookups[first : first + INTERVALS_PER_DAY]
+        costs = self._of_many(plans, *self.parts.loads(HISTORY_DAYS + day, lookups))
+        return np.asarray(costs.reshape(len(plans), HOURS, INTERVALS_PER_HOUR).mean(axis=-1))
+
+    def replayed_ms(self, plans: IntArray, day: int) -> FloatArray:
+        """(n, H, W) cost of each of (n, P) plans with the mean lookups of each window before each decision of a day."""
+        loads, everywhere = self._window_loads(day)
+        costs = self._of_many(plans, loads.reshape(-1, *loads.shape[2:]), everywhere.reshape(-1, loads.shape[-1]))
+        return costs.reshape(len(plans), HOURS, len(WINDOWS))
+
+    def memory(self, plan: Placement, day: int) -> FloatArray:
+        """(m,) share of each memory cap that a plan uses on a day."""
+        today = HISTORY_DAYS + day
+        caps, devices = self.parts.topology.memory_cap_bytes, self.parts.topology.num_devices
+        used = np.bincount(plan, self.parts.bytes_of(today), devices) + caps - self.parts.free(today)
+        return np.asarray(used / caps)
+
+    def _of_many(self, plans: IntArray, loads: FloatArray, everywhere: FloatArray) -> FloatArray:
+        """(n, M) ms of each of (n, P) plans with each of (M, P, K) loads."""
+        at_once = max(1, MAX_NUMBERS // (len(loads) * self.parts.topology.num_devices * loads.shape[-1]))
+        chunks = [plans[begin : begin + at_once] for begin in range(0, len(plans), at_once)]
+        return np.concatenate([self.planner.many_costs(loads, everywhere, some) for some in chunks])
+
+    def window_lookups(self, day: int) -> FloatArray:
+        """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
+        if day not in self._window_lookups:
+            lookups = self.parts.task.drift.lookups
+            self._window_lookups[day] = window_means(lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+        return self._window_lookups[day]
+
+    def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
+        return self.parts.loads(HISTORY_DAYS + day, self.window_lookups(day))
+
+    def _plans_of(self, day: int, headroom: bool) -> tuple[IntArray, NDArray[np.bool_]]:
+        """(H, W, P) plans with or without headroom; (H, W) bool, which are possible."""
+        own = self._greedy_of(day, headroom)
+        before = self._greedy_of(day - 1, headroom) if day else own[:0]
+        tried = np.concatenate([before, own])  # (1 or 2 days of hours, W, P)
+        room = (tried[..., 0] >= 0) & self.parts.fits(np.maximum(tried, 0), *self._memory(day, headroom))
+        loads, everywhere = self._window_loads(day)
+        skipped, plans, possible = len(before), np.empty_like(own), np.empty(own.shape[:2], np.bool_)
+        for hour in range(HOURS):
+            last = skipped + hour + 1
+            some = slice(max(last - HOURS, 0), last)
+            costs = self.planner.costs(loads[hour], everywhere[hour], np.maximum(tried[some], 0))
+            costs = np.where(room[some], costs, np.inf)
+            plans[hour] = tried[some][costs.argmin(axis=0), np.arange(len(WINDOWS))]
+            possible[hour] = np.isfinite(costs).any(axis=0)
+        if not headroom:
+            plans[~possible], possible[:] = self.parts.known, True
+        else:
+            plans[~possible] = 0
+        return plans, possible
+
+    def _greedy_of(self, day: int, headroom: bool) -> IntArray:
+        """(H, W, P) int64, the greedy placement for each window of a day."""
+        key = day, headroom
+        if key not in self._greedy:
+            loads, everywhere = self._window_loads(day)
+            flat = loads.reshape(-1, *loads.shape[2:]), everywhere.reshape(-1, everywhere.shape[-1])
+            found = self.planner.greedy(*flat, *self._memory(day, headroom))
+            self._greedy[key] = found.reshape(loads.shape[:3])
+        return self._greedy[key]
+
+    def _memory(self, day: int, headroom: bool) -> tuple[IntArray, IntArray]:
+        """(P,) bytes of the parts, and (m,) bytes free for them."""
+        today = HISTORY_DAYS + day
+        return self.parts.bytes_ahead(today) if headroom else (self.parts.bytes_of(today), self.parts.free(today))

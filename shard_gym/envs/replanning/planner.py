@@ -1,0 +1,121 @@
+"""Greedy placements of many windows at once, and their costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.topology import Cluster, Topology
+
+IntArray = NDArray[np.int64]
+
+NO_PLACEMENT = -1
+"""All devices of a window in which a part found no room."""
+
+MAX_NUMBERS = 2**22
+"""Of the largest array at once."""
+
+ROUNDING = 1e-12
+"""Relative difference of loads that are equal but for rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Places P parts of tables in each of M windows, which differ in the loads of the parts.
+
+    Attributes:
+        model: estimates the costs.
+        topology: the D devices.
+    """
+
+    model: AdditiveCostModel
+    topology: Topology
+
+    def greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
+        """(M, P) int64 devices; `NO_PLACEMENT` in all of a row if a part found no room.
+
+        The part comes first that is the costliest alone (DreamShard, section 3.2), and each goes where the cost grows
+        least. How many windows are placed at once changes nothing.
+
+        Args:
+            loads: (M, P, K) float64.
+            everywhere: (M, K) float64, loads that every device has besides.
+            bytes_of: (P,) int64, bytes of the parts.
+            free: (D,) int64, bytes for them.
+        """
+        at_once = max(1, MAX_NUMBERS // (loads.shape[2] * self.topology.num_devices**2))
+        firsts = range(0, len(loads), at_once)
+        chunks = [slice(first, first + at_once) for first in firsts]
+        return np.concatenate([self._greedy(loads[some], everywhere[some], bytes_of, free) for some in chunks])
+
+    def _greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
+        model, cluster, devices = self.model, self.topology.cluster(), self.topology.num_devices
+        windows, parts, columns = loads.shape
+        each = np.arange(windows)
+        alone = model.single_table_costs(loads.reshape(-1, columns), self.topology).reshape(windows, parts)
+        placement, found = np.zeros((windows, parts), np.int64), np.ones(windows, np.bool_)
+        held, left = np.repeat(everywhere[:, None], devices, axis=1), np.tile(free, (windows, 1))
+        own = model.device_phases(held)
+        source, target = np.divmod(np.arange(windows * devices), devices)
+        for part in np.argsort(-alone, axis=1, kind="stable").T:
+            new = model.add(held, loads[each, part][:, None])
+            costs = _costs_with(model, cluster, held[source], own[source], target, new.reshape(-1, columns))
+            costs = np.where(left < bytes_of[part][:, None], np.inf, costs.reshape(windows, devices))
+            device = costs.argmin(axis=1)
+            found &= np.isfinite(costs[each, device])
+            placement[each, part] = device
+            held[each, device] = new[each, device]
+            own[each, device] = model.device_phases(held[each, device])
+            left[each, device] -= bytes_of[part]
+        placement[~found] = NO_PLACEMENT
+        return placement
+
+    def device_loads(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(..., D, K) loads of the devices with (..., P, K) loads of the parts and (..., K) loads on every device.
+
+        They broadcast, also against the (..., P) placements.
+        """
+        split, on = self.model.num_sum_loads, placements[..., None] == np.arange(self.topology.num_devices)
+        sums = np.matmul(on.astype(np.float64).swapaxes(-1, -2), loads[..., :split])
+        maxima = np.where(on[..., None], loads[..., None, split:], 0.0).max(axis=-3)
+        return self.model.add(np.concatenate([sums, maxima], axis=-1), everywhere[..., None, :])
+
+    def costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(...) ms of (..., P) placements; the arguments are those of `device_loads`."""
+        return self.model.costs(self.device_loads(loads, everywhere, placements), self.topology.cluster())[1]
+
+    def many_costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
+        """(n, M) ms of (n, P) placements with each of (M, P, K) loads: `costs` of all pairs, by one matrix product."""
+        split, devices = self.model.num_sum_loads, self.topology.num_devices
+        windows, parts, columns = loads.shape
+        on = placements[:, None] == np.arange(devices)[:, None]  # (n, D, P)
+        flat = loads[..., :split].transpose(1, 0, 2).reshape(parts, windows * split)
+        sums = (on.reshape(-1, parts).astype(np.float64) @ flat).reshape(len(placements), devices, windows, split)
+        held = np.zeros((len(placements), windows, devices, columns))
+        held[..., :split] = sums.swapaxes(1, 2)
+        for column in range(split, columns):
+            each, most = loads[..., column], held[..., column]
+            if np.ptp(each, axis=0).max() <= ROUNDING * np.abs(each).max():  # as where it depends on the width alone
+                most[...] = np.where(on, each[0], 0.0).max(axis=-1)[:, None]
+                continue
+            for part in range(parts):
+                np.maximum(most, on[:, None, :, part] * each[:, part, None], out=most)
+        return self.model.costs(self.model.add(held, everywhere[:, None]), self.topology.cluster())[1]
+
+
+def _costs_with(
+    model: AdditiveCostModel,
+    cluster: Cluster,
+    held: FloatArray,
+    own: FloatArray,
+    device: IntArray,
+    loads: FloatArray,
+) -> FloatArray:
+    """(N,) ms of N placements with (N, D, K) loads when `device` of each gets (N, K) loads; changes `own` in place."""
+    each, shared = np.arange(len(held)), held[..., model.shared_loads].copy()
+    own[each, device], shared[each, device] = model.device_phases(loads), loads[:, model.shared_loads]
+    model.fill_communication(own, shared, cluster)
+    return model.iteration_cost(own, shared, cluster)

@@ -1,0 +1,201 @@
+"""Tables of plans in files, tuning, and forecasts: what is fitted forecasts what was planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shard_gym.agents.replanning.base import View
+from shard_gym.agents.replanning.forecasters import Forecast, draw_samples, fitted_weights
+from shard_gym.agents.replanning.neural_forecast import NUM_WEIGHTS, NeuralForecast
+from shard_gym.agents.replanning.neural_training import fitted_network
+from shard_gym.agents.replanning.plan_table import PlanTable, plan_tables
+from shard_gym.agents.replanning.rules import Never, SkiRental
+from shard_gym.agents.replanning.table_episodes import TableEpisodes
+from shard_gym.agents.replanning.tuned import tuned_agent
+from shard_gym.agents.replanning.tuning import MAKERS, VALUES, grid, make_agent, tune
+from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_DAYS
+from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.io.arrays import load_arrays, save_arrays
+
+MODEL = make_sharding_cost_model("analytical")
+NETWORK = np.random.default_rng(1).normal(0.0, 0.4, NUM_WEIGHTS).tolist()
+
+
+@pytest.fixture(scope="module")
+def episodes(tables: list[PlanTable]) -> TableEpisodes:
+    return TableEpisodes.of(tables)
+
+
+def test_a_network_forecasts_better_than_fixed_weights_where_the_hour_counts(tables: list[PlanTable]) -> None:
+    """Planted: what a plan saved in the last hour, it saves again by day, and by night it costs as much."""
+    drawn = draw_samples(tables * 20, 3)
+    truth = drawn.saved[:, :1] * np.sign(drawn.clock[:, :1]) * np.ones(2)
+    samples = drawn._replace(targets=truth)
+    weights = fitted_weights(samples)
+    network = fitted_network(samples, weights, 0)
+    assert fitted_network(samples, weights, 0) == network
+    assert fitted_network(samples, weights, 1) != network
+    state = (samples.since, samples.available, samples.used)
+    seen = View(
+        *(np.zeros(0),) * 2, state[0], *(np.zeros(0),) * 2, samples.clock, np.full(len(truth), 9.0), *state[1:], truth
+    )
+    left = []
+    for forecast in (Forecast(weights, 0.5), NeuralForecast(weights, network, 0.5)):
+        found = [
+            forecast.savings(samples.saved[rows, None], np.array([window]), _rows(seen, rows))[:, 0]
+            - truth[rows, 0] / 2
+            for window in range(4)
+            for rows in [samples.window == window]
+        ]
+        left.append(float(np.square(np.concatenate(found)).mean()))
+    assert left[1] < 0.5 * left[0]
+
+
+def _rows(seen: View, rows: NDArray[np.bool_]) -> View:
+    values = {each.name: getattr(seen, each.name) for each in fields(View)}
+    return View(**{name: value[rows] if len(value) else np.zeros((rows.sum(), 1)) for name, value in values.items()})
+
+
+def test_samples_are_of_plans_that_run_for_three_days(tables: list[PlanTable]) -> None:
+    drawn = draw_samples(tables[:1])
+    assert len(drawn.saved) > 0
+    assert all(np.isfinite(part).all() and len(part) == len(drawn.saved) for part in drawn)
+    assert (drawn.since > 0).all()
+    assert set(np.unique(drawn.window)) == {0, 1, 2, 3}
+    assert np.array_equal(draw_samples(tables[:1]).saved, drawn.saved)
+
+
+def test_fitted_weights_are_those_that_were_planted(tables: list[PlanTable]) -> None:
+    """Where what plans save is a weighted sum of what they would have saved, the weights are found."""
+    planted = np.array([0.1, 0.5, 0.0, 0.4])
+    of_sums = [
+        replace(each, seconds=np.nan_to_num(each.replayed).astype(np.float64) @ planted * each.day_s / HOURS)
+        for each in tables
+    ]
+    still = [replace(each, seconds=np.repeat(each.seconds[:, :1], each.seconds.shape[1], axis=1)) for each in of_sums]
+    constant = [
+        replace(each, replayed=np.repeat(old.replayed[:, :1], old.replayed.shape[1], axis=1))
+        for each, old in zip(still, tables, strict=True)
+    ]
+    known = [replace(each, number=np.zeros_like(each.number) + np.arange(4) % 2) for each in constant]
+    soon, later = fitted_weights(draw_samples(known))
+    x = np.concatenate([each.replayed[0, :1] - each.replayed[1, :1] for each in known])
+    assert x @ np.array(soon) == pytest.approx(x @ planted, abs=0.05 * np.abs(x @ planted).max() + 1e-9)
+    assert x @ np.array(later) == pytest.approx(x @ np.array(soon), abs=1e-6)
+
+
+def test_tables_are_kept_in_files(drifting: list[DriftTask], tables: list[PlanTable], tmp_path: Path) -> None:
+    suite = DriftSuite("two", tuple(drifting[:2]))
+    [made, _] = plan_tables(suite, MODEL, tmp_path)
+    longer = DriftSuite("two", tuple(replace(task, pause_s=99.0) for task in drifting[:2]))
+    [read, _] = plan_tables(longer, MODEL, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    for each in fields(PlanTable):
+        for other in (made, read):
+            assert np.array_equal(getattr(other, each.name), getattr(tables[0], each.name), equal_nan=True)
+
+
+def test_a_table_of_another_task_is_refused(drifting: list[DriftTask], tmp_path: Path) -> None:
+    [task] = drifting[:1]
+    other = replace(task, seed=77)
+    for each in (task, other):
+        list(plan_tables(DriftSuite("one", (each,)), MODEL, tmp_path))
+    first, second = sorted(tmp_path.iterdir())
+    second.write_bytes(first.read_bytes())
+    both = DriftSuite("both", (task, replace(other, name="other")))
+    with pytest.raises(DamagedFileError, match=r"holds the plans of .* Delete it"):
+        list(plan_tables(both, MODEL, tmp_path))
+
+
+def test_tasks_that_differ_in_their_drift_have_tables_of_their_own(drifting: list[DriftTask], tmp_path: Path) -> None:
+    [task] = drifting[:1]
+    stronger = replace(task, level=replace(task.level, daily=2.0 * task.level.daily + 0.5))
+    here = list(plan_tables(DriftSuite("two", (task, replace(stronger, name="stronger"))), MODEL, tmp_path))
+    assert not np.array_equal(here[0].seconds, here[1].seconds)
+    [again] = plan_tables(DriftSuite("one", (task,)), MODEL, tmp_path)
+    assert np.array_equal(again.seconds, here[0].seconds, equal_nan=True)
+
+
+def test_a_table_with_arrays_of_other_shapes_is_refused(drifting: list[DriftTask], tmp_path: Path) -> None:
+    suite = DriftSuite("one", (drifting[0],))
+    list(plan_tables(suite, MODEL, tmp_path))
+    [path] = tmp_path.iterdir()
+    arrays, about = load_arrays(path, "plan-table")
+    save_arrays(path, "plan-table", {**arrays, "seconds": arrays["seconds"][:, :10]}, about)
+    with pytest.raises(InvalidCheckpointError, match=r"'seconds' in .* has shape"):
+        list(plan_tables(suite, MODEL, tmp_path))
+
+
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - set(VALUES)))
+def test_tuning_finds_the_best_of_the_grid(name: str, episodes: TableEpisodes) -> None:
+    weights = {"weights": [[0.25] * 4] * 2}
+    fitted = {"ridge": weights, "neural": {**weights, "network": NETWORK}}.get(name, {})
+    best = tune(name, episodes, 20.0, False, fitted)
+    never = episodes.play(Never(LAST_DAYS), 20.0)
+    for settings in list(grid(name, False, fitted))[::7]:
+        share = (episodes.play(make_agent(name, settings), 20.0) / never).mean()
+        assert best.share <= share + 1e-12
+    assert best.settings in list(grid(name, False, fitted))
+
+
+def test_growing_suites_also_try_headroom() -> None:
+    assert {each["kind"] for each in grid("never", True, {})} == set(range(len(KINDS)))
+    assert {each["headroom"] for each in grid("ski-last-day", True, {})} == {False, True}
+    assert {each["headroom"] for each in grid("ski-last-day", False, {})} == {False}
+
+
+def test_agents_by_name() -> None:
+    agent = tuned_agent("ski-last-day", "no such suite", factor=2.0)
+    assert isinstance(agent, SkiRental)
+    assert (agent.factor, agent.action) == (2.0, 2)
+    with pytest.raises(UnknownNameError, match="no agent of replanning named 'ski'"):
+        tuned_agent("ski", "drift-strong-600")
+    with pytest.raises(InvalidOptionError, match="'ski-last-day' of replanning is not tuned on 'drift-stong-600'"):
+        tuned_agent("ski-last-day", "drift-stong-600")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("every", {"hours": 3}, "has the settings hours, kind and needs hours, kind, but got hours"),
+        ("ski-last-day", {"speed": 2.0}, "has the settings factor, headroom, but got speed"),
+        ("every", {"hours": 0, "kind": 1}, "hours of agent 'every' must be a positive number, not 0"),
+        ("every", {"hours": "abc", "kind": 1}, "hours of agent 'every' must be a positive number, not 'abc'"),
+        ("every", {"hours": 3, "kind": 8}, "kind of agent 'every' must be an integer from 0 to 7, not 8"),
+        ("threshold", {"share": float("nan"), "kind": 0}, "share .* must be a number of at least 0, not nan"),
+        ("seasonal", {"days": 1.0, "kinds": [0.7]}, "kinds .* must be a list of integers"),
+        ("ridge", {"days": 1.0, "kinds": [0], "weights": [[1.0]]}, "weights .* must be two lists of 4 numbers"),
+        (
+            "neural",
+            {"days": 1.0, "kinds": [0], "weights": [[1.0] * 4] * 2, "network": [1.0]},
+            "network .* must be a list",
+        ),
+        ("ski-last-day", {"factor": 1.0, "headroom": 1}, "headroom .* must be true or false, not 1"),
+    ],
+)
+def test_settings_that_are_none_are_refused(name: str, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidOptionError, match=reason):
+        make_agent(name, settings)
+
+
+def test_new_drift_of_the_same_tables(drift_task: Callable[..., DriftTask]) -> None:
+    suite = DriftSuite("own", (drift_task(3, 2, 0), drift_task(5, 2, 1)))
+    more = suite.reseeded(3, most_tables=4)
+    assert [task.task for task in more] == [suite[0].task] * 3
+    assert len({task.seed for task in (*suite, *more)}) == 5
+    assert [task.seed for task in suite.reseeded(3, 4)] == [task.seed for task in more]
+    assert more.max_parts == 3
+    with pytest.raises(InvalidOptionError, match="No task of suite 'own' has at most 2 tables"):
+        suite.reseeded(1, most_tables=2)
+    with pytest.raises(InvalidOptionError, match="Tables of suite 'growth-600' grow"):
+        load_drift_suite("growth-600", "train").reseeded(1)

@@ -1,0 +1,244 @@
+"""The plans of days on m devices: from the past alone, the cheapest of the candidates with room; and their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.levels import GROWING, STRONG, DriftLevel
+from shard_gym.drift.load_grid import drifted_tables
+from shard_gym.drift.processes import INTERVALS_PER_DAY
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.envs.replanning import fixed_devices
+from shard_gym.envs.replanning.fixed_devices import FixedDevices
+from shard_gym.envs.replanning.parts import Parts
+from shard_gym.envs.replanning.planner import NO_PLACEMENT, Planner
+from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS, window_means
+from shard_gym.forms import whole
+from shard_gym.placement import memory_used
+from shard_gym.tables import Tables
+
+MakeDriftTask = Callable[..., DriftTask]
+MODEL = make_sharding_cost_model("analytical")
+QUICK = replace(GROWING, age_days=(3.0, 6.0), pruned=0.02)
+"""Tables grow so fast that plans become too large."""
+
+
+def on(task: DriftTask, devices: int | None = None) -> FixedDevices:
+    return FixedDevices(Parts(task, whole(task.task), MODEL, devices or task.task.num_devices))
+
+
+def short(task: DriftTask, share: float = 1.12) -> DriftTask:
+    """The task with caps of this share of the least that hold all tables on all days."""
+    need = task.task.tables.memory_bytes * task.drift.rows.max(axis=0)
+    caps = np.full(task.task.num_devices, int(share * max(need.sum() / task.task.num_devices, need.max())))
+    return replace(task, task=replace(task.task, topology=replace(task.task.topology, memory_cap_bytes=caps)))
+
+
+def tables_on(task: DriftTask, day: int, lookups: np.ndarray, rows: np.ndarray | None = None) -> Tables:
+    """The tables on a day of the episode."""
+    drift = task.drift
+    grown = drift.rows[HISTORY_DAYS + day] if rows is None else rows
+    return drifted_tables(task.task.tables, task.popularity, lookups, grown, drift.exponent[HISTORY_DAYS + day])
+
+
+def windows_of(task: DriftTask, decision: int) -> np.ndarray:
+    return np.asarray(window_means(task.drift.lookups, HISTORY_DAYS * HOURS + decision, 1)[0])
+
+
+# Plans
+
+
+def candidates(fixed: FixedDevices, decision: int, kind: int, first_day: int) -> np.ndarray:
+    """The greedy placements for a kind of plan at this decision and at the 23 before, but none before a day."""
+    decisions = range(max(decision - HOURS + 1, first_day * HOURS), decision + 1)
+    return np.stack([greedy_at(fixed, each, kind) for each in decisions])
+
+
+@lru_cache
+def greedy_at(fixed: FixedDevices, decision: int, kind: int) -> np.ndarray:
+    (window, headroom), parts, today = KINDS[kind], fixed.parts, HISTORY_DAYS + decision // HOURS
+    loads, everywhere = parts.loads(today, windows_of(parts.task, decision)[window])
+    memory = parts.bytes_ahead(today) if headroom else (parts.bytes_of(today), parts.free(today))
+    return np.asarray(fixed.planner.greedy(loads[None], everywhere[None], *memory)[0])
+
+
+@pytest.mark.parametrize("level", [STRONG, QUICK], ids=["strong", "quick"])
+def test_a_plan_is_the_cheapest_candidate_with_room(drift_task: MakeDriftTask, level: DriftLevel) -> None:
+    task = drift_task(9, 3, 6, level)
+    fixed = on(short(task) if level.growth else task)
+    kinds, caps = len(KINDS) if level.growth else len(WINDOWS), fixed.parts.topology.memory_cap_bytes
+    old, impossible = 0, 0
+    for decision in (*range(0, 48, 7 if level.growth else 1), 24 * 9, 24 * 13 + 20):
+        day, hour = divmod(decision, HOURS)
+        plans = fixed.plans(day)
+        assert plans.plans.shape == (HOURS, kinds, 9)
+        assert plans.replayed_ms.shape == (HOURS, kinds, len(WINDOWS))
+        windows = windows_of(fixed.parts.task, decision)
+        for kind in range(kinds):
+            tried = candidates(fixed, decision, kind, max(day - 1, 0))
+            today = HISTORY_DAYS + day
+            bytes_of = fixed.parts.bytes_ahead(today)[0] if KINDS[kind].headroom else fixed.parts.bytes_of(today)
+            fits = [plan[0] != NO_PLACEMENT and (np.bincount(plan, bytes_of, 3) <= caps).all() for plan in tried]
+            assert plans.possible[hour, kind] == any(fits)
+            if not any(fits):
+                impossible += 1
+                continue
+            loads, everywhere = fixed.parts.loads(today, windows[KINDS[kind].window])
+            costs = np.where(fits, fixed.planner.costs(loads, everywhere, np.maximum(tried, 0)), np.inf)
+            own = fixed.planner.costs(loads, everywhere, plans.plans[hour, kind])
+            assert own == pytest.approx(costs.min(), rel=1e-9)
+            assert any(np.array_equal(plans.plans[hour, kind], each) for each in tried)
+            old += bool(costs.min() < costs[-1] * (1 - 1e-9))
+    assert old
+    assert bool(impossible) == bool(level.growth)
+
+
+def test_a_plan_is_good_for_its_window(drift_task: MakeDriftTask) -> None:
+    """No other placement of six tables on two devices is far cheaper."""
+    task = drift_task()
+    fixed, every = on(task), (np.arange(64)[:, None] >> np.arange(6)) & 1
+    plans = fixed.plans(2)
+    for hour in (0, 13):
+        for window, lookups in enumerate(windows_of(task, 48 + hour)):
+            tables = tables_on(task, 2, lookups)
+            least = min(MODEL.estimate(plan, tables, task.task.topology).total_ms for plan in every)
+            own = MODEL.estimate(plans.plans[hour, window], tables, task.task.topology).total_ms
+            assert own == pytest.approx(plans.replayed_ms[hour, window, window], rel=2e-3)
+            assert own <= 1.15 * least
+
+
+def test_a_plan_with_headroom_has_room_for_ten_days_of_growth(drift_task: MakeDriftTask) -> None:
+    task = short(drift_task(8, 2, level=QUICK), 1.3)
+    fixed, possible, outgrown = on(task), 0, 0
+    caps, rows = task.task.topology.memory_cap_bytes, task.drift.rows
+    for day in range(DAYS):
+        plans, today = fixed.plans(day), HISTORY_DAYS + day
+        ahead = rows[today] + np.maximum(rows[today] - rows[today - 3], 0.0) * 10 / 3
+        tables, now = (tables_on(task, day, np.ones(8), each) for each in (ahead, rows[today]))
+        for hour in range(0, HOURS, 6):
+            for kind in range(len(KINDS)):
+                fits = (memory_used(plans.plans[hour, kind], tables, 2) <= caps).all()
+                if not KINDS[kind].headroom:
+                    assert (memory_used(plans.plans[hour, kind], now, 2) <= caps).all()
+                    outgrown += not fits
+                elif plans.possible[hour, kind]:
+                    assert fits
+                    possible += 1
+        assert plans.possible[:, : len(WINDOWS)].all()
+    assert possible
+    assert outgrown
+
+
+def test_without_room_for_greedy_placements_plans_are_the_known_one_and_none_has_headroom(
+    drift_task: MakeDriftTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(planner: Planner, loads: np.ndarray, *rest: Any) -> np.ndarray:
+        return np.full(loads.shape[:2], NO_PLACEMENT)
+
+    monkeypatch.setattr(Planner, "greedy", nothing)
+    fixed = on(drift_task(level=QUICK))
+    plans = fixed.plans(1)
+    assert (plans.plans[:, : len(WINDOWS)] == fixed.parts.known).all()
+    assert plans.possible.tolist() == [[not kind.headroom for kind in KINDS]] * HOURS
+
+
+@pytest.mark.parametrize("level", [STRONG, QUICK], ids=["strong", "quick"])
+def test_plans_and_replays_do_not_depend_on_the_future(drift_task: MakeDriftTask, level: DriftLevel) -> None:
+    """The future lookups of an hour in day 1 on; rows and exponents of the days after it."""
+    one, other = (drift_task(level=level) for _ in range(2))
+    drift = other.drift
+    lookups, rows, exponent = drift.lookups.copy(), drift.rows.copy(), drift.exponent.copy()
+    lookups[(HISTORY_DAYS + 1) * INTERVALS_PER_DAY + 4 * 10 :] *= 3.0
+    rows[HISTORY_DAYS + 2 :] *= 1.5
+    exponent[HISTORY_DAYS + 2 :] *= 1.1
+    object.__setattr__(other, "drift", replace(drift, lookups=lookups, rows=rows, exponent=exponent))
+    first, second = on(one), on(other)
+    plan = first.plans(0).plans[0, 2]
+    for day, until in ((0, HOURS), (1, 11)):
+        for before, after in zip(first.plans(day), second.plans(day), strict=True):
+            assert np.array_equal(before[:until], after[:until])
+        runs = [each.run(plan, day) for each in (first, second)]
+        for name in ("replayed_ms", "phases_ms"):
+            before, after = (getattr(run, name) for run in runs)
+            assert np.array_equal(before[:until], after[:until])
+        assert np.array_equal(runs[0].interval_ms[: until - (day == 1)], runs[1].interval_ms[: until - (day == 1)])
+        assert np.array_equal(runs[0].memory, runs[1].memory)
+    assert not np.array_equal(runs[0].interval_ms[10:], runs[1].interval_ms[10:])
+    assert not np.array_equal(first.plans(1).replayed_ms[11:], second.plans(1).replayed_ms[11:])
+
+
+def test_the_order_of_questions_changes_nothing(drift_task: MakeDriftTask) -> None:
+    one, other = (on(drift_task(seed=3, level=GROWING)) for _ in range(2))
+    last = one.plans(DAYS - 1)
+    for day in range(DAYS):
+        other.plans(day)
+    for before, after in zip(last, other.plans(DAYS - 1), strict=True):
+        assert np.array_equal(before, after)
+
+
+# Costs
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("level", [STRONG, GROWING], ids=["strong", "growing"])
+def test_a_running_plan_costs_what_the_cost_model_says(
+    drift_task: MakeDriftTask, level: DriftLevel, devices: int
+) -> None:
+    task, rng = drift_task(7, 3, level=level), np.random.default_rng(0)
+    fixed = on(task, devices)
+    topology = fixed.parts.topology
+    for day in (-1, 0, 3, 13):
+        plan, hour = rng.integers(devices, size=7), int(rng.integers(HOURS))
+        first = (HISTORY_DAYS + day) * INTERVALS_PER_DAY + 4 * hour
+        expected = [
+            MODEL.estimate(plan, tables_on(task, day, task.drift.lookups[first + part]), topology).total_ms
+            for part in range(4)
+        ]
+        assert fixed.interval_ms(plan, day)[hour] == pytest.approx(expected, rel=2e-3)
+        if day < 0:
+            continue
+        run = fixed.run(plan, day)
+        assert np.array_equal(run.interval_ms, fixed.interval_ms(plan, day))
+        windows = windows_of(task, HOURS * day + hour)
+        estimates = [MODEL.estimate(plan, tables_on(task, day, each), topology) for each in windows]
+        assert run.replayed_ms[hour] == pytest.approx([each.total_ms for each in estimates], rel=2e-3)
+        assert run.phases_ms[hour] == pytest.approx(estimates[0].phases_ms, rel=0.01)
+        assert run.phases_ms[hour].max(axis=0).sum() == pytest.approx(run.replayed_ms[hour, 0], rel=1e-9)
+        used = memory_used(plan, tables_on(task, day, windows[0]), devices)
+        assert run.memory == pytest.approx(used / topology.memory_cap_bytes, rel=1e-12)
+
+
+def test_several_plans_at_once_cost_what_they_cost_alone(drift_task: MakeDriftTask) -> None:
+    task, rng = drift_task(7, 3, level=GROWING), np.random.default_rng(0)
+    fixed, plans = on(task), rng.integers(3, size=(5, 7))
+    hourly, replayed = fixed.hourly_ms(plans, 4), fixed.replayed_ms(plans, 4)
+    for plan, hours, windows in zip(plans, hourly, replayed, strict=True):
+        run = fixed.run(plan, 4)
+        assert hours == pytest.approx(run.interval_ms.mean(axis=1), rel=1e-9)
+        assert windows == pytest.approx(run.replayed_ms, rel=1e-9)
+    some = np.array([3, 20])
+    found = fixed.interval_ms(plans[:2], 4, some)
+    for row, (plan, hour) in enumerate(zip(plans[:2], some, strict=True)):
+        assert found[row] == pytest.approx(fixed.run(plan, 4).interval_ms[hour], rel=1e-12)
+
+
+def test_runs_are_kept_up_to_a_number(drift_task: MakeDriftTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_devices, "KEPT_RUNS", 2)
+    fixed, plan = on(drift_task()), np.zeros(6, np.int64)
+    first = fixed.run(plan, 0)
+    fixed.run(plan, 1)
+    assert fixed.run(plan.copy(), 0) is first
+    fixed.run(plan, 2)  # 1 goes
+    assert fixed.run(plan, 0) is first
+    fixed.run(plan, 3)
+    fixed.run(plan, 4)
+    again = fixed.run(plan, 0)
+    assert again is not first
+    assert np.array_equal(again.interval_ms, first.interval_ms)

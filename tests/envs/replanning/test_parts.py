@@ -1,0 +1,219 @@
+"""The parts of a task: bytes and loads on each day as those of the drifted tables themselves, and known placements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.drift.levels import GROWING, STRONG, DriftLevel
+from shard_gym.drift.load_grid import drifted_tables
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.envs.replanning.parts import Parts
+from shard_gym.envs.replanning.planner import Planner
+from shard_gym.envs.replanning.windows import HEADROOM_DAYS, window_means
+from shard_gym.errors import InvalidTaskError
+from shard_gym.forms import NO_LIMIT, Form, SplitTask, formed, whole
+from shard_gym.placement import memory_used
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.tables import Tables
+
+MakeDriftTask = Callable[..., DriftTask]
+MODEL = make_sharding_cost_model("analytical")
+SEED = 4
+"""One of the five tables of this task is heavy."""
+
+
+def form_of(task: DriftTask, kind: str, widest: int = NO_LIMIT) -> SplitTask:
+    found = formed(task.task, Form(widest, kind))
+    assert found is not None
+    return found
+
+
+def tables_on(task: DriftTask, day: int, lookups: np.ndarray | None = None) -> Tables:
+    drift = task.drift
+    given = np.ones(task.task.num_tables) if lookups is None else lookups
+    return drifted_tables(task.task.tables, task.popularity, given, drift.rows[day], drift.exponent[day])
+
+
+# Memory
+
+
+def test_bytes_follow_growth_and_pruning(drift_task: MakeDriftTask) -> None:
+    task = drift_task(level=replace(GROWING, pruned=0.3, age_days=(5.0, 9.0)))
+    parts = Parts(task, whole(task.task), MODEL, 2)
+    every = np.stack([parts.bytes_of(day) for day in range(HISTORY_DAYS + DAYS)])
+    for day, found in enumerate(every):
+        assert found.tolist() == tables_on(task, day).memory_bytes.tolist()
+    assert every[0].tolist() == task.task.tables.memory_bytes.tolist()
+    steps = np.diff(every, axis=0)
+    assert (steps > 0).any(axis=0).all()
+    assert (steps < 0).any(axis=0).all()  # each has a pruning day
+    assert parts.free(3).tolist() == task.task.topology.memory_cap_bytes.tolist()
+
+
+def test_a_table_without_rows_keeps_one(drift_task: MakeDriftTask) -> None:
+    task = drift_task(level=DriftLevel(pruned=1.0))
+    last = HISTORY_DAYS + DAYS - 1
+    assert (
+        Parts(task, whole(task.task), MODEL, 2).bytes_of(last).tolist()
+        == (task.task.tables.memory_bytes // task.task.tables.num_embeddings).tolist()
+    )
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("kind", [ROW_WISE, DATA_PARALLEL])
+def test_spread_tables_take_memory_of_every_device(drift_task: MakeDriftTask, kind: str, devices: int) -> None:
+    task = drift_task(5, 3, SEED, GROWING)
+    form = form_of(task, kind)
+    parts = Parts(task, form, MODEL, devices)
+    for day in (0, 7, 16):
+        tables = tables_on(task, day)
+        shards = shard_tables(tables.select(form.spread[kind]), kind, parts.topology)
+        taken = task.task.topology.memory_cap_bytes[:devices] - parts.free(day)
+        assert taken.tolist() == [shards.memory_bytes.sum()] * devices
+        assert parts.bytes_of(day).tolist() == tables.select(form.table).memory_bytes.tolist()
+    assert parts.free(16)[0] < parts.free(0)[0]
+
+
+def test_column_parts_have_the_rows_of_their_table(drift_task: MakeDriftTask) -> None:
+    task = drift_task(5, 3, SEED, GROWING)
+    form = form_of(task, TABLE_WISE, 32)
+    parts = Parts(task, form, MODEL, 3)
+    assert parts.count == len(form.table) > 5
+    dims = form.task.tables.embedding_dim
+    for day in (0, 9):
+        expected = tables_on(task, day).select(form.table).with_dims(dims).memory_bytes
+        assert parts.bytes_of(day).tolist() == expected.tolist()
+
+
+def test_growth_goes_on_as_in_the_last_three_days(drift_task: MakeDriftTask) -> None:
+    task = drift_task(5, 3, SEED, replace(GROWING, age_days=(5.0, 9.0), pruned=0.3))
+    form = form_of(task, DATA_PARALLEL)
+    parts, origin = Parts(task, form, MODEL, 3), task.task.tables
+    fell = 0
+    for day in range(HISTORY_DAYS, HISTORY_DAYS + DAYS):
+        now, before = task.drift.rows[[day, day - 3]]
+        rows = []
+        for table in range(5):
+            grown = max(now[table] - before[table], 0.0) / 3 * HEADROOM_DAYS
+            fell += bool(now[table] < before[table])
+            rows.append(round(int(origin.num_embeddings[table]) * (now[table] + grown)))
+        ahead = np.array(rows) * (origin.memory_bytes // origin.num_embeddings)
+        bytes_of, free = parts.bytes_ahead(day)
+        assert bytes_of.tolist() == ahead[form.table].tolist()
+        spread = int(ahead[form.spread[DATA_PARALLEL]].sum())
+        assert free.tolist() == (task.task.topology.memory_cap_bytes - spread).tolist()
+    assert fell
+
+
+def test_fits_says_whether_every_device_has_room(drift_task: MakeDriftTask) -> None:
+    task = drift_task(4, 3)
+    parts, rng = Parts(task, whole(task.task), MODEL, 3), np.random.default_rng(0)
+    placements, sizes = rng.integers(3, size=(5, 20, 4)), rng.integers(1, 5, 4)
+    free = np.array([5, 4, 9])
+    found = parts.fits(placements, sizes, free)
+    used = [[memory_of(placement, sizes) for placement in some] for some in placements]
+    assert found.tolist() == [[all(u <= f for u, f in zip(each, free, strict=True)) for each in some] for some in used]
+    assert 0 < found.sum() < found.size
+
+
+def memory_of(placement: np.ndarray, sizes: np.ndarray) -> list[int]:
+    return [int(sizes[placement == device].sum()) for device in range(3)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_known_placement_has_room_on_all_days(drift_task: MakeDriftTask, seed: int) -> None:
+    task = drift_task(8, 2, seed, replace(GROWING, age_days=(5.0, 9.0)))
+    need = np.max([tables_on(task, day).memory_bytes for day in range(HISTORY_DAYS + DAYS)], axis=0)
+    cap = int(max(0.62 * need.sum(), 1.02 * need.max()))
+    short = replace(task.task.topology, memory_cap_bytes=np.full(2, cap))
+    task = replace(task, task=replace(task.task, topology=short))
+    known = Parts(task, whole(task.task), MODEL, 2).known
+    for day in range(HISTORY_DAYS + DAYS):
+        assert (memory_used(known, tables_on(task, day), 2) <= short.memory_cap_bytes).all()
+
+
+def test_tables_that_outgrow_all_devices_are_refused(drift_task: MakeDriftTask) -> None:
+    task = drift_task(6, 2, level=replace(GROWING, age_days=(5.0, 9.0), pruned=0.0), cap=0.9)
+    with pytest.raises(
+        InvalidTaskError, match=r"task 'drift 0' need up to .*GiB.* on 2 devices with .*Raise memory_ca"
+    ):
+        Parts(task, whole(task.task), MODEL, 2).known  # noqa: B018
+
+
+def test_fewer_devices_have_the_least_cap(drift_task: MakeDriftTask) -> None:
+    task = drift_task(4, 3)
+    caps = task.task.topology.memory_cap_bytes - np.array([0, 7, 3])
+    task = replace(task, task=replace(task.task, topology=replace(task.task.topology, memory_cap_bytes=caps)))
+    assert Parts(task, whole(task.task), MODEL, 3).free(0).tolist() == caps.tolist()
+    assert Parts(task, whole(task.task), MODEL, 2).free(0).tolist() == [caps.min()] * 2
+
+
+# Loads
+
+
+def costs_of(
+    parts: Parts, day: int, lookups: np.ndarray, placement: np.ndarray, model: Any = MODEL
+) -> tuple[float, float]:
+    """Cost in ms of a placement of the parts: from the grids, and with the tables themselves."""
+    task, form = parts.task, parts.form
+    cost = Planner(model, parts.topology).costs(*parts.loads(day, lookups), placement)
+    tables = tables_on(task, day, lookups)
+    parted = tables.select(form.table).with_dims(form.task.tables.embedding_dim)
+    held = model.reduce(model.table_loads(parted, parts.topology), placement, parts.topology.num_devices)
+    for kind, some in form.spread.items():
+        for loads in model.shard_loads(shard_tables(tables.select(some), kind, parts.topology), kind, parts.topology):
+            held = model.add(held, loads)
+    return float(cost), float(model.costs(held, parts.topology.cluster())[1])
+
+
+@pytest.mark.parametrize("level", [STRONG, GROWING], ids=["strong", "growing"])
+@pytest.mark.parametrize(
+    ("kind", "widest"), [(TABLE_WISE, NO_LIMIT), (TABLE_WISE, 32), (ROW_WISE, NO_LIMIT), (DATA_PARALLEL, 64)]
+)
+def test_costs_are_those_of_the_drifted_tables(
+    drift_task: MakeDriftTask, kind: str, widest: int, level: DriftLevel
+) -> None:
+    task, rng = drift_task(5, 3, SEED, level), np.random.default_rng(0)
+    form = form_of(task, kind, widest)
+    for devices in (2, 3):
+        parts = Parts(task, form, MODEL, devices)
+        for day in (HISTORY_DAYS, 12):
+            lookups = window_means(task.drift.lookups, day * 24, 24)[rng.integers(24)]
+            seen = task.drift.lookups[day * 96 : (day + 1) * 96][rng.integers(96, size=3)]
+            for each in (*lookups, *seen):
+                found, exact = costs_of(parts, day, each, rng.integers(devices, size=parts.count))
+                assert found == pytest.approx(exact, rel=2e-3)
+
+
+def test_the_plan_of_a_form_costs_what_the_cost_model_says(drift_task: MakeDriftTask) -> None:
+    task, rng = drift_task(5, 4, SEED), np.random.default_rng(0)
+    for form in (form_of(task, ROW_WISE, 64), form_of(task, DATA_PARALLEL)):
+        parts, placement = Parts(task, form, MODEL, 4), rng.integers(4, size=len(form.table))
+        lookups = task.drift.lookups[500]
+        plan = form.plan(placement)
+        expected = MODEL.estimate_plan(plan, tables_on(task, 5, lookups), task.task.topology).total_ms
+        assert costs_of(parts, 5, lookups, placement)[0] == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("model", [MODEL, AnalyticalShardingModel("fp16")], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("level", [STRONG, GROWING], ids=["strong", "growing"])
+@pytest.mark.parametrize("kind", [TABLE_WISE, ROW_WISE, DATA_PARALLEL])
+def test_no_placement_costs_more_than_the_highest(
+    drift_task: MakeDriftTask, kind: str, level: DriftLevel, model: AnalyticalShardingModel
+) -> None:
+    task = drift_task(5, 3, SEED, level)
+    parts = Parts(task, form_of(task, kind), model, 3)
+    highest, worst = parts.highest_ms(), 0.0
+    placements = np.stack(np.meshgrid(*[np.arange(3)] * parts.count, indexing="ij"), axis=-1).reshape(-1, parts.count)
+    for day in range(HISTORY_DAYS, HISTORY_DAYS + DAYS, 3):
+        loads, everywhere = parts.loads(day, task.drift.lookups[day * 96 : (day + 1) * 96 : 12])
+        costs = Planner(model, parts.topology).costs(loads[:, None], everywhere[:, None], placements[None])
+        worst = max(worst, float(costs.max()))
+    assert 0.3 * highest < worst <= highest
