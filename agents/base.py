@@ -1,4 +1,4 @@
-"""`Agent`: takes a task and returns a placement."""
+"""`Agent`: answers tasks, with placements or sharding plans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_cost_model
 from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
@@ -18,15 +19,17 @@ MAX_QUERIES = 10_000_000
 
 
 class Agent(ABC):
-    """Anything that places tables.
+    """Anything that answers tasks.
 
     Attributes:
         name: its name in the registry and in result files.
+        problems: names of the problems that it plays, in `shard_gym.problems.PROBLEMS`.
         last_bound_ms: a lower bound in ms on the cost of every placement of the task that was placed last, under the
             agent's cost model; None if the agent proves none.
     """
 
     name: str
+    problems: tuple[str, ...] = ("placement", "sharding")
     last_bound_ms: float | None = None
 
     @abstractmethod
@@ -78,8 +81,8 @@ class CostGuidedAgent(Agent):
             return self.cost_model
         return AdditiveWrapper(self.cost_model, task.tables, task.topology)
 
+    @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        """See `Agent`."""
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
 
 

@@ -6,20 +6,15 @@ import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from functools import partial
 from typing import Any, NamedTuple
 
-from shard_gym.agents import agents_to_make
 from shard_gym.agents.dreamshard.options import SearchOptions
-from shard_gym.agents.dreamshard.pretrained import PretrainedDreamShard
-from shard_gym.agents.exact import ExactAgent
 from shard_gym.agents.heuristics import PAPER_SCORES
-from shard_gym.agents.hugectr import HugeCTRAgent
-from shard_gym.agents.plan_search import PlanSearchAgent
-from shard_gym.agents.search import LocalSearchAgent
-from shard_gym.agents.torchrec_planner import TorchRecAgent
+from shard_gym.agents.registry import AGENTS, REPLANNING
 from shard_gym.agents.training.registry import imported, learner_class
 
-COMMON = ("cost_model", "seed", "suite", "name")
+COMMON = ("cost_model", "seed", "suite", "name", "score")
 """Parameters that commands have flags for."""
 
 
@@ -38,14 +33,21 @@ class AgentOption(NamedTuple):
 
 
 def placing_options(name: str) -> list[AgentOption]:
-    """The options that `make_agent(name, ...)` takes for an agent of `agents_to_make`."""
+    """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
-    makers: dict[str, Any] = {"exact": ExactAgent, "local-search": LocalSearchAgent, **_PLANNERS}
-    return _of_parameters(makers.get(name, agents_to_make()[name]))
+    return _of_parameters(_maker(name))
 
 
-_PLANNERS = {"plan-search": PlanSearchAgent, "hugectr": HugeCTRAgent, "torchrec": TorchRecAgent}
+def _maker(name: str) -> Any:
+    """What makes an agent of `AGENTS`, without the arguments that its entry fixes."""
+    if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import TUNABLE
+
+        made = TUNABLE[name].make
+    else:
+        made = AGENTS[name].load()
+    return made
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:
@@ -96,11 +98,9 @@ _TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def about_agent(name: str) -> str:
-    """What an agent of `agents_to_make` is: the first sentence about its class."""
-    # These are not made, because they need files or extras.
-    classes: dict[str, Any] = {"exact": ExactAgent, "dreamshard": PretrainedDreamShard, **_PLANNERS}
-    kind = classes.get(name) or type(agents_to_make()[name]("analytical", 0))
-    score = PAPER_SCORES.get(name)
+    """What an agent of `AGENTS` is: the first sentence about its class."""
+    maker = _maker(name)
+    kind, score = maker.func if isinstance(maker, partial) else maker, PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
     return _first_sentence(_doc(kind)) + ending
 

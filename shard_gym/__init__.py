@@ -3,7 +3,7 @@
 `import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
 """
 
-from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
@@ -42,10 +42,8 @@ __all__ = [
     "__version__",
     "check_placement",
     "check_plan",
-    "drift_suite_names",
     "evaluate",
     "hardware_profile",
-    "load_drift_suite",
     "load_pool",
     "load_suite",
     "register_environments",

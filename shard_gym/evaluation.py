@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shard_gym.answers import answers_to
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
 from shard_gym.errors import (
@@ -23,13 +22,14 @@ from shard_gym.errors import (
     MeasurementError,
     MemoryExceededError,
     MissingExtraError,
-    NoPlacementFoundError,
     wrong_kind,
 )
 from shard_gym.io.html import card
 from shard_gym.placement import Placement
+from shard_gym.problems import Attempt, problem_of
+from shard_gym.problems.base import FAILURES
 from shard_gym.suites import load_suite
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Suite, Task
 from shard_gym.text import counted, format_ms, format_seconds
 
 BOOTSTRAP_SAMPLES = 10_000
@@ -46,8 +46,8 @@ class Placer(Protocol):
         """(T,) int64, a device for every table."""
 
 
-AnyAgent = Placer | Callable[[Task], ArrayLike]
-"""What `evaluate` accepts as an agent: an object with `place`, or a function."""
+AnyAgent = Any
+"""What `evaluate` accepts as an agent: an object with `place`, or a function; of replanning, one with `act`."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class TaskResult:
 
     Attributes:
         task: its name.
-        cost_ms: cost of the placement or the plan; the task's penalty if it is not valid.
-        valid: whether there was one, it passed `check_placement` or `check_plan`, and its cost could be measured.
-        seconds: wall-clock time of `place` or `plan`.
-        true_cost_queries: evaluations of the scoring cost model by the agent while it placed the task.
-        placement: T device numbers; None if there was no usable placement, or the task's tables may be split.
+        cost_ms: cost of the answer, of replanning the time of the whole episode; the task's penalty if it is not valid.
+        valid: whether there was one, it passed the checks of its problem, and its cost could be measured.
+        seconds: wall-clock time of the agent.
+        true_cost_queries: evaluations of the scoring cost model by the agent while it answered the task.
+        placement: T device numbers; None if there was no usable placement, or the task is of another problem.
         failure: why it is not valid; empty if it is.
-        plan: of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`); None if
-            there was no usable plan.
+        plan: of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`).
+        sequence: of a task of replanning, a digit for each decision of the episode.
     """
 
     task: str
@@ -74,11 +74,12 @@ class TaskResult:
     placement: list[int] | None
     failure: str = ""
     plan: list[Any] | None = None
+    sequence: str | None = None
 
     @property
-    def answer(self) -> list[Any] | None:
-        """The placement or the plan."""
-        return self.placement if self.plan is None else self.plan
+    def answer(self) -> Any:
+        """The placement, the plan or the sequence; None if there was no usable one."""
+        return next((each for each in (self.placement, self.plan, self.sequence) if each is not None), None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +162,7 @@ class Evaluation:
 
 def evaluate(
     agent: AnyAgent,
-    suite: TaskSuite | str,
+    suite: Suite[Any] | str | Path,
     cost_model: str | CostModel = "analytical",
     *,
     split: str = "test",
@@ -190,21 +191,25 @@ def evaluate(
         InvalidCostError: the cost model says NaN or infinity.
         MeasurementError: all placements, or `MAX_FAILURES` in a row, could not be measured.
     """
-    tasks = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
-    if not isinstance(tasks, TaskSuite):
-        hint = "Put tasks of your own into one: TaskSuite('mine', [task])."
+    tasks: Suite[Any] = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
+    if not isinstance(tasks, Suite):
+        hint = "Put custom tasks into one: TaskSuite('mine', [task])."
         raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", hint)
-    _require_agent(agent, tasks[0])
-    model = answers_to(next((task for task in tasks if task.splittable), tasks[0])).model(cost_model)
+    problem = problem_of(next((task for task in tasks if task.problem != "placement"), tasks[0]))
+    problem.require_agent(agent)
+    model = problem.model(cost_model)
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
 
         tasks = as_measured(tasks, model)
-    results, failures = [], FailuresInARow(len(tasks))
-    for done, task in enumerate(tasks, start=1):
-        results.append(_evaluate_task(agent, task, model, failures))
-        if progress:
-            progress(done, len(tasks))
+    results: list[TaskResult] = []
+    failures = FailuresInARow(len(tasks))
+    for problem, some in groupby(tasks, problem_of):
+        of_problem = list(some)
+        for task, attempt in zip(of_problem, problem.attempts(agent, of_problem, model), strict=True):
+            results.append(_result(agent, task, attempt, model, failures))
+            if progress:
+                progress(len(results), len(tasks))
     costs = np.array([result.cost_ms for result in results])
     return Evaluation(
         suite=tasks.name,
@@ -254,51 +259,32 @@ def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, fl
     )
 
 
-def _require_agent(agent: AnyAgent, task: Task) -> None:
-    """Refuse what answers no tasks such as `task`.
-
-    Raises:
-        InvalidOptionError: `agent` is no agent.
-    """
-    if isinstance(agent, type) or not callable(answers_to(task).asker(agent)):
-        plans = " or plan(task)" if task.splittable else ""
-        wanted = f"an object with place(task){plans}, or a function of a task that returns a placement"
-        named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
-        raise wrong_kind("agent", agent, wanted, f"The agents with a name come from shard_gym.agents.{named}.")
-
-
 def _name_of(agent: AnyAgent) -> str:
     """The agent's name; without one, that of its function or class."""
     return str(getattr(agent, "name", None) or getattr(agent, "__name__", type(agent).__name__))
 
 
-def _queries_of(agent: AnyAgent, model: CostModel) -> int:
-    """How often the agent has evaluated `model` so far; 0 for one that does not count."""
-    count = getattr(agent, "true_cost_queries", None)
-    return int(count(model.fingerprint)) if count else 0
-
-
-def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: FailuresInARow) -> TaskResult:
+def _result(agent: AnyAgent, task: Any, attempt: Attempt, model: CostModel, failures: FailuresInARow) -> TaskResult:
     """The outcome of one task; see `evaluate`."""
-    answers, queries_before = answers_to(task), _queries_of(agent, model)
-    seconds, listed, failure = None, None, ""
-    started = time.perf_counter()
+    problem, listed, failure = problem_of(task), None, ""
     try:
-        returned = answers.asker(agent)(task)
-        seconds = time.perf_counter() - started
-        answer = answers.checked(returned, task)
-        listed = answers.to_json(answer)
-        cost = tried_twice(partial(answers.cost_ms, answer, task, model))
+        if attempt.error is not None:
+            raise attempt.error
+        answer = problem.checked(attempt.returned, task)
+        listed = problem.to_json(answer)
+        cost = tried_twice(partial(problem.cost_ms, answer, task, model))
         failures.end()
-    except (NoPlacementFoundError, InvalidPlacementError, MeasurementError) as error:
+    except FAILURES as error:
         if isinstance(error, MeasurementError):
             failures.add(error)
         elif isinstance(error, InvalidPlacementError) and not isinstance(error, MemoryExceededError):
-            what = f"{_name_of(agent)} returns what is no placement; such tasks fail and cost their penalty. {error}"
+            what = (
+                f"{_name_of(agent)} returns what is no {problem.noun}; such tasks fail and cost their penalty. {error}"
+            )
             warnings.warn(what, stacklevel=3)
-        cost, failure = answers.penalty_ms(task, model), str(error) or type(error).__name__
+        cost, failure = problem.penalty_ms(task, model), str(error) or type(error).__name__
     if not math.isfinite(cost):
-        charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the placement"
+        charged = f"a penalty of {cost} ms" if failure else f"{cost} ms for the {problem.noun}"
         raise InvalidCostError(
             f"Cost model {model.fingerprint!r} says {charged} of task {task.name!r} by agent {_name_of(agent)!r}; "
             "every cost must be a finite number. Repair the model, or score with another."
@@ -307,10 +293,10 @@ def _evaluate_task(agent: AnyAgent, task: Task, model: CostModel, failures: Fail
         task=task.name,
         cost_ms=cost,
         valid=not failure,
-        seconds=time.perf_counter() - started if seconds is None else seconds,
-        true_cost_queries=_queries_of(agent, model) - queries_before,
+        seconds=attempt.seconds,
+        true_cost_queries=attempt.queries,
         failure=failure,
-        **{"placement": None, answers.noun: listed},
+        **{"placement": None, problem.noun: listed},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,11 @@ class Task:
             object.__setattr__(self, "known_placement", known)
 
     @property
+    def problem(self) -> str:
+        """Name of its problem: sharding if its tables may be split, else placement."""
+        return "sharding" if self.splittable else "placement"
+
+    @property
     def num_tables(self) -> int:
         """T, the number of tables."""
         return len(self.tables)
@@ -126,9 +131,36 @@ class TaskSource(Protocol):
         """A task, chosen with `rng` alone."""
 
 
-@dataclass(frozen=True, eq=False)
-class TaskSuite:
-    """A fixed, ordered list of tasks: one split of a named suite, or tasks of your own.
+class SuiteTask(Protocol):
+    """What a suite needs of its tasks."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the suite."""
+
+    @property
+    def problem(self) -> str:
+        """Name of the problem that it is a task of, in `shard_gym.problems.PROBLEMS`."""
+
+    @property
+    def num_tables(self) -> int:
+        """T."""
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+
+    @property
+    def topology(self) -> Topology:
+        """The D devices."""
+
+
+TaskT = TypeVar("TaskT", bound=SuiteTask)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Suite(Generic[TaskT]):
+    """A fixed, ordered list of tasks: one split of a named suite, or custom tasks. Each problem has a subclass.
 
     Attributes:
         name: name of the suite.
@@ -137,15 +169,18 @@ class TaskSuite:
         version: raised when the suite's data change.
         sha256: SHA-256 of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
         description: one sentence.
-        padding: largest T and D over all splits, so that an agent trained on one split can place the others; or None.
+        padding: the largest tasks over all splits, so that an agent trained on one split can answer the others: of
+            `TaskSuite` T and D, of `DriftSuite` parts and D; or None.
 
     Raises:
-        InvalidTaskError: there are no tasks, two tasks share a name, or an element is not a Task; or a name, the
-            version or the description is impossible.
+        InvalidTaskError: there are no tasks, two tasks share a name, or an element is no task of the problem; or a
+            name, the version or the description is impossible.
     """
 
+    task_class: ClassVar[type[Any]]
+
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskT, ...]
     split: str = "custom"
     version: int = 1
     sha256: str = ""
@@ -168,10 +203,10 @@ class TaskSuite:
             )
         given: Any = self.tasks
         tasks = tuple(given) if isinstance(given, Iterable) else ()
-        invalid = [task for task in tasks if not isinstance(task, Task)]
+        invalid = [task for task in tasks if not isinstance(task, self.task_class)]
         if invalid or not isinstance(given, Iterable):
             raise InvalidTaskError(
-                f"tasks of suite {self.name!r} must be a list of Tasks, such as [task]; "
+                f"tasks of suite {self.name!r} must be a list of {self.task_class.__name__}s, such as [task]; "
                 f"got {short_repr(invalid[0] if invalid else given)}."
             )
         object.__setattr__(self, "tasks", tasks)
@@ -182,20 +217,15 @@ class TaskSuite:
             raise InvalidTaskError(f"Suite {self.name!r} has two tasks of the same name; rename one.")
 
     @property
-    def max_tables(self) -> int:
-        """The largest T of a task, over all splits."""
-        return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
-
-    @property
     def max_devices(self) -> int:
         """The largest D of a task, over all splits."""
         return max(*(task.num_devices for task in self.tasks), self.padding[1] if self.padding else 1)
 
-    def sample(self, rng: np.random.Generator) -> Task:
+    def sample(self, rng: np.random.Generator) -> TaskT:
         """One of the tasks, with equal probability."""
         return self.tasks[int(rng.integers(len(self.tasks)))]
 
-    def task(self, key: int | str) -> Task:
+    def task(self, key: int | str) -> TaskT:
         """The task with index or name `key`.
 
         Raises:
@@ -218,10 +248,10 @@ class TaskSuite:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[TaskT]:
         return iter(self.tasks)
 
-    def __getitem__(self, index: int | str) -> Task:
+    def __getitem__(self, index: int | str) -> TaskT:
         """The task with that index, which may count from the end, or name.
 
         Raises:
@@ -237,7 +267,7 @@ class TaskSuite:
         return self.tasks[index]
 
     def __repr__(self) -> str:
-        return f"TaskSuite({self.name!r}, {self.split!r}, {len(self)} tasks)"
+        return f"{type(self).__name__}({self.name!r}, {self.split!r}, {len(self)} tasks)"
 
     def _repr_html_(self) -> str:
         tables = sorted({task.num_tables for task in self})
@@ -249,6 +279,17 @@ class TaskSuite:
             "device": ", ".join(sorted({task.topology.device.name for task in self})),
         }
         return card(self.name, {"about": self.description, **facts} if self.description else facts)
+
+
+class TaskSuite(Suite[Task]):
+    """A suite of placement or sharding."""
+
+    task_class = Task
+
+    @property
+    def max_tables(self) -> int:
+        """The largest T of a task, over all splits."""
+        return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
 
 
 def pack_by_memory(tables: Tables, num_devices: int) -> Placement:

@@ -33,7 +33,7 @@ from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.load import SHARDING, SIMULATED
+from shard_gym.suites.info import SHARDING, SIMULATED
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from shard_gym.agents.base import Agent
 from shard_gym.drift.tasks import DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
@@ -103,13 +105,23 @@ class Chooser(Protocol):
         """(N,) legal actions."""
 
 
-class ReplanningAgent(ABC):
+class ReplanningAgent(Agent):
     """An agent that decides what the best plan is, and whether it is worth a pause.
 
     Where a plan must be made, it makes the best; where that has no room for growth, the one without headroom.
     """
 
-    def begin(self, count: int) -> None:  # noqa: B027  # not all agents remember something
+    problems = ("replanning",)
+
+    def place(self, task: Any) -> Any:
+        """Refuse tasks of placement and sharding.
+
+        Raises:
+            InvalidOptionError: always.
+        """
+        raise InvalidOptionError(f"Agent {self.name!r} plays episodes of replanning; it places no tables.")
+
+    def begin(self, count: int) -> None:  # not all agents remember something
         """N episodes begin."""
 
     def act(self, observations: ObservationDict) -> NDArray[np.integer[Any]]:
@@ -143,8 +155,8 @@ class OneKind(ReplanningAgent):
     def __init__(self, kind: int = LAST_HOUR) -> None:
         self.action = 1 + kind
 
+    @override
     def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
-        """See `ReplanningAgent`."""
         return self.is_due(view), np.full(view.count, self.action)
 
     @abstractmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.replanning.base import OneKind, View
 from shard_gym.drift.processes import INTERVALS_PER_DAY
@@ -51,12 +52,12 @@ class ChangeDetector(OneKind):
         self._make, self._value = make, value
         self._detectors: list[Any] = []
 
+    @override
     def begin(self, count: int) -> None:
-        """See `ReplanningAgent`."""
         self._detectors = [self._make(self._value) for _ in range(count)]
 
+    @override
     def is_due(self, view: View) -> NDArray[np.bool_]:
-        """See `OneKind`."""
         due = np.zeros(view.count, np.bool_)
         for env, new in enumerate(view.measured[:, -INTERVALS_PER_HOUR:].tolist()):
             for cost in new:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.replanning.base import Floats, IntArray, ReplanningAgent, View
-from shard_gym.agents.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
-from shard_gym.envs.replanning.windows import HOURS, KINDS
+from shard_gym.envs.replanning.plan_table import PlanTable
+from shard_gym.envs.replanning.windows import HOURS
 
 SEASONAL = ((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0))
 """Weights of the windows: the next 12 hours are as they were yesterday, later ones like the last three days."""
@@ -26,62 +27,43 @@ RIDGE = 1e-3
 """Penalty of the squares of the weights, in variances of the inputs."""
 
 
-class Forecast:
-    """What a plan saves in the days ahead: a weighted sum of what it would have saved in each window.
+class Forecaster(ReplanningAgent):
+    """Makes the plan that saves most in the days ahead by a forecast, when that is more than a pause.
 
-    There is one set of weights for the next 12 hours, and another for the days after.
+    The forecast is a weighted sum of what the plan would have saved in each window. There is one set of weights for the
+    next 12 hours, and another for the days after.
 
     Args:
-        weights: (2, W), of the windows, for the next 12 hours and for later.
         days: how far the forecast goes, at most to the end of the episode.
+        kinds: those that it chooses from, indices in `shard_gym.envs.replanning.windows.KINDS`.
+        weights: (2, W), of the windows, for the next 12 hours and for later.
     """
 
-    def __init__(self, weights: Sequence[Sequence[float]], days: float) -> None:
-        self.weights, self.days = np.asarray(weights, np.float64), days
+    def __init__(
+        self, days: float, kinds: Sequence[int] = range(NUM_WINDOWS), weights: Sequence[Sequence[float]] = SEASONAL
+    ) -> None:
+        self.days, self.weights = days, np.asarray(weights, np.float64)
+        self._actions = 1 + np.asarray(kinds, np.int64)
 
-    def savings(self, saved: Floats, windows: IntArray, view: View) -> Floats:
+    @override
+    def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
+        saved = np.stack([view.replayed[:, 0] - view.candidate(action) for action in self._actions.tolist()], axis=1)
+        savings = self.savings(saved, view.days_left)
+        best = savings.argmax(axis=1)
+        worth = savings[np.arange(view.count), best] > view.pause
+        return worth, self._actions[best]
+
+    def savings(self, saved: Floats, days_left: Floats) -> Floats:
         """(N, Z) days at the reference cost that each of Z plans saves in N episodes.
 
         Args:
             saved: (N, Z, W) what it would have saved in each window, in multiples of the reference cost.
-            windows: (Z,) that the plans are made for.
-            view: what else is seen.
+            days_left: (N,) until the episode is over.
         """
-        return total_savings(saved @ self.weights.T, self.days, view.days_left)
-
-
-def total_savings(rates: Floats, days: float, days_left: Floats) -> Floats:
-    """(N, Z) what plans save in so many days, at most to the end of the episode.
-
-    Args:
-        rates: (N, Z, 2) what they save in a day, in the next 12 hours and later.
-        days: how many.
-        days_left: (N,) until the episode is over.
-    """
-    all_days = np.minimum(days, days_left)[:, None]
-    soon = np.minimum(all_days, SOON_DAYS)
-    return np.asarray(rates[..., 0] * soon + rates[..., 1] * (all_days - soon))
-
-
-class Forecaster(ReplanningAgent):
-    """Makes the plan that saves most in the days ahead by a forecast, when that is more than a pause.
-
-    Args:
-        forecast: the forecast.
-        kinds: those that it chooses from, indices in `shard_gym.envs.replanning.windows.KINDS`.
-    """
-
-    def __init__(self, forecast: Forecast, kinds: Sequence[int] = range(NUM_WINDOWS)) -> None:
-        self._forecast, self._actions = forecast, 1 + np.asarray(kinds, np.int64)
-        self._windows = np.array([KINDS[kind].window for kind in kinds])
-
-    def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
-        """See `ReplanningAgent`."""
-        saved = np.stack([view.replayed[:, 0] - view.candidate(action) for action in self._actions.tolist()], axis=1)
-        savings = self._forecast.savings(saved, self._windows, view)
-        best = savings.argmax(axis=1)
-        worth = savings[np.arange(view.count), best] > view.pause
-        return worth, self._actions[best]
+        rates = saved @ self.weights.T
+        all_days = np.minimum(self.days, days_left)[:, None]
+        soon = np.minimum(all_days, SOON_DAYS)
+        return np.asarray(rates[..., 0] * soon + rates[..., 1] * (all_days - soon))
 
 
 class Samples(NamedTuple):
@@ -89,20 +71,10 @@ class Samples(NamedTuple):
 
     Attributes:
         saved: (n, W) in each window before, in multiples of the reference cost.
-        window: (n,) that the new plan is made for.
-        clock: (n, 4) as in `View`.
-        since: (n,) days since the plan in action was made.
-        available: (n,) share of the devices that are there.
-        used: (n,) share of the devices that the plan in action is made for.
         targets: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these.
     """
 
     saved: Floats
-    window: IntArray
-    clock: Floats
-    since: Floats
-    available: Floats
-    used: Floats
     targets: Floats
 
 
@@ -124,11 +96,6 @@ def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
         gained = (table.seconds[old[:, None], hours] - table.seconds[new[:, None], hours]) * HOURS / table.day_s
         found = Samples(
             (table.replayed[old, decision] - table.replayed[new, decision]).astype(np.float64),
-            window,
-            table.clock[decision],
-            (decision - earlier) / HOURS,
-            table.available[decision] / table.used[0],  # the first plan is made for all
-            table.used[old] / table.used[0],
             np.stack([gained[:, :soon].mean(axis=1), gained[:, soon:].mean(axis=1)], axis=1),
         )
         runs = np.isfinite(found.saved).all(axis=1) & np.isfinite(found.targets).all(axis=1)
@@ -137,7 +104,7 @@ def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
 
 
 def fitted_weights(samples: Samples) -> list[list[float]]:
-    """(2, W) weights of a `Forecast`, by ridge regression: what plans saved from what they would have saved before."""
+    """(2, W) weights of a `Forecaster` by ridge regression: what plans saved from what they would have saved before."""
     x = samples.saved
     weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * x.var() * np.eye(NUM_WINDOWS), x.T @ samples.targets)
     found: list[list[float]] = weights.T.tolist()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.replanning.base import OneKind, View
-from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
+from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_HOUR
 
 BoolArray = NDArray[np.bool_]
 
@@ -14,8 +15,8 @@ BoolArray = NDArray[np.bool_]
 class Never(OneKind):
     """Keeps its plan, until it must make one."""
 
+    @override
     def is_due(self, view: View) -> BoolArray:
-        """See `OneKind`."""
         return np.zeros(view.count, np.bool_)
 
 
@@ -26,8 +27,8 @@ class EveryHours(OneKind):
         super().__init__(kind)
         self.hours = hours
 
+    @override
     def is_due(self, view: View) -> BoolArray:
-        """See `OneKind`."""
         return view.since_plan > (self.hours - 0.5) / HOURS
 
 
@@ -38,8 +39,8 @@ class RegretThreshold(OneKind):
         super().__init__(kind)
         self.share = share
 
+    @override
     def is_due(self, view: View) -> BoolArray:
-        """See `OneKind`."""
         new = view.candidate(self.action)[:, LAST_HOUR]
         return view.replayed[:, 0, LAST_HOUR] > (1.0 + self.share) * new
 
@@ -51,17 +52,17 @@ class SkiRental(OneKind):
     at most twice as long as the best decision, if the regret of a plan never falls.
     """
 
-    def __init__(self, factor: float, kind: int) -> None:
-        super().__init__(kind)
+    def __init__(self, window: int, factor: float = 1.0, headroom: bool = False) -> None:
+        super().__init__(KINDS.index((window, headroom)))
         self.factor = factor
         self._regret: NDArray[np.float64] = np.zeros(0)
 
+    @override
     def begin(self, count: int) -> None:
-        """See `ReplanningAgent`."""
         self._regret = np.zeros(count)
 
+    @override
     def is_due(self, view: View) -> BoolArray:
-        """See `OneKind`."""
         regret = (view.replayed[:, 0] - view.candidate(self.action))[:, LAST_HOUR] / HOURS
         self._regret = np.where(view.since_plan > 0, self._regret + regret, 0.0)
         due: BoolArray = self._regret > self.factor * view.pause

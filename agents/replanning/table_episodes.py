@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.replanning.base import Chooser, View
-from shard_gym.agents.replanning.plan_table import NO_PLAN, PlanTable
+from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR, WINDOWS
 
 Floats = NDArray[np.float64]

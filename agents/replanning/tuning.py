@@ -1,10 +1,13 @@
-"""Agents whose numbers are tuned on training episodes: the grids, and the choice."""
+"""Rules, detectors and forecasters of replanning by name: their settings, tuned ones, and the grids of the tuning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from inspect import signature
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,65 +15,102 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.replanning.base import ReplanningAgent
 from shard_gym.agents.replanning.detectors import DETECTORS, ChangeDetector
-from shard_gym.agents.replanning.forecasters import SEASONAL, Forecast, Forecaster
-from shard_gym.agents.replanning.neural_forecast import NUM_WEIGHTS, NeuralForecast
+from shard_gym.agents.replanning.forecasters import Forecaster
 from shard_gym.agents.replanning.rules import EveryHours, Never, RegretThreshold, SkiRental
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
 from shard_gym.checks import is_integer, is_not_negative, is_number, is_positive
 from shard_gym.envs.replanning.windows import KINDS, LAST_DAYS, WINDOWS
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
+from shard_gym.io.files import read_json
 
-Floats = NDArray[np.float64]
+DATA = Path(__file__).parent / "tuned.json"
+"""Suite -> agent -> settings that are best on the suite's training tasks; tools/replanning.py writes it."""
 
 Settings = dict[str, Any]
-"""Arguments of `make_agent` besides the name, as JSON has them."""
+"""Arguments of an agent, as JSON has them."""
 
-PERIODS = (1, 6, 12, 24, 48, 72, 96, 168)
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
-HORIZONS = (0.1, 0.2, 0.3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 14.0)
-VALUES = {
+Grid = Callable[[bool], list[Settings]]
+"""The kinds of plans that are tried, as settings; called with whether plans may leave headroom."""
+
+
+def _each_kind(grows: bool) -> list[Settings]:
+    return [{"kind": kind} for kind in _kinds(grows)]
+
+
+def _each_headroom(grows: bool) -> list[Settings]:
+    return [{"headroom": headroom} for headroom in ((False, True) if grows else (False,))]
+
+
+def _each_set(grows: bool) -> list[Settings]:
+    rooms = [each["headroom"] for each in _each_headroom(grows)]
+    return [{"kinds": [kind for kind in _kinds(grows) if KINDS[kind].headroom == room]} for room in rooms]
+
+
+def _kinds(grows: bool) -> range:
+    return range(len(KINDS) if grows else len(WINDOWS))
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """An agent whose settings are tuned.
+
+    Attributes:
+        make: makes the agent from settings.
+        plans: the kinds of plans that are tried.
+        values: the numbers that are tried for its other setting, under its name; or empty.
+    """
+
+    make: Callable[..., ReplanningAgent]
+    plans: Grid
+    values: Mapping[str, Sequence[float]]
+
+    def grid(self, grows: bool, fitted: Settings) -> Iterator[Settings]:
+        """The settings that are tried.
+
+        Args:
+            grows: whether plans may leave headroom.
+            fitted: settings that are not tuned, such as the weights of a forecast.
+        """
+        numbers = ({name: value} for name, values in self.values.items() for value in values)
+        for number, plans in product(numbers if self.values else ({},), self.plans(grows)):
+            yield {**number, **plans, **fitted}
+
+
+_HORIZONS = {"days": (0.1, 0.2, 0.3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 14.0)}
+_FACTORS = {"factor": (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)}
+_SENSITIVITIES = {
     "page-hinkley": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
     "adwin": (1e-1, 1e-2, 1e-3, 1e-5, 1e-8, 1e-12),
     "kswin": (1e-3, 1e-5, 1e-8, 1e-12, 1e-16),
 }
 
-SHORT = ("last-hour", "last-day", "three-days", "next-half-day")
-"""Of the windows, in names of agents."""
-
-
-def make_agent(name: str, settings: Settings) -> ReplanningAgent:
-    """The agent of a name with these settings.
-
-    Raises:
-        UnknownNameError: no agent has that name.
-        InvalidOptionError: a setting is missing, unknown or out of range.
-        MissingExtraError: it is a detector, and the package `river` is not installed.
-    """
-    if name not in MAKERS:
-        raise unknown_name("agent of replanning", name, MAKERS)
-    known = signature(MAKERS[name]).parameters
-    needed = [key for key, each in known.items() if each.default is each.empty]
-    if not set(needed) <= set(settings) <= set(known):
-        raise InvalidOptionError(
-            f"Agent {name!r} of replanning has the settings {', '.join(known) or 'none'}"
-            f"{' and needs ' + ', '.join(needed) if needed else ''}, but got {', '.join(settings) or 'none'}."
-        )
-    for key, value in settings.items():
-        is_valid, kind = _VALID[key]
-        if not is_valid(value):
-            raise InvalidOptionError(f"{key} of agent {name!r} must be {kind}, not {short_repr(value)}.")
-    return MAKERS[name](**settings)
+TUNABLE: dict[str, Tunable] = {
+    "never": Tunable(Never, _each_kind, {}),
+    "every": Tunable(EveryHours, _each_kind, {"hours": (1, 6, 12, 24, 48, 72, 96, 168)}),
+    "threshold": Tunable(RegretThreshold, _each_kind, {"share": (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)}),
+    **{
+        f"ski-{window}": Tunable(partial(SkiRental, number), _each_headroom, _FACTORS)
+        for number, window in enumerate(("last-hour", "last-day", "three-days", "next-half-day"))
+    },
+    **{
+        name: Tunable(partial(ChangeDetector, make), _each_kind, {"value": _SENSITIVITIES[name]})
+        for name, make in DETECTORS.items()
+    },
+    "seasonal": Tunable(Forecaster, _each_set, _HORIZONS),
+    "ridge": Tunable(Forecaster, _each_set, _HORIZONS),
+}
+"""By name of the agent."""
 
 
 def _is_kind(value: Any) -> bool:
     return is_integer(value) and 0 <= value < len(KINDS)
 
 
-def _is_matrix(value: Any, *shape: int) -> bool:
-    if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != shape[0]:
-        return False
-    return all(_is_matrix(each, *shape[1:]) if shape[1:] else is_number(each) for each in value)
+def _are_weights(value: Any) -> bool:
+    def listed(each: Any, length: int) -> bool:
+        return isinstance(each, (list, tuple, np.ndarray)) and len(each) == length
+
+    return listed(value, 2) and all(listed(row, len(WINDOWS)) and all(map(is_number, row)) for row in value)
 
 
 _POSITIVE = is_positive, "a positive number"
@@ -84,72 +124,63 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
     "headroom": (lambda value: isinstance(value, bool), "true or false"),
     **dict.fromkeys(("hours", "factor", "days", "value"), _POSITIVE),
     "share": (is_not_negative, "a number of at least 0"),
-    "weights": (lambda value: _is_matrix(value, 2, len(WINDOWS)), f"two lists of {len(WINDOWS)} numbers"),
-    "network": (lambda value: _is_matrix(value, NUM_WEIGHTS), f"a list of {NUM_WEIGHTS} numbers"),
+    "weights": (_are_weights, f"two lists of {len(WINDOWS)} numbers"),
 }
 """What settings must be, by their names."""
 
 
-def _ski_rental(window: int) -> Callable[..., ReplanningAgent]:
-    def make(factor: float = 1.0, headroom: bool = False) -> ReplanningAgent:
-        return SkiRental(factor, KINDS.index((window, headroom)))
-
-    return make
-
-
-def _detector(name: str) -> Callable[..., ReplanningAgent]:
-    def make(value: float, kind: int) -> ReplanningAgent:
-        return ChangeDetector(DETECTORS[name], value, kind)
-
-    return make
-
-
-def _forecaster(days: float, kinds: Sequence[int], weights: Sequence[Sequence[float]] = SEASONAL) -> ReplanningAgent:
-    return Forecaster(Forecast(weights, days), kinds)
-
-
-def _neural(
-    days: float, kinds: Sequence[int], weights: Sequence[Sequence[float]], network: Sequence[float]
-) -> ReplanningAgent:
-    return Forecaster(NeuralForecast(weights, network, days), kinds)
-
-
-MAKERS: dict[str, Callable[..., ReplanningAgent]] = {
-    "never": Never,
-    "every": EveryHours,
-    "threshold": RegretThreshold,
-    **{f"ski-{short}": _ski_rental(window) for window, short in enumerate(SHORT)},
-    **{name: _detector(name) for name in DETECTORS},
-    "seasonal": _forecaster,
-    "ridge": _forecaster,
-    "neural": _neural,
-}
-"""Makers of the agents by their names. Each has a `grid`."""
-
-
-def grid(name: str, grows: bool, fitted: Settings) -> Iterator[Settings]:
-    """The settings that are tried.
+def replanner(name: str, suite: str | None = None, **settings: Any) -> ReplanningAgent:
+    """The agent of a name with settings; those that are not given are the tuned ones of the suite, or defaults.
 
     Args:
-        name: of the agent.
-        grows: whether plans may leave headroom.
-        fitted: settings that are not tuned, such as the weights of a forecast.
+        name: one of `TUNABLE`.
+        suite: name of the suite that it will answer, or None.
+        settings: arguments of the agent.
+
+    Raises:
+        UnknownNameError: no agent has that name.
+        InvalidOptionError: a setting is missing, unknown or out of range.
+        DamagedFileError: the file with the tuned settings is missing or damaged.
+        MissingExtraError: it is a detector, and the package `river` is not installed.
     """
-    kinds = range(len(KINDS) if grows else len(WINDOWS))
-    rooms = (False, True) if grows else (False,)
-    chosen = [[index for index in kinds if KINDS[index].headroom == room] for room in rooms]
-    if name == "never":
-        yield from ({"kind": kind} for kind in kinds)
-    elif name == "every":
-        yield from ({"hours": hours, "kind": kind} for hours, kind in product(PERIODS, kinds))
-    elif name == "threshold":
-        yield from ({"share": share, "kind": kind} for share, kind in product(SHARES, kinds))
-    elif name.startswith("ski-"):
-        yield from ({"factor": factor, "headroom": room} for factor, room in product(FACTORS, rooms))
-    elif name in VALUES:
-        yield from ({"value": value, "kind": kind} for value, kind in product(VALUES[name], kinds))
-    else:
-        yield from ({"days": days, "kinds": some, **fitted} for days, some in product(HORIZONS, chosen))
+    if name not in TUNABLE:
+        raise unknown_name("agent of replanning", name, TUNABLE)
+    make = TUNABLE[name].make
+    settings = {**tuned_settings(name, suite), **settings}
+    known = signature(make).parameters
+    needed = [key for key, each in known.items() if each.default is each.empty]
+    if not set(settings) <= set(known):
+        raise InvalidOptionError(
+            f"Agent {name!r} has the settings {', '.join(known) or 'none'}, but got {', '.join(settings)}."
+        )
+    if not set(needed) <= set(settings):
+        raise InvalidOptionError(
+            f"Agent {name!r} is not tuned on {short_repr(suite)}, so it needs the settings {', '.join(needed)}. Give "
+            f"them, or take a suite on which it is tuned: {', '.join(tuned_suites(name)) or 'there is none'}."
+        )
+    for key, value in settings.items():
+        is_valid, kind = _VALID[key]
+        if not is_valid(value):
+            raise InvalidOptionError(f"{key} of agent {name!r} must be {kind}, not {short_repr(value)}.")
+    agent = make(**settings)
+    agent.name = name
+    return agent
+
+
+def tuned_suites(name: str) -> list[str]:
+    """The names of the suites on which an agent is tuned."""
+    return [suite for suite, agents in _tuned().items() if name in agents]
+
+
+def tuned_settings(name: str, suite: str | None) -> Settings:
+    """The settings of an agent that were tuned on the train split of a named suite; empty if there are none."""
+    return _tuned().get(suite or "", {}).get(name, {})
+
+
+@cache
+def _tuned() -> dict[str, dict[str, Settings]]:
+    found: dict[str, dict[str, Settings]] = read_json(DATA)
+    return found
 
 
 class Tuned(NamedTuple):
@@ -164,13 +195,7 @@ class Tuned(NamedTuple):
     share: float
 
 
-def tune(
-    name: str,
-    episodes: TableEpisodes,
-    pause_s: float,
-    grows: bool,
-    fitted: Settings | None = None,
-) -> Tuned:
+def tune(name: str, episodes: TableEpisodes, pause_s: float, grows: bool, fitted: Settings | None = None) -> Tuned:
     """The settings with the least mean share on the training episodes.
 
     Args:
@@ -180,9 +205,9 @@ def tune(
         grows: whether plans may leave headroom.
         fitted: settings that are not tuned, such as the weights of a forecast.
     """
-    never = episodes.play(Never(LAST_DAYS), pause_s)
+    never: NDArray[np.float64] = episodes.play(Never(LAST_DAYS), pause_s)
     tried = [
-        Tuned(settings, float((episodes.play(make_agent(name, settings), pause_s) / never).mean()))
-        for settings in grid(name, grows, fitted or {})
+        Tuned(settings, float((episodes.play(replanner(name, **settings), pause_s) / never).mean()))
+        for settings in TUNABLE[name].grid(grows, fitted or {})
     ]
     return min(tried, key=lambda each: each.share)

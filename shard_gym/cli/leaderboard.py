@@ -32,7 +32,7 @@ from shard_gym.leaderboard.store import REPLANNING, EntryFolder, Finding, entry_
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, require_new, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.suites import suite_info
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 

@@ -23,7 +23,7 @@ from shard_gym.leaderboard.race import Race, check_names
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement, check_placement
 from shard_gym.suites import load_suite
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.tasks import TaskSuite
 from shard_gym.text import counted, format_ms
 

@@ -1,9 +1,10 @@
-"""Replanning problems: a placement task whose tables drift over days, and what a new plan costs."""
+"""`DriftTask`: a placement task whose tables drift over days, and what a new plan costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from shard_gym.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, 
 from shard_gym.errors import InvalidTaskError, short_repr
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
 
 HISTORY_DAYS, DAYS = 3, 14
 """Days that are known when an episode begins, and days of the episode."""
@@ -21,6 +23,8 @@ HISTORY_DAYS, DAYS = 3, 14
 ITERATIONS_PER_DAY = 100_000
 """Of training: a day is so much work, however long it takes. Assumed."""
 
+MAX_SHARDS = 8
+"""The most parts of a table that may be sharded."""
 
 NOISE = 0.02
 """Deviation of a measured cost from the cost of its interval. Assumed."""
@@ -71,6 +75,28 @@ class DriftTask:
         object.__setattr__(self, "seed", int(checked_seed(self.seed)))
         checked_positive("pause_s", self.pause_s)
 
+    problem: ClassVar[str] = "replanning"
+
+    @property
+    def num_tables(self) -> int:
+        """T."""
+        return self.task.num_tables
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return self.task.num_devices
+
+    @property
+    def topology(self) -> Topology:
+        """The D devices."""
+        return self.task.topology
+
+    @property
+    def max_parts(self) -> int:
+        """The most parts that its tables are split into."""
+        return most_parts(self.task)
+
     @property
     def grows(self) -> bool:
         """Whether tables may need more memory from day to day."""
@@ -92,3 +118,8 @@ class DriftTask:
         """Relative errors of the measured costs of all intervals from the day before the episode on."""
         rng = np.random.default_rng([self.seed, 2])
         return rng.normal(0.0, NOISE, (DAYS + 1) * INTERVALS_PER_DAY)
+
+
+def most_parts(task: Task) -> int:
+    """The most parts that the tables of a task are split into."""
+    return task.num_tables * (MAX_SHARDS if task.splittable else 1)

@@ -24,7 +24,7 @@ from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.load import MEASURED, SHARDING
+from shard_gym.suites.info import MEASURED, SHARDING
 from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"

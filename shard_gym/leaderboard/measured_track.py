@@ -15,7 +15,7 @@ from shard_gym.leaderboard.race_files import load_race, placements_to_json
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.text import counted
 
 MIN_ROUNDS = 3

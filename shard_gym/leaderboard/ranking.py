@@ -33,7 +33,7 @@ from shard_gym.suites.best_known import (
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import ProvenGap, proven_gap
-from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
+from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted
 
 SOLVED = 0.02

@@ -22,7 +22,7 @@ from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model
 from shard_gym.tasks import Task
 from shard_gym.text import counted

@@ -15,7 +15,7 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
 from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, PLANS, REPLAYED, Finding
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 
 try:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression

@@ -28,7 +28,7 @@ from shard_gym.leaderboard.store import MIB
 from shard_gym.placement import memory_used, placement_to_json
 from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
-from shard_gym.suites.load import MEASURED, SIMULATED
+from shard_gym.suites.info import MEASURED, SIMULATED
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"

@@ -11,7 +11,7 @@ from shard_gym.io.markdown import escaped, table
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.text import format_ms, format_seconds
 
 COLUMNS = (

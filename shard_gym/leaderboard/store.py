@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.lock import LOCK
-from shard_gym.suites.load import MEASURED, SHARDING, TRACKS
+from shard_gym.suites.info import MEASURED, SHARDING, TRACKS
 
 ENTRY, PLACEMENTS, PLANS, SEQUENCES = "entry.toml", "placements.json", "plans.json", "sequences.json"
 """The files of an entry: the first one, and one of the others (`EntryFolder.files`)."""

@@ -23,7 +23,7 @@ from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, read_files, require_root
 from shard_gym.leaderboard.verify import name_taken, verify_entry
 from shard_gym.suites import load_suite, suite_info
-from shard_gym.suites.load import MEASURED, SHARDING, SIMULATED
+from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted
 
 

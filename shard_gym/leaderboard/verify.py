@@ -22,7 +22,7 @@ from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data
 from shard_gym.suites.best_known import best_known, improved_by
-from shard_gym.suites.load import MEASURED
+from shard_gym.suites.info import MEASURED
 from shard_gym.tasks import TaskSuite
 
 TOLERANCE = 1e-9

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shard_gym.answers import Answer, answers_to
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
-from shard_gym.suites.load import DATA
-from shard_gym.suites.records import check_names, read_entries, read_record, write_entries
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.problems import Answer, problem_of
+from shard_gym.suites.info import DATA
+from shard_gym.suites.records import check_names, read_bounds, read_entries, read_record, write_entries
+from shard_gym.tasks import Suite, SuiteTask
 
 BEST_KNOWN = DATA / "best_known"
 """Folder with one JSON file per suite."""
@@ -38,12 +38,17 @@ def best_known_path(suite: str) -> Path:
     return BEST_KNOWN / f"{suite}.json"
 
 
-def best_known_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
-    """Cost in ms of the best known placement, by name of the task; see `best_known`."""
+def best_known_costs(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
+    """Cost in ms of the best known answer, by name of the task; see `best_known`.
+
+    Where the proven bounds are reached, as those of replanning by the best sequence with hindsight, it is these.
+    """
+    if problem_of(suite[0]).bounds_are_reached:
+        return {name: float(bound) for name, bound in read_bounds(suite, cost_model).items()}
     return {name: best.cost_ms for name, best in best_known(suite, cost_model).items()}
 
 
-def stated_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
+def stated_costs(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
     """Cost in ms that the file states of the best known placement, by name of the task, which nobody computed again.
 
     Raises:
@@ -54,7 +59,7 @@ def stated_costs(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
     return {name: _cost(entry, tasks[name], path) for name, entry in read_entries(path, suite, cost_model).items()}
 
 
-def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
+def best_known(suite: Suite[Any], cost_model: CostModel) -> dict[str, BestKnown]:
     """The best known placements, by name of the task; their costs are computed again, about a millisecond for each.
 
     Empty for a suite without a file of best known placements, or with one for another cost model.
@@ -68,9 +73,9 @@ def best_known(suite: TaskSuite, cost_model: CostModel) -> dict[str, BestKnown]:
     return {name: _entry(entry, tasks[name], cost_model, path) for name, entry in entries.items()}
 
 
-def _cost(entry: Any, task: Task, path: Path) -> float:
+def _cost(entry: Any, task: SuiteTask, path: Path) -> float:
     """The cost in a JSON record of one task."""
-    noun = answers_to(task).noun
+    noun = problem_of(task).noun
     if not isinstance(entry, dict) or set(entry) != {"cost_ms", noun}:
         raise DamagedFileError(f"Task {task.name!r} in {path} must have the keys cost_ms and {noun}.")
     if not is_positive(entry["cost_ms"]):
@@ -79,17 +84,17 @@ def _cost(entry: Any, task: Task, path: Path) -> float:
     return float(entry["cost_ms"])
 
 
-def _entry(entry: Any, task: Task, cost_model: CostModel, path: Path) -> BestKnown:
+def _entry(entry: Any, task: SuiteTask, cost_model: CostModel, path: Path) -> BestKnown:
     """The best known answer to one task from its JSON record."""
-    cost, answers = _cost(entry, task, path), answers_to(task)
+    cost, problem = _cost(entry, task, path), problem_of(task)
     try:
-        answer = answers.from_json(entry[answers.noun], task)
+        answer = problem.from_json(entry[problem.noun], task)
     except InvalidPlacementError as error:
-        raise DamagedFileError(f"The {answers.noun} of task {task.name!r} in {path} is not valid: {error}") from error
-    now = answers.cost_ms(answer, task, answers.model(cost_model))
+        raise DamagedFileError(f"The {problem.noun} of task {task.name!r} in {path} is not valid: {error}") from error
+    now = problem.cost_ms(answer, task, problem.model(cost_model))
     if abs(now - cost) > TOLERANCE * cost:
         raise DamagedFileError(
-            f"The {answers.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, "
+            f"The {problem.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, "
             "or make the file again."
         )
     return BestKnown(cost, answer)
@@ -112,7 +117,7 @@ def improved_by(suite: str) -> set[str]:
 
 
 def write_best_known(
-    splits: Sequence[TaskSuite], answers: Mapping[str, Answer], cost_model: CostModel, how: str
+    splits: Sequence[Suite[Any]], answers: Mapping[str, Answer], cost_model: CostModel, how: str
 ) -> Path:
     """Check and evaluate the best known answers to the tasks of a suite and write them to its file, atomically.
 
@@ -141,9 +146,9 @@ def write_best_known(
     return path
 
 
-def _record(task: Task, answer: Answer, cost_model: CostModel) -> dict[str, Any]:
+def _record(task: SuiteTask, answer: Answer, cost_model: CostModel) -> dict[str, Any]:
     """The JSON record of one task's answer, with its cost."""
-    answers = answers_to(task)
-    checked = answers.checked(answer, task)
-    cost = answers.cost_ms(checked, task, answers.model(cost_model))
-    return {"cost_ms": cost, answers.noun: answers.to_json(checked)}
+    problem = problem_of(task)
+    checked = problem.checked(answer, task)
+    cost = problem.cost_ms(checked, task, problem.model(cost_model))
+    return {"cost_ms": cost, problem.noun: problem.to_json(checked)}

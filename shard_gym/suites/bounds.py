@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shard_gym.checks import is_positive
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, short_repr
 from shard_gym.suites.best_known import TOLERANCE, stated_costs
-from shard_gym.suites.load import DATA
-from shard_gym.suites.records import read_entries, read_record, write_entries
-from shard_gym.tasks import TaskSuite
-
-BOUNDS = DATA / "bounds"
-"""Folder with one JSON file per suite."""
+from shard_gym.suites.records import bounds_path, read_bounds, read_record, write_entries
+from shard_gym.tasks import Suite
 
 
-def bounds_path(suite: str) -> Path:
-    """The file of the lower bounds of the suite named `suite`, which may not exist."""
-    return BOUNDS / f"{suite}.json"
-
-
-def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
-    """Ms that no placement costs less than, by name of the task.
+def lower_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
+    """Ms that no answer costs less than, by name of the task.
 
     Empty for a suite without a file of lower bounds, or with one for another cost model.
 
@@ -31,8 +23,7 @@ def lower_bounds(suite: TaskSuite, cost_model: CostModel) -> dict[str, float]:
         DamagedFileError: the file is for another version of the suite, or is damaged; or a best known placement costs
             less than a bound.
     """
-    path = bounds_path(suite.name)
-    entries = read_entries(path, suite, cost_model)
+    path, entries = bounds_path(suite.name), read_bounds(suite, cost_model)
     best = stated_costs(suite, cost_model) if entries else {}
     for name, bound in entries.items():
         if not is_positive(bound):
@@ -56,7 +47,7 @@ def lower_bounds_effort(suite: str) -> str:
 
 
 def write_lower_bounds(
-    splits: Sequence[TaskSuite], bounds_ms: Mapping[str, float], cost_model: CostModel, how: str
+    splits: Sequence[Suite[Any]], bounds_ms: Mapping[str, float], cost_model: CostModel, how: str
 ) -> Path:
     """Write the lower bounds of a suite to its file, atomically.
 

@@ -17,7 +17,8 @@ from shard_gym.errors import TableTooLargeError
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
-from shard_gym.suites.load import DATA, MEASURED, SCHEMA, SHARDING, SIMULATED, SPLITS
+from shard_gym.suites.info import DATA, MEASURED, SHARDING, SIMULATED, SPLITS
+from shard_gym.suites.placing import SCHEMA
 from shard_gym.tables import MAX_ROWS, Tables
 from shard_gym.tasks import MIB, Task, TaskSampler, capped_task
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from shard_gym.answers import answers_to
 from shard_gym.cost_models import CostModel
+from shard_gym.problems import problem_of
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite
 
 PROVEN = 1e-3
 """A placement within this share of its lower bound counts as proven to be nearly the best one."""
@@ -44,7 +45,9 @@ class ProvenGap:
         )
 
 
-def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, float] | None = None) -> ProvenGap | None:
+def proven_gap(
+    suite: Suite[Any], cost_model: CostModel, best_ms: Mapping[str, float] | None = None
+) -> ProvenGap | None:
     """How far the best known placements are from the bounds that ship with the suite.
 
     Args:
@@ -62,5 +65,5 @@ def proven_gap(suite: TaskSuite, cost_model: CostModel, best_ms: Mapping[str, fl
         return None
     gaps = np.array([max(best[name] / bounds[name] - 1.0, 0.0) for name in names])
     return ProvenGap(
-        float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names), answers_to(suite[0]).noun
+        float(gaps.mean()), float(gaps.max()), int((gaps <= PROVEN).sum()), len(names), problem_of(suite[0]).noun
     )

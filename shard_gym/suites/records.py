@@ -8,11 +8,15 @@ from typing import Any
 
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import DamagedFileError, InvalidTaskError
-from shard_gym.io.files import read_index, read_json, write_json
-from shard_gym.suites import load
-from shard_gym.tasks import TaskSuite
+from shard_gym.io.files import read_json, write_json
+from shard_gym.suites.info import DATA
+from shard_gym.suites.load import suite_info, suite_names
+from shard_gym.tasks import Suite
 
 SCHEMA = 1
+BOUNDS = DATA / "bounds"
+"""Folder with one JSON file of lower bounds for each suite."""
+
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 
@@ -30,7 +34,17 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def read_entries(path: Path, suite: TaskSuite, cost_model: CostModel) -> dict[str, Any]:
+def bounds_path(suite: str) -> Path:
+    """The file of the lower bounds of the suite named `suite`, which may not exist."""
+    return BOUNDS / f"{suite}.json"
+
+
+def read_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
+    """The JSON values in the file of the lower bounds; `shard_gym.suites.bounds.lower_bounds` checks them."""
+    return read_entries(bounds_path(suite.name), suite, cost_model)
+
+
+def read_entries(path: Path, suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
     """The entries of a file for one split, by name of the task.
 
     Empty for a suite that is not a named one, without a file, or with one for another cost model.
@@ -58,7 +72,7 @@ def read_entries(path: Path, suite: TaskSuite, cost_model: CostModel) -> dict[st
 
 
 def write_entries(
-    path: Path, splits: Sequence[TaskSuite], entries: Mapping[str, Any], cost_model: CostModel, how: str
+    path: Path, splits: Sequence[Suite[Any]], entries: Mapping[str, Any], cost_model: CostModel, how: str
 ) -> None:
     """Write the entries of the tasks of one named suite, atomically.
 
@@ -86,7 +100,7 @@ def write_entries(
     write_json(path, record, indent=None)
 
 
-def check_names(splits: Sequence[TaskSuite], entries: Mapping[str, Any]) -> None:
+def check_names(splits: Sequence[Suite[Any]], entries: Mapping[str, Any]) -> None:
     """Raise InvalidTaskError as `write_entries` does."""
     if len({(suite.name, suite.sha256) for suite in splits}) != 1 or not _is_shipped(splits[0]):
         raise InvalidTaskError("Only named suites have files of their tasks; pass splits of one, from load_suite.")
@@ -95,6 +109,6 @@ def check_names(splits: Sequence[TaskSuite], entries: Mapping[str, Any]) -> None
         raise InvalidTaskError(f"Suite {splits[0].name!r} has no task named {min(unknown)!r} in the splits given.")
 
 
-def _is_shipped(suite: TaskSuite) -> bool:
+def _is_shipped(suite: Suite[Any]) -> bool:
     """Whether it is a suite of the package. One of your own may have its name; the index alone says which is which."""
-    return read_index(load.DATA).get(suite.name) == suite.sha256
+    return suite.name in suite_names() and suite_info(suite.name).sha256 == suite.sha256

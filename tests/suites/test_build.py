@@ -10,7 +10,7 @@ import pytest
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import load_pool
 from shard_gym.suites import build, suite_names
-from shard_gym.suites.load import DATA
+from shard_gym.suites.info import DATA
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
 

@@ -11,7 +11,7 @@ from shard_gym.io.files import read_index, read_json
 from shard_gym.placement import memory_used
 from shard_gym.pools import load_pool
 from shard_gym.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
-from shard_gym.suites.load import DATA
+from shard_gym.suites.info import DATA
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.workload import Workload
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.checks import is_integer
+from shard_gym.drift.suite import DriftSource
 from shard_gym.errors import InvalidOptionError, wrong_kind
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSource
@@ -37,12 +38,25 @@ def task_source(suite: Any, split: str) -> TaskSource:
         UnknownNameError: no suite has that name, or it has no such split.
         InvalidOptionError: `suite` is neither a name nor a source of tasks.
     """
-    if isinstance(suite, (str, Path)):
-        return load_suite(suite, split)
-    if isinstance(suite, type) or not isinstance(suite, TaskSource):
-        wanted = "the name of a suite, a TaskSuite or a TaskSampler"
-        raise wrong_kind("suite", suite, wanted, "Wrap tasks of your own in a suite: TaskSuite('mine', [task]).")
-    return suite
+    found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
+    if isinstance(found, type) or not isinstance(found, TaskSource):
+        wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
+        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: TaskSuite('mine', [task]).")
+    return found
+
+
+def drift_source(suite: Any, split: str) -> DriftSource:
+    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is.
+
+    Raises:
+        UnknownNameError: no suite has that name, or it has no such split.
+        InvalidOptionError: `suite` is neither the name of a suite of replanning nor a source of drifting tasks.
+    """
+    found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
+    if isinstance(found, type) or not isinstance(found, DriftSource):
+        wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
+        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: DriftSuite('mine', [task]).")
+    return found
 
 
 def padding(name: str, given: int | None, needed: int) -> int:

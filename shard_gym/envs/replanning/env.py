@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.cost_models import ShardingCostModel
-from shard_gym.drift.suites import DriftSource
+from shard_gym.drift.suite import DriftSource
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.replanning.episode_data import EpisodeData

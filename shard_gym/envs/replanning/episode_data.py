@@ -74,9 +74,10 @@ class EpisodeData:
         self._on = {m: FixedDevices(Parts(task, self.form, model, m)) for m in np.unique(counts).tolist()}
         for fixed in self._on.values():
             fixed.parts.known  # noqa: B018  # raises if there is no room
-        first = self.on(task.task.num_devices).plans(0)
-        self.first_plan = Plan(first.plans[0, LAST_DAYS], np.arange(task.task.num_devices))
-        self.reference_ms = float(first.replayed_ms[0, LAST_DAYS, LAST_DAYS])
+        everywhere = self.on(task.task.num_devices)
+        first = everywhere.plan(0, 0, LAST_DAYS).placement
+        self.first_plan = Plan(first, np.arange(task.task.num_devices))
+        self.reference_ms = everywhere.window_ms(first, 0, 0, LAST_DAYS)
         self._options: dict[int, PlansOfDay] = {}
         self._always_ms: dict[int, FloatArray] = {}
 
@@ -105,12 +106,21 @@ class EpisodeData:
 
     def plan(self, decision: int, kind: int) -> Plan:
         """The plan of a kind that can be made at a decision."""
-        day, hour = divmod(decision, HOURS)
-        return Plan(self.options(day).plans[hour, kind], np.flatnonzero(self.task.available[decision]))
+        there = np.flatnonzero(self.task.available[decision])
+        return Plan(self.on(len(there)).plan(*divmod(decision, HOURS), kind).placement, there)
+
+    def is_possible(self, decision: int, kind: int) -> bool:
+        """Whether there is a plan of a kind at a decision."""
+        devices = int(self.task.available[decision].sum())
+        return self.on(devices).plan(*divmod(decision, HOURS), kind).is_possible
 
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""
         return self.on(len(plan.devices)).run(plan.placement, day)
+
+    def interval_ms(self, plan: Plan, day: int) -> FloatArray:
+        """(H, 4) ms of `plan` in each interval of each hour of a day: all of `run` that an episode takes."""
+        return self.on(len(plan.devices)).interval_ms(plan.placement, day)
 
     def run_before(self, plan: Plan) -> FloatArray:
         """(96,) ms of `plan` in each interval of the day before the episode."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
-from shard_gym.drift.suites import DriftSource, DriftSuite, drift_source, most_parts
+from shard_gym.drift.suite import DriftSource, DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.core.arguments import padding
+from shard_gym.envs.core.arguments import drift_source, padding
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import ILLEGAL
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, episode_data
@@ -144,7 +144,7 @@ class ReplanningEpisodes:
             return self.source.sample(rng)
         if isinstance(key, DriftTask):
             for what, needed, room in (
-                ("parts", most_parts(key.task), self.max_parts),
+                ("parts", key.max_parts, self.max_parts),
                 ("devices", key.task.num_devices, self.max_devices),
             ):
                 if needed > room:

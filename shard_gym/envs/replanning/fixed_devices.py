@@ -12,7 +12,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS
 from shard_gym.envs.replanning.parts import Parts
-from shard_gym.envs.replanning.planner import MAX_NUMBERS, Planner
+from shard_gym.envs.replanning.planner import MAX_NUMBERS, NO_PLACEMENT, Planner
 from shard_gym.envs.replanning.windows import HOURS, INTERVALS_PER_HOUR, KINDS, LAST_HOUR, WINDOWS, window_means
 from shard_gym.placement import Placement
 
@@ -36,6 +36,18 @@ class PlansOfDay(NamedTuple):
     plans: IntArray
     possible: NDArray[np.bool_]
     replayed_ms: FloatArray
+
+
+class PlanOfKind(NamedTuple):
+    """The plan of one kind at one decision.
+
+    Attributes:
+        placement: (P,) int64, devices.
+        is_possible: False of a kind that leaves headroom where there is no room, or tables do not grow.
+    """
+
+    placement: Placement
+    is_possible: bool
 
 
 class RunOfDay(NamedTuple):
@@ -70,6 +82,7 @@ class FixedDevices:
         self._kinds = KINDS if parts.task.grows else KINDS[: len(WINDOWS)]
         self._window_lookups: dict[int, FloatArray] = {}
         self._greedy: dict[tuple[int, bool], IntArray] = {}
+        self._greedy_of_hours: dict[tuple[int, bool, int], IntArray] = {}
         self._plans: dict[int, PlansOfDay] = {}
         self._runs: OrderedDict[tuple[bytes, int], RunOfDay] = OrderedDict()
 
@@ -88,6 +101,24 @@ class FixedDevices:
             replayed = self.planner.costs(loads[:, None], everywhere[:, None], plans[:, :, None])
             self._plans[day] = PlansOfDay(plans, possible, replayed)
         return self._plans[day]
+
+    def plan(self, day: int, hour: int, kind: int) -> PlanOfKind:
+        """One of `plans(day)`. Where these are not known yet, nothing else of them is computed."""
+        if kind >= len(self._kinds):
+            return PlanOfKind(np.zeros(self.parts.count, np.int64), False)
+        if day in self._plans:
+            return PlanOfKind(self._plans[day].plans[hour, kind], bool(self._plans[day].possible[hour, kind]))
+        window, headroom = KINDS[kind]
+        before = self._greedy_of_window(day - 1, headroom, window)[hour + 1 :] if day else ()
+        tried = np.array([*before, *self._greedy_of_window(day, headroom, window)[: hour + 1]])[:, None]
+        room = self._has_room(tried, day, headroom)
+        plans, possible = self._cheapest(day, hour, headroom, tried, room, slice(window, window + 1))
+        return PlanOfKind(plans[0], bool(possible[0]))
+
+    def window_ms(self, plan: Placement, day: int, hour: int, window: int) -> float:
+        """Ms of a plan with the mean lookups of a window before a decision."""
+        loads, everywhere = self._window_loads(day)
+        return float(self.planner.costs(loads[hour, window], everywhere[hour, window], plan))
 
     def run(self, plan: Placement, day: int) -> RunOfDay:
         """(P,) `plan` on day 0, 1, ... of the episode."""
@@ -156,21 +187,30 @@ class FixedDevices:
         own = self._greedy_of(day, headroom)
         before = self._greedy_of(day - 1, headroom) if day else own[:0]
         tried = np.concatenate([before, own])  # (1 or 2 days of hours, W, P)
-        room = (tried[..., 0] >= 0) & self.parts.fits(np.maximum(tried, 0), *self._memory(day, headroom))
-        loads, everywhere = self._window_loads(day)
-        skipped, plans, possible = len(before), np.empty_like(own), np.empty(own.shape[:2], np.bool_)
+        room, found = self._has_room(tried, day, headroom), []
         for hour in range(HOURS):
-            last = skipped + hour + 1
+            last = len(before) + hour + 1
             some = slice(max(last - HOURS, 0), last)
-            costs = self.planner.costs(loads[hour], everywhere[hour], np.maximum(tried[some], 0))
-            costs = np.where(room[some], costs, np.inf)
-            plans[hour] = tried[some][costs.argmin(axis=0), np.arange(len(WINDOWS))]
-            possible[hour] = np.isfinite(costs).any(axis=0)
-        if not headroom:
-            plans[~possible], possible[:] = self.parts.known, True
-        else:
-            plans[~possible] = 0
+            found.append(self._cheapest(day, hour, headroom, tried[some], room[some], slice(None)))
+        plans, possible = (np.stack(each) for each in zip(*found, strict=True))
         return plans, possible
+
+    def _has_room(self, tried: IntArray, day: int, headroom: bool) -> NDArray[np.bool_]:
+        """(...) whether (..., P) placements, or `NO_PLACEMENT`, leave each device within its memory on a day."""
+        fits = self.parts.fits(np.maximum(tried, 0), *self._memory(day, headroom))
+        return np.asarray((tried[..., 0] != NO_PLACEMENT) & fits)
+
+    def _cheapest(
+        self, day: int, hour: int, headroom: bool, tried: IntArray, room: NDArray[np.bool_], windows: slice
+    ) -> tuple[IntArray, NDArray[np.bool_]]:
+        """(w, P) the cheapest of (n, w, P) placements for w windows before a decision; (w,) whether one has room."""
+        loads, everywhere = self._window_loads(day)
+        costs = self.planner.costs(loads[hour, windows], everywhere[hour, windows], np.maximum(tried, 0))
+        costs = np.where(room, costs, np.inf)
+        plans = tried[costs.argmin(axis=0), np.arange(tried.shape[1])]
+        possible = np.isfinite(costs).any(axis=0)
+        plans[~possible] = 0 if headroom else self.parts.known
+        return plans, possible if headroom else np.ones_like(possible)
 
     def _greedy_of(self, day: int, headroom: bool) -> IntArray:
         """(H, W, P) int64, the greedy placement for each window of a day."""
@@ -181,6 +221,17 @@ class FixedDevices:
             found = self.planner.greedy(*flat, *self._memory(day, headroom))
             self._greedy[key] = found.reshape(loads.shape[:3])
         return self._greedy[key]
+
+    def _greedy_of_window(self, day: int, headroom: bool, window: int) -> IntArray:
+        """(H, P) int64, the greedy placements for one window of a day."""
+        if (day, headroom) in self._greedy:
+            return self._greedy[day, headroom][:, window]
+        key = day, headroom, window
+        if key not in self._greedy_of_hours:
+            loads, everywhere = self._window_loads(day)
+            memory = self._memory(day, headroom)
+            self._greedy_of_hours[key] = self.planner.greedy(loads[:, window], everywhere[:, window], *memory)
+        return self._greedy_of_hours[key]
 
     def _memory(self, day: int, headroom: bool) -> tuple[IntArray, IntArray]:
         """(P,) bytes of the parts, and (m,) bytes free for them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,17 +108,11 @@ class Parts:
         """Ms that no placement costs more than, in any interval."""
         highest = self.task.drift.lookups.max(axis=0)
         worst = 0.0
-        for day in range(self.task.drift.days) if self._changes else (0,):
+        for day in range(self.task.drift.days) if _changes(self.task) else (0,):
             loads, everywhere = self.loads(day, highest)
             every = np.concatenate([loads, everywhere[None]])
             worst = max(worst, self.model.cost_bounds(every, self.topology)[1])
         return worst
-
-    @property
-    def _changes(self) -> bool:
-        """Whether tables differ from day to day in more than their lookups."""
-        level = self.task.level
-        return bool(level.growth or level.pruned or level.skew)
 
     def _rows(self, day: int) -> FloatArray:
         rows: FloatArray = self.task.drift.rows[day]
@@ -142,20 +136,13 @@ class Parts:
 
     def _grids_of(self, day: int) -> tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]:
         """The grids of the parts, and of the tables on all devices with their numbers."""
-        key = day if self._changes else 0
+        key = day if _changes(self.task) else 0
         if key not in self._grids:
             self._grids[key] = self._new_grids(key)
         return self._grids[key]
 
     def _new_grids(self, day: int) -> tuple[LoadGrid, list[tuple[IntArray, LoadGrid]]]:
-        drift, origin = self.task.drift, self.task.task.tables
-        seen = drift.lookups
-        if self._changes:  # the windows of the day begin three days before it
-            first = max(day - HISTORY_DAYS, 0) * INTERVALS_PER_DAY
-            seen = seen[first : (day + 1) * INTERVALS_PER_DAY]
-        tables = TableGrid.of(
-            origin, self.task.popularity, seen.min(axis=0), seen.max(axis=0), drift.rows[day], drift.exponent[day]
-        )
+        tables = _table_grid(self.task, day)
         parts = tables.select(self.form.table)
         dims = np.repeat(self.form.task.tables.embedding_dim, parts.needed.sum(axis=1))
         grid = parts.with_loads(self.model.table_loads(parts.tables.with_dims(dims), self.topology))
@@ -166,6 +153,22 @@ class Parts:
             shards = shard_tables(chosen.tables, kind, self.topology)
             spread.append((some, chosen.with_loads(self.model.shard_loads(shards, kind, self.topology))))
         return grid, spread
+
+
+def _changes(task: DriftTask) -> bool:
+    """Whether tables differ from day to day in more than their lookups."""
+    return bool(task.level.growth or task.level.pruned or task.level.skew)
+
+
+@lru_cache(maxsize=64)
+def _table_grid(task: DriftTask, day: int) -> TableGrid:
+    """The tables of a day, counted from the first of the history; the same on any number of devices."""
+    drift, seen = task.drift, task.drift.lookups
+    if _changes(task):  # the windows of the day begin three days before it
+        first = max(day - HISTORY_DAYS, 0) * INTERVALS_PER_DAY
+        seen = seen[first : (day + 1) * INTERVALS_PER_DAY]
+    lowest, highest = seen.min(axis=0), seen.max(axis=0)
+    return TableGrid.of(task.task.tables, task.popularity, lowest, highest, drift.rows[day], drift.exponent[day])
 
 
 def _row_bytes(tables: Tables) -> IntArray:

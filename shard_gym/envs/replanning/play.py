@@ -1,4 +1,4 @@
-"""Episodes of replanning played side by side, by an agent or from recorded actions."""
+"""Episodes of replanning played side by side by an agent, and what follows from a sequence of actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import History, ReplanningEpisodes
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
+from shard_gym.envs.replanning.episodes import NO_PLAN, SECONDS, History, ReplanningEpisodes
+from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
 
 OnDecision = Callable[[int], None]
 """Called with the number of decisions made."""
@@ -37,96 +38,107 @@ class PlayedEpisode:
 
     Attributes:
         task: the task.
-        actions: (decisions,) int64.
+        actions: (decisions,) int64; fewer after an illegal action.
         history: what followed from them.
+        failure: why the episode ended early; empty if it did not.
     """
 
     task: DriftTask
     actions: NDArray[np.int64]
     history: History
+    failure: str = ""
 
     @property
     def seconds(self) -> float:
-        """Of iterations, pauses and migrations."""
+        """Time of iterations, pauses and migrations."""
         return float(self.history.seconds.sum())
 
 
+class _Function:
+    """A function of observations as a player."""
+
+    def __init__(self, act: Callable[[ObservationDict], Any]) -> None:
+        self.act = act
+
+    def begin(self, count: int) -> None:
+        """It remembers nothing."""
+
+
+def player_of(agent: Any) -> Player:
+    """An agent as a player: an object with `begin` and `act`, or a function of observations."""
+    return agent if hasattr(agent, "begin") else _Function(getattr(agent, "act", agent))
+
+
 def play(
-    player: Player,
-    suite: DriftSuite | Sequence[DriftTask],
-    cost_model: str | AdditiveCostModel = "analytical",
-    progress: OnDecision | None = None,
+    player: Player, tasks: Sequence[DriftTask], cost_model: str | AdditiveCostModel, progress: OnDecision | None = None
 ) -> list[PlayedEpisode]:
-    """All episodes of a suite. An illegal action raises, because no total is left to compare.
+    """The episodes of all tasks; an illegal action ends its episode.
 
     Raises:
-        InvalidOptionError: an action is illegal, or what the player returns is no action for each task.
+        InvalidOptionError: what the player returns is no action for each task.
         InvalidCostError: a cost is NaN or infinite.
     """
-    tasks = list(suite)
-    episodes = _episodes(suite, tasks, cost_model)
+    every = np.arange(len(tasks))
+    episodes = ReplanningEpisodes(
+        len(tasks), DriftSuite("episodes", tuple(tasks)), "", cost_model, "time", None, None, None, "terminate"
+    )
+    episodes.begin(every, tasks)
     player.begin(len(tasks))
     actions: list[NDArray[np.int64]] = []
-    while not episodes.is_over(0):
-        chosen = _actions(player.act(episodes.observations()), len(tasks))
-        masks = episodes.masks()
-        outside = (chosen < 0) | (chosen >= masks.shape[1])
-        illegal = outside | ~masks[np.arange(len(tasks)), np.where(outside, 0, chosen)]
-        if illegal.any():
-            _refuse(tasks[int(illegal.argmax())], len(actions), int(chosen[illegal][0]))
-        episodes.step(chosen)
-        actions.append(chosen)
+    while not all(map(episodes.is_over, every.tolist())):
+        actions.append(_actions(player.act(episodes.observations()), len(tasks), episodes.num_actions))
+        episodes.step(actions[-1])
         if progress:
             progress(len(actions))
-    episodes.require_finite_costs(np.arange(len(tasks)))
+    episodes.require_finite_costs(every)
     played = np.stack(actions, axis=1)
-    return [PlayedEpisode(task, played[env], episodes.history(env)) for env, task in enumerate(tasks)]
+    found = []
+    for env, task in enumerate(tasks):
+        history, failure = episodes.history(env), episodes.failure(env)
+        done = len(history.kinds) + 1 if failure else DECISIONS
+        found.append(PlayedEpisode(task, played[env, :done], history, failure["message"] if failure else ""))
+    return found
 
 
-def _actions(given: Any, count: int) -> NDArray[np.int64]:
+def _actions(given: Any, count: int, num_actions: int) -> NDArray[np.int64]:
     chosen = np.asarray(given)
     if chosen.shape != (count,) or not np.issubdtype(chosen.dtype, np.integer):
         raise InvalidOptionError(
             f"A player must return {count} integers, an action for each task, not {short_repr(given)}."
         )
+    if ((chosen < 0) | (chosen >= num_actions)).any():
+        raise InvalidOptionError(f"Actions are 0 to {num_actions - 1}, but the player returned {short_repr(given)}.")
     return chosen.astype(np.int64)
 
 
-class Recorded:
-    """A player that repeats (N, decisions) recorded actions."""
+def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: AdditiveCostModel) -> History:
+    """What follows from (decisions,) actions, as in the environment; it computes the plans that they make only.
 
-    def __init__(self, actions: NDArray[np.int64]) -> None:
-        self._actions, self._decision = actions, 0
-
-    def begin(self, count: int) -> None:
-        """See `Player`."""
-        if len(self._actions) != count or self._actions.shape[1:] != (DECISIONS,):
-            raise InvalidOptionError(
-                f"Recorded actions must have shape {(count, DECISIONS)}, a row for each task, not "
-                f"{self._actions.shape}."
-            )
-        self._decision = 0
-
-    def act(self, observations: ObservationDict) -> NDArray[np.int64]:
-        """See `Player`."""
-        self._decision += 1
-        chosen: NDArray[np.int64] = self._actions[:, self._decision - 1]
-        return chosen
-
-
-def _episodes(
-    suite: DriftSuite | Sequence[DriftTask], tasks: list[DriftTask], cost_model: str | AdditiveCostModel
-) -> ReplanningEpisodes:
-    source = suite if isinstance(suite, DriftSuite) else DriftSuite("episodes", tuple(suite))
-    episodes = ReplanningEpisodes(
-        len(tasks), source, source.split, cost_model, "time", None, None, None, illegal="terminate"
-    )
-    episodes.begin(np.arange(len(tasks)), tasks)
-    return episodes
-
-
-def _refuse(task: DriftTask, decision: int, action: int) -> None:
-    raise InvalidOptionError(
-        f"Action {action} at decision {decision} of task {task.name!r} is illegal: there is no such plan then. Choose "
-        "among those of the action mask."
-    )
+    Raises:
+        InvalidPlacementError: an action is illegal.
+    """
+    data, count = episode_data(task, model), len(actions)
+    hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
+    kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)
+    plan, costs, runs = data.first_plan, None, None
+    for decision, action in enumerate(actions.tolist()):
+        day, hour = divmod(decision, HOURS)
+        if hour == 0 or runs is None:
+            runs, costs = data.can_run(plan, day), None
+        pause = migration = 0.0
+        repairs[decision] = not runs[hour]
+        if action or not runs[hour]:
+            kinds[decision] = kind = action - 1 if action else LAST_HOUR
+            if not data.is_possible(decision, kind):
+                raise InvalidPlacementError(
+                    f"Action {action} at decision {decision} of task {task.name!r} is illegal: there is no such plan "
+                    "then. Choose among those of the action mask."
+                )
+            before, plan = plan, data.plan(decision, kind)
+            pause, migration = task.pause_s, data.migration_seconds(before, plan, day)
+            runs, costs = data.can_run(plan, day), None
+        if costs is None:
+            costs = data.interval_ms(plan, day).mean(axis=1)
+        hourly_ms[decision] = costs[hour]
+        seconds[decision] = costs[hour] * HOUR_SECONDS_PER_MS, pause, migration
+    return History(hourly_ms, seconds, kinds, repairs)

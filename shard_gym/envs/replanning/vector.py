@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import ShardingCostModel
-from shard_gym.drift.suites import DriftSource
+from shard_gym.drift.suite import DriftSource
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.replanning.episodes import ReplanningEpisodes

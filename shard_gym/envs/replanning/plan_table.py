@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.drift.processes import DAYS_PER_WEEK
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan, episode_data
 from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS

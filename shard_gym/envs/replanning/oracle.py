@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.migration import migration_seconds
+from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.topology import Topology
 

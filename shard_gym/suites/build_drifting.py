@@ -1,4 +1,4 @@
-"""Builds the files of the suites of drifting tasks: `python -m shard_gym.drift.build` always writes the same bytes.
+"""Builds the files of the suites of replanning: `python -m shard_gym.suites.build_drifting` always writes the same bytes.
 
 Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
 """
@@ -13,7 +13,6 @@ import numpy as np
 
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
-from shard_gym.drift.suites import DATA, SCHEMA, law_of
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.split import split_of
@@ -21,6 +20,7 @@ from shard_gym.errors import InvalidTaskError
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite
+from shard_gym.suites.drifting import DRIFTING, SCHEMA, law_of
 from shard_gym.tasks import MIB, Task
 
 POOL = "dlrm-2021"
@@ -120,10 +120,10 @@ def main() -> None:
             "splits": {split: entries(recipe, split) for split in ("train", "test")},
         }
         data = json.dumps(record, indent=1).encode() + b"\n"
-        write_atomically(DATA / f"{recipe.name}.json", data)
+        write_atomically(DRIFTING / f"{recipe.name}.json", data)
         index[recipe.name] = sha256_of(data)
         print(recipe.name, [entry["memory_cap_bytes"] for entry in record["splits"]["test"]][:4])
-    write_json(DATA / INDEX, index)
+    write_json(DRIFTING / INDEX, index)
 
 
 if __name__ == "__main__":

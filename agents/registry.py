@@ -1,0 +1,117 @@
+"""The table of the agents that need no training here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any, Literal
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.heuristics import PAPER_SCORES, GreedyAgent
+from shard_gym.cost_models import CostModel
+from shard_gym.errors import InvalidOptionError, short_repr
+
+PAPER_HEURISTICS = tuple(PAPER_SCORES)
+"""Names of the four greedy heuristics that the DreamShard paper compares with."""
+
+PLACEMENT, SHARDING, REPLANNING = ("placement",), ("sharding", "placement"), ("replanning",)
+
+
+@dataclass(frozen=True)
+class AgentEntry:
+    """An agent that needs no training here.
+
+    Attributes:
+        maker: a class or a function that makes the agent, or the import path "module:name" of one, for those that need
+            an extra. Of `cost_model`, `seed` and `suite` (the name of the suite that it will answer) it gets those that
+            are its parameters; its other parameters are the agent's options.
+        problems: names of the problems that it plays; the first is the one that it is made for.
+        stochastic: whether its answers depend on the seed.
+        asks: what it asks of the cost model while it answers: nothing, the costs of single tables and steps, or the
+            costs of answers that it searches among.
+        listed: whether tables of all agents have it; not those that take minutes for a task.
+    """
+
+    maker: Callable[..., Any] | str
+    problems: tuple[str, ...] = PLACEMENT
+    stochastic: bool = False
+    asks: Literal["nothing", "costs", "answers"] = "nothing"
+    listed: bool = True
+
+    def load(self) -> Callable[..., Any]:
+        """The maker."""
+        if callable(self.maker):
+            return self.maker
+        module, _, name = self.maker.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
+    def make(self, name: str, cost_model: str | CostModel, seed: int, suite: str | None, options: Any) -> Agent:
+        """The agent.
+
+        Raises:
+            InvalidOptionError: it has no such option, or an option is out of range.
+            MissingExtraError: a package that it needs is not installed.
+        """
+        maker = self.load()
+        given = {"cost_model": cost_model, "seed": seed, "suite": suite}
+        known = parameters(maker, name)
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
+        fixed = {key: value for key, value in given.items() if key in known}
+        own = [key for key, each in known.items() if key not in fixed and each.kind is not each.VAR_KEYWORD]
+        needed = {key for key in own if known[key].default is Parameter.empty}
+        if not needed <= set(options) or not (takes_all or set(options) <= set(own)):
+            has = f"Its options are {', '.join(own)}" if own else "It has no options"
+            raise InvalidOptionError(f"Agent {name!r} cannot be made with the options {short_repr(options)}. {has}.")
+        agent: Agent = maker(**fixed, **options)
+        return agent
+
+
+def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
+    """The parameters of what makes the agent `name`.
+
+    Raises:
+        InvalidOptionError: it does not tell them, as some classes in C.
+    """
+    try:
+        return signature(maker).parameters
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"{name} is no agent: it does not tell its arguments; give it an __init__.") from error
+
+
+def _replanner(name: str) -> AgentEntry:
+    return AgentEntry(partial(_replanner_of_name, name), REPLANNING)
+
+
+def _replanner_of_name(name: str, suite: str | None = None, **settings: Any) -> Agent:
+    """Imported on first use, as are the planners: who places whole tables needs none of them."""
+    from shard_gym.agents.replanning.tuning import replanner
+
+    return replanner(name, suite, **settings)
+
+
+AGENTS: dict[str, AgentEntry] = {
+    "random": AgentEntry("shard_gym.agents.heuristics:RandomAgent", stochastic=True),
+    **{name: AgentEntry(partial(GreedyAgent, name, score)) for name, score in PAPER_SCORES.items()},
+    "lane-greedy": AgentEntry("shard_gym.agents.heuristics:LaneGreedyAgent"),
+    "cost-greedy": AgentEntry("shard_gym.agents.heuristics:CostGreedyAgent", asks="costs"),
+    "local-search": AgentEntry("shard_gym.agents.search:LocalSearchAgent", stochastic=True, asks="answers"),
+    "dreamshard": AgentEntry("shard_gym.agents.dreamshard.pretrained:PretrainedDreamShard", stochastic=True),
+    "exact": AgentEntry("shard_gym.agents.exact:ExactAgent", stochastic=True, asks="answers", listed=False),
+    "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
+    "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),
+    "torchrec": AgentEntry("shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING),
+    **{name: _replanner(name) for name in ("never", "every", "threshold")},
+    **{f"ski-{window}": _replanner(f"ski-{window}") for window in ("last-hour", "last-day", "three-days")},
+    "ski-next-half-day": _replanner("ski-next-half-day"),
+    **{name: _replanner(name) for name in ("page-hinkley", "adwin", "kswin", "seasonal", "ridge")},
+}
+"""By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
+
+
+def agent_names(problem: str) -> list[str]:
+    """The names of the agents made for a problem that tables of all agents have."""
+    return [name for name, entry in AGENTS.items() if problem == entry.problems[0] and entry.listed]

@@ -1,0 +1,151 @@
+"""The problem of replanning: when to make a new plan for tables that drift, and for which period of the past."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
+from shard_gym.envs.replanning.episodes import PENALTY_MARGIN, SECONDS, History
+from shard_gym.envs.replanning.play import history_of, play, player_of
+from shard_gym.envs.replanning.windows import KINDS
+from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr
+from shard_gym.problems.base import Attempt, Problem
+
+Sequences = NDArray[np.int64]
+
+ACTIONS = "".join(map(str, range(1 + len(KINDS))))
+"""The digits of a sequence in JSON: 0 keeps the plan, the others make one of a kind."""
+
+
+class ReplanningProblem(Problem[DriftTask]):
+    """Answers are (336,) int64 actions, one for each decision of an episode; JSON has a text of their digits."""
+
+    name = "replanning"
+    env_id = "EmbeddingReplanning-v0"
+    noun = "sequence"
+    unit = "s"
+    reference = "never"
+    bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
+    takes = "an object with act(observations), or a function of observations that returns an action for each episode"
+
+    @override
+    def asker(self, agent: Any) -> Callable[[Any], Any]:
+        """The function of observations; `attempts` says how it is called."""
+        act: Callable[[Any], Any] = getattr(agent, "act", agent)
+        return act
+
+    @override
+    def attempts(self, agent: Any, tasks: Sequence[DriftTask], model: CostModel) -> Iterator[Attempt]:
+        """The episodes of all tasks, played side by side; each takes the same share of the time."""
+        assert isinstance(model, AdditiveCostModel)
+        started = time.perf_counter()
+        played = play(player_of(agent), tasks, model)
+        seconds = (time.perf_counter() - started) / len(tasks)
+        for each in played:
+            error = NoPlacementFoundError(each.failure) if each.failure else None
+            yield Attempt(None if error else each.actions, seconds, 0, error)
+
+    @override
+    def checked(self, returned: Any, task: DriftTask) -> Sequences:
+        given = np.asarray(returned)
+        if given.shape != (DECISIONS,) or not np.issubdtype(given.dtype, np.integer):
+            raise InvalidPlacementError(
+                f"A sequence for task {task.name!r} must be {DECISIONS} integers, an action for each decision, not "
+                f"{short_repr(returned)}."
+            )
+        outside = (given < 0) | (given > len(KINDS))
+        if outside.any():
+            decision = int(outside.argmax())
+            raise InvalidPlacementError(
+                f"Action {given[decision]} at decision {decision} of task {task.name!r} is none; actions are 0 to "
+                f"{len(KINDS)}."
+            )
+        return given.astype(np.int64)
+
+    @override
+    def to_json(self, answer: Sequences) -> str:
+        return "".join(map(str, answer.tolist()))
+
+    @override
+    def from_json(self, value: Any, task: DriftTask) -> Sequences:
+        if not isinstance(value, str) or len(value) != DECISIONS:
+            found = f"{len(value):,} characters" if isinstance(value, str) else short_repr(value)
+            raise InvalidPlacementError(
+                f"The sequence of task {task.name!r} must be a text of {DECISIONS} characters, a digit for each "
+                f"decision; it is {found}."
+            )
+        for decision, digit in enumerate(value):
+            if digit not in ACTIONS:
+                raise InvalidPlacementError(
+                    f"Decision {decision} of task {task.name!r} is {digit!r}, but must be a digit from {ACTIONS[0]} to "
+                    f"{ACTIONS[-1]}."
+                )
+        return np.array([int(digit) for digit in value])
+
+    @override
+    def model(self, cost_model: CostModel | str) -> CostModel:
+        return make_sharding_cost_model(cost_model)
+
+    @override
+    def cost_ms(self, answer: Sequences, task: DriftTask, model: CostModel) -> float:
+        """The time of the whole episode: iterations, pauses and migrations.
+
+        Raises:
+            InvalidPlacementError: an action is illegal.
+        """
+        return float(_history(task, answer, model).seconds.sum()) * 1e3
+
+    @override
+    def costs_ms(self, answers: Sequence[Sequences], task: DriftTask, model: AdditiveCostModel) -> FloatArray:
+        return np.array([self.cost_ms(answer, task, model) for answer in answers])
+
+    @override
+    def penalty_ms(self, task: DriftTask, model: CostModel) -> float:
+        """1.1 times the most that an episode can take."""
+        assert isinstance(model, AdditiveCostModel)
+        hour_s = episode_data(task, model).highest_hour_seconds + task.pause_s
+        return PENALTY_MARGIN * DECISIONS * hour_s * 1e3
+
+    @override
+    def lower_bound_ms(self, task: DriftTask, model: AdditiveCostModel) -> float:
+        """0: bounds are computed from all plans, which takes seconds, and are shipped with the suites."""
+        return 0.0
+
+    @override
+    def canonical(self, answer: Sequences, task: DriftTask) -> bytes | None:
+        """The actions; None where no plan was made but those that had to be: agents that do nothing are alike."""
+        history = _history(task, answer, self.model("analytical"))
+        return answer.tobytes() if (history.kinds >= 0).sum() > history.repairs.sum() else None
+
+    @override
+    def facts(self, answer: Sequences, task: DriftTask, model: CostModel) -> dict[str, float]:
+        """Seconds of pauses and migrations, plans, and those of them that had to be made."""
+        history = _history(task, answer, model)
+        _, paused, moved = history.seconds.sum(axis=0).tolist()
+        assert SECONDS[1:] == ("paused_s", "moved_s")
+        return {
+            "pauses, s": paused,
+            "migrations, s": moved,
+            "plans": float((history.kinds >= 0).sum()),
+            "repairs": float(history.repairs.sum()),
+        }
+
+
+def _history(task: DriftTask, actions: Sequences, model: CostModel) -> History:
+    assert isinstance(model, AdditiveCostModel)
+    return _kept_history(task, actions.tobytes(), model)
+
+
+@lru_cache(maxsize=4096)
+def _kept_history(task: DriftTask, actions: bytes, model: AdditiveCostModel) -> History:
+    return history_of(task, np.frombuffer(actions, np.int64), model)

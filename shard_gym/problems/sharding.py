@@ -1,0 +1,99 @@
+"""The problem of sharding: a sharding plan, in which tables may be split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.placement import check_placement
+from shard_gym.problems.base import Problem
+from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
+from shard_gym.sharding.files import shardings_from_json, shardings_to_json
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.sharding.variants import variants_of, with_all_widths
+from shard_gym.tasks import Task
+
+
+class ShardingProblem(Problem[Task]):
+    """Answers are `ShardingPlan`s; JSON has for each table its sharding type and its shards, five integers each."""
+
+    name = "sharding"
+    env_id = "EmbeddingSharding-v0"
+    noun = "plan"
+    takes = "an object with place(task) or plan(task), or a function of a task that returns a placement"
+
+    @override
+    def asker(self, agent: Any) -> Callable[[Task], Any]:
+        """Of an agent that only places, the plan of whole tables."""
+        place: Callable[[Task], Any] = getattr(agent, "place", agent)
+        plan: Callable[[Task], Any] = getattr(agent, "plan", place)
+        if plan is not place or not callable(place):
+            return plan
+        return lambda task: plan_of_placement(check_placement(place(task), task.tables, task.topology), task.tables)
+
+    @override
+    def checked(self, returned: Any, task: Task) -> ShardingPlan:
+        return check_plan(returned, task.tables, task.topology)
+
+    @override
+    def to_json(self, answer: ShardingPlan) -> list[Any]:
+        return shardings_to_json(answer)
+
+    @override
+    def from_json(self, value: Any, task: Task) -> ShardingPlan:
+        return shardings_from_json(value, task.tables, task.topology)
+
+    @override
+    def model(self, cost_model: CostModel | str) -> CostModel:
+        return make_sharding_cost_model(cost_model)
+
+    @override
+    def cost_ms(self, answer: ShardingPlan, task: Task, model: CostModel) -> float:
+        assert isinstance(model, ShardingCostModel)
+        return float(model.estimate_plan(answer, task.tables, task.topology).total_ms)
+
+    @override
+    def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
+        assert isinstance(model, ShardingCostModel)
+        device_loads = np.stack([model.plan_loads(plan, task.tables, task.topology) for plan in answers])
+        return model.costs(device_loads, task.topology.cluster())[1]
+
+    @override
+    def penalty_ms(self, task: Task, model: CostModel) -> float:
+        return PENALTY_MARGIN * self._bounds(task, model)[1]
+
+    @override
+    def lower_bound_ms(self, task: Task, model: AdditiveCostModel) -> float:
+        return self._bounds(task, model)[0]
+
+    @staticmethod
+    def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
+        assert isinstance(model, ShardingCostModel)
+        dims = task.tables.embedding_dim
+        variants = variants_of(task.tables, task.topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
+        if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
+            variants = with_all_widths(variants, task.topology)
+        return model.variant_bounds(variants, model.variant_loads(variants, task.topology), task.topology)
+
+    @override
+    def canonical(self, answer: ShardingPlan, task: Task) -> bytes:
+        """Without the numbers of devices, the order of shards, which of two equal shards is where, or the sharding type
+        of a whole table."""
+        everywhere: list[tuple[int, str]] = []
+        held: dict[int, list[tuple[int, str, int]]] = {}
+        for table, sharding in enumerate(answer.tables):
+            kind, shards = sharding.sharding_type, sharding.shards
+            if kind in (ROW_WISE, DATA_PARALLEL):
+                everywhere.append((table, kind))
+                continue
+            for shard in shards:
+                held.setdefault(int(shard.device), []).append(
+                    (table, TABLE_WISE if len(shards) == 1 else kind, int(shard.num_columns))
+                )
+        return repr((everywhere, sorted(map(sorted, held.values())))).encode()

@@ -1,0 +1,125 @@
+"""The files of the named suites of drifting tables; the SHA-256 of each is checked before it is parsed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shard_gym.drift.levels import DriftLevel
+from shard_gym.drift.suite import DriftSuite
+from shard_gym.drift.tasks import DriftTask, most_parts
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.io.files import read_index, read_shipped, sha256_of
+from shard_gym.io.parsing import parse_json
+from shard_gym.pools import load_pool
+from shard_gym.row_popularity import RowPopularity
+from shard_gym.suites import placing
+from shard_gym.suites.info import DATA, REPLANNING, SuiteInfo
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+
+DRIFTING = DATA / "drifting"
+"""Folder with one JSON file for each kind of drift; its suites differ in the seconds of a pause."""
+
+SCHEMA = 1
+
+_KEYS = {"schema", "name", "version", "description", "level", "pauses_s", "pool", "suites", "splits"}
+
+
+def names() -> list[str]:
+    """The names of the suites, such as "drift-strong-600": a file, and the seconds of a pause."""
+    return [f"{file}-{pause:g}" for file in sorted(read_index(DRIFTING)) for pause in _record(file)[0]["pauses_s"]]
+
+
+def info(name: str) -> SuiteInfo:
+    """Summary of the suite named `name`; raises the errors of `load`."""
+    record, sha256 = _record(name.rsplit("-", 1)[0])
+    sizes = {task: size for suite in record["suites"] for task, size in placing.sizes(suite).items()}
+    tables, devices = zip(*(sizes[each["task"]] for split in record["splits"].values() for each in split), strict=True)
+    return SuiteInfo(
+        name=name,
+        version=record["version"],
+        description=record["description"],
+        pool=record["pool"]["name"],
+        hardware=placing.info(next(iter(record["suites"]))).hardware,
+        track=REPLANNING,
+        sha256=sha256,
+        tasks={split: len(entries) for split, entries in record["splits"].items()},
+        num_tables=(min(tables), max(tables)),
+        num_devices=(min(devices), max(devices)),
+    )
+
+
+@lru_cache(maxsize=64)
+def load(name: str, split: str) -> DriftSuite:
+    """One split of the suite named `name`, such as "drift-strong-600".
+
+    Raises:
+        InvalidOptionError, DamagedFileError: see `shard_gym.suites.load_suite`.
+    """
+    file, _, pause = name.rpartition("-")
+    record, sha256 = _record(file)
+    splits, pause_s = record["splits"], float(pause)
+    if split not in splits:
+        raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(splits)}, not {short_repr(split)}.")
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in record["level"].items()}
+    level = DriftLevel(**values)
+    made = {
+        each: [_task_and_law(entry["task"], entry["memory_cap_bytes"], record["pool"]["name"]) for entry in entries]
+        for each, entries in splits.items()
+    }
+    tasks = tuple(
+        DriftTask(f"{name}/{split}/{number}", task, law, level, entry["seed"], pause_s)
+        for number, ((task, law), entry) in enumerate(zip(made[split], splits[split], strict=True))
+    )
+    every = [task for entries in made.values() for task, _ in entries]
+    padding = max(map(most_parts, every)), max(task.num_devices for task in every)
+    return DriftSuite(name, tasks, split, record["version"], sha256, record["description"], padding)
+
+
+@lru_cache(maxsize=2048)
+def _task_and_law(name: str, memory_cap_bytes: int | None, pool: str) -> tuple[Task, RowPopularity]:
+    """A placement task of another suite, perhaps with other memory caps; the popularity of the rows of its tables.
+
+    It is the same object whatever a pause takes, so that environments share what they compute of it.
+    """
+    suite, split, _ = name.split("/")
+    task = placing.load(suite, split)[name]
+    if memory_cap_bytes is not None:
+        caps = np.full(task.num_devices, memory_cap_bytes)
+        task = replace(task, topology=replace(task.topology, memory_cap_bytes=caps), known_placement=None)
+    return task, law_of(task.tables, pool)
+
+
+def law_of(tables: Tables, pool_name: str) -> RowPopularity:
+    """The popularity of the rows of tables of a pool, which has one."""
+    pool = load_pool(pool_name)
+    assert pool.popularity is not None
+    position = {name: index for index, name in enumerate(pool.tables.names)}
+    chosen = np.array([position[name] for name in tables.names])
+    return RowPopularity(pool.popularity.q[chosen], pool.popularity.s[chosen])
+
+
+@lru_cache(maxsize=64)
+def _record(file: str) -> tuple[dict[str, Any], str]:
+    """The record in a suite's file, and its SHA-256."""
+    data = read_shipped(DRIFTING, file, "suite of drifting tasks")
+    record = parse_json(data, f"Suite {file!r}")
+    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
+        raise DamagedFileError(f"The file of suite {file!r} must be an object of schema {SCHEMA} with {sorted(_KEYS)}.")
+    pool = load_pool(record["pool"]["name"])
+    if pool.sha256 != record["pool"]["sha256"]:
+        raise DamagedFileError(
+            f"Suite {file!r} was made for pool {record['pool']['name']!r} with SHA-256 {record['pool']['sha256']}, but "
+            f"the installed pool has {pool.sha256}. Reinstall shard-gym."
+        )
+    for suite, sha256 in record["suites"].items():
+        if placing.info(suite).sha256 != sha256:
+            raise DamagedFileError(
+                f"Suite {file!r} was made for suite {suite!r} with SHA-256 {sha256}, but the installed one has "
+                f"{placing.info(suite).sha256}. Reinstall shard-gym."
+            )
+    return record, sha256_of(data)

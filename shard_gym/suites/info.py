@@ -1,0 +1,45 @@
+"""What is known of a named suite without building its tasks, and the names of splits and tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+"""Folder of the suites' files; best known answers and bounds are in folders below."""
+
+SPLITS = ("train", "test")
+
+SIMULATED, MEASURED, SHARDING, REPLANNING = TRACKS = ("simulated", "measured", "sharding", "replanning")
+"""Tracks of the leaderboards: suites of whole tables whose costs are estimated; those made to be measured on a machine
+at hand; those whose tables may be sharded, with estimated costs; and those of tables that drift over days."""
+
+
+@dataclass(frozen=True)
+class SuiteInfo:
+    """Summary of a suite, read without building its tasks.
+
+    Attributes:
+        name: its name.
+        version: raised when its data change.
+        description: one sentence.
+        pool: name of the pool of its tables.
+        hardware: name of the hardware profile.
+        track: one of `TRACKS`.
+        sha256: SHA-256 of its file.
+        tasks: number of tasks in each split.
+        num_tables: smallest and largest T over all splits.
+        num_devices: smallest and largest D over all splits.
+    """
+
+    name: str
+    version: int
+    description: str
+    pool: str
+    hardware: str
+    track: str
+    sha256: str
+    tasks: Mapping[str, int]
+    num_tables: tuple[int, int]
+    num_devices: tuple[int, int]
