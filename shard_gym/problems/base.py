@@ -10,8 +10,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidPlacementError, MeasurementError, NoPlacementFoundError, wrong_kind
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidPlacementError,
+    MeasurementError,
+    NoPlacementFoundError,
+    wrong_kind,
+)
 from shard_gym.tasks import SuiteTask
+from shard_gym.text import format_ms
 
 Answer = Any
 """A checked answer to a task; each problem says what it is."""
@@ -50,6 +57,7 @@ class Problem(ABC, Generic[TaskT]):
         reference: name of the agent that others are compared with.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
+        best_name: what tables call the best answers known.
         takes: what an agent of this problem is, for messages.
     """
 
@@ -59,7 +67,12 @@ class Problem(ABC, Generic[TaskT]):
     unit: Literal["ms", "s"] = "ms"
     reference = "random"
     bounds_are_reached = False
+    best_name = "best"
     takes: str
+
+    def format_cost(self, cost_ms: float) -> str:
+        """A cost in the unit that people read, without its name."""
+        return format_ms(cost_ms)
 
     @abstractmethod
     def asker(self, agent: Any) -> Callable[[TaskT], Any]:
@@ -123,6 +136,12 @@ class Problem(ABC, Generic[TaskT]):
         Raises:
             InvalidOptionError: `agent` is no agent of this problem.
         """
+        plays = getattr(agent, "problems", (self.name,))
+        if not isinstance(agent, type) and self.name not in plays:
+            raise InvalidOptionError(
+                f"Agent {getattr(agent, 'name', '')!r} plays {' and '.join(plays)}, not {self.name}. The agents of "
+                f"{self.name} are listed by: shard-gym agents."
+            )
         if isinstance(agent, type) or not callable(self.asker(agent)):
             named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
             raise wrong_kind("agent", agent, self.takes, f"The agents with a name come from shard_gym.agents.{named}.")
