@@ -22,7 +22,7 @@ import tyro
 
 import shard_gym
 from shard_gym.drift.levels import GROWING, MEDIUM, DriftLevel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS

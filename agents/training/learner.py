@@ -18,7 +18,7 @@ from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementEr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite, TaskSuite
 from shard_gym.topology import Topology
 
 
@@ -99,8 +99,8 @@ class Learner(ABC):
     planned_queries: int | None = None
     presets: ClassVar[Mapping[str, type]] = {}
 
-    def __init__(self, suite: TaskSuite, cost_model: CostModel, seed: int) -> None:
-        self.suite = suite
+    def __init__(self, suite: Suite[Any], cost_model: CostModel, seed: int) -> None:
+        self.suite: Any = suite
         self.cost_model = counted(cost_model)
         self.seed = checked_seed(seed)
         self.iteration = 0

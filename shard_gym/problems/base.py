@@ -55,6 +55,8 @@ class Problem(ABC, Generic[TaskT]):
         noun: what an answer is called; in files the key of an answer.
         unit: that people read costs in.
         reference: name of the agent that others are compared with.
+        rivals: names of the simple agents that trained ones are compared with.
+        goals: names of those that answer all training tasks before a training, to show what is to be beaten.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
         best_name: what tables call the best answers known.
@@ -66,6 +68,8 @@ class Problem(ABC, Generic[TaskT]):
     noun: str
     unit: Literal["ms", "s"] = "ms"
     reference = "random"
+    rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
+    goals: tuple[str, ...] = rivals
     bounds_are_reached = False
     best_name = "best"
     takes: str

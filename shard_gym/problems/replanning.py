@@ -34,6 +34,8 @@ class ReplanningProblem(Problem[DriftTask]):
     noun = "sequence"
     unit = "s"
     reference = "never"
+    rivals = ("never", "ski-last-day")
+    goals = ()  # to play all training episodes takes minutes
     bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
     best_name = "oracle"
     takes = "an object with act(observations), or a function of observations that returns an action for each episode"

@@ -15,7 +15,6 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
 from shard_gym.drift import levels
 from shard_gym.drift.levels import DriftLevel
-from shard_gym.drift.suites import drift_suite_names, load_drift_suite
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
@@ -26,6 +25,7 @@ from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
 from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.envs.replanning.windows import KINDS, WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.suites import load_suite, suite_names
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
@@ -197,9 +197,9 @@ def test_the_rewards_of_re_placement_are_those_there_are() -> None:
 
 def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -> None:
     rows = markdown_rows(REPLANNING, "## The suites")
-    assert sorted(rows) == sorted(f"`{name}`" for name in drift_suite_names())
+    assert sorted(rows) == sorted(f"`{name}`" for name in suite_names("replanning"))
     for name, (_, *numbers) in rows.items():
-        train, test = (load_drift_suite(name.strip("`"), split) for split in ("train", "test"))
+        train, test = (load_suite(name.strip("`"), split) for split in ("train", "test"))
         assert [int(number) for number in numbers] == [train[0].pause_s, len(train), len(test)]
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
+from shard_gym.suites import load_suite
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
@@ -22,7 +23,7 @@ Tasks = dict[str, DriftTask]
 
 def test_named_suites_have_the_sizes_of_their_largest_task() -> None:
     for name, actions in (("drift-strong-600", 5), ("growth-600", 9)):
-        suite = load_drift_suite(name, "train")
+        suite = load_suite(name, "train")
         env = gymnasium.make("shard_gym:EmbeddingReplanning-v0", suite=name)
         assert env.action_space == gymnasium.spaces.Discrete(actions)
         assert env.observation_space["device_mask"].shape == (suite.max_devices,)
@@ -33,7 +34,7 @@ def test_an_episode_of_a_named_suite_begins() -> None:
     env = EmbeddingReplanningEnv("spot-600", "test")
     obs, info = env.reset(options={"task": 4})
     assert info["task_index"] == 4
-    assert env.task is load_drift_suite("spot-600", "test")[4]
+    assert env.task is load_suite("spot-600", "test")[4]
     assert env.observation_space.contains(obs)
     assert obs["replayed_costs"][2] == pytest.approx(1.0)  # the plan for three days, on these
     assert env.step(1)[1] < -0.5

@@ -1,4 +1,4 @@
-"""The named suites of drifting tasks: what they hold, and that what is wrong is named."""
+"""The named suites of replanning: what they hold, and that what is wrong is named."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.drift import suites
 from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
-from shard_gym.drift.suites import DriftSuite, drift_source, drift_suite_names, load_drift_suite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.core.arguments import drift_source, task_source
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.io.files import INDEX, sha256_of
-from shard_gym.suites import load_suite
+from shard_gym.suites import drifting, load_suite, suite_info, suite_names
 from shard_gym.tasks import TaskSuite
 
 MakeDriftTask = Callable[..., DriftTask]
@@ -59,12 +59,12 @@ PUBLISHED = {
 
 
 def test_all_names_are_listed() -> None:
-    assert drift_suite_names() == NAMES
+    assert suite_names("replanning") == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_suite_loads_in_both_splits(name: str) -> None:
-    train, test = (load_drift_suite(name, split) for split in ("train", "test"))
+    train, test = (load_suite(name, split) for split in ("train", "test"))
     assert (len(train), len(test)) == (60, 50)
     for suite in (train, test):
         assert (suite.max_parts, suite.max_devices) == (train.max_parts, train.max_devices)
@@ -77,12 +77,17 @@ def test_every_suite_loads_in_both_splits(name: str) -> None:
         assert sum(task.task.splittable for task in suite) == len(suite) / 2
         assert suite.grows == (file == "growth")
         assert repr(suite) == f"DriftSuite('{name}', '{suite.split}', {len(suite)} tasks)"
-    assert load_drift_suite(name, "train") is train
+    assert load_suite(name, "train") is train
+    info, every = suite_info(name), [*train, *test]
+    assert (info.track, info.tasks, info.sha256) == ("replanning", {"train": 60, "test": 50}, test.sha256)
+    assert info.num_tables == (min(task.num_tables for task in every), max(task.num_tables for task in every))
+    assert info.num_devices == (8, 8)
+    assert (info.pool, info.hardware) == ("dlrm-2021", "a100-dgx")
 
 
 @pytest.mark.parametrize("name", ["drift-medium-30", "drift-strong-30", "growth-600", "spot-600"])
 def test_splits_share_neither_tables_nor_seeds(name: str) -> None:
-    train, test = (load_drift_suite(name, split) for split in ("train", "test"))
+    train, test = (load_suite(name, split) for split in ("train", "test"))
     tables = [{table for task in suite for table in task.task.tables.names} for suite in (train, test)]
     assert tables[0].isdisjoint(tables[1])
     seeds = [task.seed for suite in (train, test) for task in suite]
@@ -90,7 +95,7 @@ def test_splits_share_neither_tables_nor_seeds(name: str) -> None:
 
 
 def test_pauses_share_the_placement_tasks() -> None:
-    every = [load_drift_suite(f"drift-medium-{pause}") for pause in (30, 120, 600)]
+    every = [load_suite(f"drift-medium-{pause}") for pause in (30, 120, 600)]
     for one, *others in zip(*every, strict=True):
         for other in others:
             assert other.task is one.task
@@ -100,7 +105,7 @@ def test_pauses_share_the_placement_tasks() -> None:
 
 def test_drift_of_a_task_stays_as_it_is_published() -> None:
     """A change of NumPy's streams or of the processes changes these numbers, and with them all results."""
-    task = replace(load_drift_suite("growth-600")[0], level=PINNED)
+    task = replace(load_suite("growth-600")[0], level=PINNED)
     drift = task.drift
     arrays = (drift.lookups, drift.rows, drift.exponent, task.available.astype(float), task.noise)
     digits = [np.round(array, 9) + 0.0 for array in arrays]  # no -0
@@ -109,7 +114,7 @@ def test_drift_of_a_task_stays_as_it_is_published() -> None:
 
 
 def test_tasks_with_other_caps_are_else_the_same() -> None:
-    capped = [task for task in load_drift_suite("growth-600") if task.task.known_placement is None]
+    capped = [task for task in load_suite("growth-600") if task.task.known_placement is None]
     assert capped
     for task in capped[:4]:
         suite, split, _ = task.task.name.split("/")
@@ -120,40 +125,19 @@ def test_tasks_with_other_caps_are_else_the_same() -> None:
 
 
 def test_unknown_names_and_splits_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match=r"no suite of drifting tasks named 'drift-medium'.*spot-600"):
-        load_drift_suite("drift-medium")
-    with pytest.raises(UnknownNameError, match="no suite of drifting tasks named 'spot-30'"):
-        load_drift_suite("spot-30")
+    with pytest.raises(UnknownNameError, match=r"no suite named 'drift-medium'.*spot-600"):
+        load_suite("drift-medium")
+    with pytest.raises(UnknownNameError, match="no suite named 'spot-30'"):
+        load_suite("spot-30")
     wrong: Any
-    for wrong in (3, ["spot-600"], None):
-        with pytest.raises(UnknownNameError, match="no suite of drifting tasks"):
-            load_drift_suite(wrong)
     with pytest.raises(InvalidOptionError, match=r"'spot-600' has the splits \['test', 'train'\], not 'val'"):
-        load_drift_suite("spot-600", "val")
+        load_suite("spot-600", "val")
     for wrong in (None, ["test"]):
         with pytest.raises(InvalidOptionError, match="split must be the name of a split"):
-            load_drift_suite("spot-600", wrong)
+            load_suite("spot-600", wrong)
 
 
-def test_tasks_are_found_by_number_and_name() -> None:
-    suite = load_drift_suite("spot-600")
-    assert suite["spot-600/test/7"] is suite[7] is suite.task(np.int64(7)) is suite.tasks[7]
-    with pytest.raises(UnknownNameError, match=r"no task in 'spot-600' \(test\) named 'spot-600/test/50'"):
-        suite["spot-600/test/50"]
-    wrong: Any
-    for wrong in (50, -1, True, 1.0):
-        with pytest.raises(InvalidOptionError, match=r"'spot-600' \(test\) has tasks 0 to 49; there is no task"):
-            suite.task(wrong)
-
-
-def test_tasks_are_drawn_with_equal_probability(drift_task: MakeDriftTask) -> None:
-    suite = DriftSuite("own", [drift_task(seed=seed) for seed in range(3)])  # type: ignore[arg-type]
-    rng = np.random.default_rng(0)
-    drawn = [suite.tasks.index(suite.sample(rng)) for _ in range(900)]
-    assert np.bincount(drawn) == pytest.approx(np.full(3, 300), abs=60)
-
-
-def test_a_suite_of_ones_own_has_the_size_of_its_largest_task_or_of_its_padding(drift_task: MakeDriftTask) -> None:
+def test_a_custom_suite_has_the_size_of_its_largest_task_or_of_its_padding(drift_task: MakeDriftTask) -> None:
     tasks = drift_task(5, 2), drift_task(3, 4, seed=1, splittable=True)
     suite = DriftSuite("own", tasks)
     assert (suite.max_parts, suite.max_devices, suite.grows) == (3 * 8, 4, False)
@@ -164,20 +148,19 @@ def test_a_suite_of_ones_own_has_the_size_of_its_largest_task_or_of_its_padding(
     for wrong in ((), [1], tasks[0], (tasks[0].task,)):
         with pytest.raises(InvalidTaskError, match="tasks of suite 'own' must be a list of DriftTasks"):
             DriftSuite("own", wrong)
-    with pytest.raises(InvalidTaskError, match="two tasks of the same name"):
-        DriftSuite("own", (tasks[0], tasks[0]))
-    with pytest.raises(InvalidTaskError, match="The name of a suite"):
-        DriftSuite("", tasks)
 
 
 def test_a_source_is_a_name_or_a_suite(drift_task: MakeDriftTask) -> None:
     own = DriftSuite("own", (drift_task(),))
     assert drift_source(own, "test") is own
-    assert drift_source("spot-600", "train") is load_drift_suite("spot-600", "train")
+    assert drift_source("spot-600", "train") is load_suite("spot-600", "train")
     wrong: Any
     for wrong in (3, drift_task(), DriftSuite, TaskSuite("own", (drift_task().task,))):
-        with pytest.raises(InvalidOptionError, match="suite must be the name of a suite or a DriftSuite"):
+        with pytest.raises(InvalidOptionError, match="suite must be the name of a suite of replanning"):
             drift_source(wrong, "train")
+    for wrong in ("spot-600", own):
+        with pytest.raises(InvalidOptionError, match="suite must be the name of a suite of placement or sharding"):
+            task_source(wrong, "train")
 
 
 # Files
@@ -187,12 +170,12 @@ def test_a_source_is_a_name_or_a_suite(drift_task: MakeDriftTask) -> None:
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the files that the loader now reads."""
     folder = tmp_path / "data"
-    shutil.copytree(suites.DATA, folder)
-    monkeypatch.setattr(suites, "DATA", folder)
-    for cached in (suites._load, suites._record):
+    shutil.copytree(drifting.DRIFTING, folder)
+    monkeypatch.setattr(drifting, "DRIFTING", folder)
+    for cached in (drifting.load, drifting._record):
         cached.cache_clear()
     yield folder
-    for cached in (suites._load, suites._record):
+    for cached in (drifting.load, drifting._record):
         cached.cache_clear()
 
 
@@ -203,7 +186,7 @@ def test_a_single_flipped_bit_is_found(copied: Path, share: float) -> None:
     data[int(share * (len(data) - 1))] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedFileError, match=r"spot\.json has SHA-256 .* 'spot' was published with"):
-        load_drift_suite("spot-600")
+        load_suite("spot-600")
 
 
 @pytest.mark.parametrize(
@@ -222,4 +205,4 @@ def test_a_file_with_other_content_is_refused(copied: Path, changes: dict[str, A
     index = json.loads((copied / INDEX).read_text())
     (copied / INDEX).write_text(json.dumps({**index, "spot": sha256_of(data)}))
     with pytest.raises(DamagedFileError, match=message):
-        load_drift_suite("spot-600")
+        load_suite("spot-600")

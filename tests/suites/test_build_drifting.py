@@ -1,4 +1,4 @@
-"""Building the suites of drifting tasks again gives what is shipped."""
+"""Building the suites of replanning again gives what is shipped."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from shard_gym.drift import build
-from shard_gym.drift.suites import DATA, load_drift_suite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.errors import InvalidTaskError
 from shard_gym.io.files import INDEX, read_json
+from shard_gym.suites import build_drifting as build
 from shard_gym.suites import load_suite
+from shard_gym.suites.drifting import DRIFTING
 from shard_gym.tasks import MIB
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
 
 
 def test_there_is_a_recipe_for_every_file_and_a_file_for_every_recipe() -> None:
-    assert set(RECIPES) == set(read_json(DATA / INDEX)) == {path.stem for path in DATA.glob("*.json")} - {"index"}
+    assert (
+        set(RECIPES) == set(read_json(DRIFTING / INDEX)) == {path.stem for path in DRIFTING.glob("*.json")} - {"index"}
+    )
     for name, recipe in RECIPES.items():
-        record = json.loads((DATA / f"{name}.json").read_text())
+        record = json.loads((DRIFTING / f"{name}.json").read_text())
         assert record["level"] == json.loads(json.dumps(asdict(recipe.level)))
         assert (record["pauses_s"], record["version"]) == (list(recipe.pauses_s), recipe.version)
 
@@ -30,7 +32,7 @@ def test_there_is_a_recipe_for_every_file_and_a_file_for_every_recipe() -> None:
 @pytest.mark.parametrize(("name", "split"), [("growth", "test"), ("spot", "test")])
 def test_building_again_gives_the_shipped_tasks(name: str, split: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are drawn first; all of them take long."""
-    shipped = json.loads((DATA / f"{name}.json").read_text())["splits"][split]
+    shipped = json.loads((DRIFTING / f"{name}.json").read_text())["splits"][split]
     monkeypatch.setattr(build, "_cap", lambda recipe, task, seed: None)
     drawn = build.entries(RECIPES[name], split)
     assert [entry | {"memory_cap_bytes": None} for entry in shipped] == drawn
@@ -44,7 +46,7 @@ def test_building_again_gives_the_shipped_tasks(name: str, split: str, monkeypat
 def test_caps_have_something_to_spare_over_the_smallest_that_were_tried() -> None:
     """Caps a step smaller than those have no room; where tables do not grow, there is nothing to spare."""
     searched = 0
-    for task in load_drift_suite("growth-600").tasks[:6]:
+    for task in load_suite("growth-600").tasks[:6]:
         cap = int(task.task.topology.memory_cap_bytes[0])
         least = float((task.task.tables.memory_bytes * task.drift.rows.max(axis=0)).sum()) / task.task.num_devices
         smallest = cap / build.SPARE
@@ -55,7 +57,7 @@ def test_caps_have_something_to_spare_over_the_smallest_that_were_tried() -> Non
             with pytest.raises(InvalidTaskError):  # too small for the tables at the beginning, or later
                 build._require_room(with_cap(task, smallest / build.STEP - 2 * MIB))
     assert searched
-    for task in load_drift_suite("drift-strong-600").tasks:
+    for task in load_suite("drift-strong-600").tasks:
         suite, split, _ = task.task.name.split("/")
         origin = load_suite(suite, split)[task.task.name]
         assert task.task.topology.memory_cap_bytes.tolist() == origin.topology.memory_cap_bytes.tolist()
