@@ -13,7 +13,7 @@ import torch
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent, task_rng
-from shard_gym.agents.training.cost_network import COST
+from shard_gym.agents.presets import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed, is_not_negative
 from shard_gym.cost_models import CostModel, ShardingCostModel
@@ -27,7 +27,7 @@ from shard_gym.errors import (
     short_repr,
 )
 from shard_gym.forms import FINER, FINEST, FORMS, SplitTask, forms_of, whole
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
@@ -175,6 +175,6 @@ def load_attention(
     load_module_arrays(policy, under(POLICY, arrays), "The policy")
     weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
     expected = PooledShardingModel.new_weights(np.random.default_rng(0))
-    require_arrays("The agent's file", weights, {COST + name: array for name, array in expected.items()})
+    require_arrays("The agent's file", weights, prefixed(COST, expected))
     learned = PooledShardingModel(under(COST, weights))
     return AttentionAgent(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)
