@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.items import IntArray
@@ -84,8 +85,8 @@ class HugeCTRAgent(Agent):
         assert placement is not None
         return placement
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         rule = _Rule(task, self.replicated_gb * 1e9, self.work_ratio, self.max_shards)
         found = [*rule.all_row_wise(), *rule.candidates(self.iterations)]
         if not found:

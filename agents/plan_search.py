@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
 from shard_gym.agents.items import IntArray
@@ -25,7 +26,7 @@ from shard_gym.sharding.variants import checked_max_shards, checked_sharding_typ
 from shard_gym.tasks import Task
 
 SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
-"""Of the evaluations, those after which no start is made, and those of each round of descents. Half of the plans that
+"""Shares of the evaluations: after the first no start is made, the second is for each round of descents. Half of the plans that
 descend are left after a round, so a start that is not the cheapest may win."""
 
 PERTURBED = (2, 5)
@@ -73,20 +74,20 @@ class PlanSearchAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.max_queries
 
+    @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        """See `Agent`."""
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
         return self._search(task, (TABLE_WISE,)).device
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self.split(task).plan()
 
     def split(self, task: Task) -> SplitTables:

@@ -69,7 +69,7 @@ class PolicyAgent(CostGuidedAgent):
         self.observation = make_observation(observation)
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`.
+        """(T,) int64, a device for every table of `task`.
 
         Raises:
             NoPlacementFoundError: also when the task is larger than the policy's padding.

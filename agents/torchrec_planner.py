@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from typing_extensions import override
+
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_count
 from shard_gym.errors import (
@@ -62,8 +64,8 @@ class TorchRecAgent(Agent):
         assert placement is not None
         return placement
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self._plan(task, self.sharding_types)
 
     def _plan(self, task: Task, sharding_types: tuple[str, ...]) -> ShardingPlan:

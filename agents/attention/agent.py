@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
@@ -50,7 +51,7 @@ TEMPERATURE = 3.0
 those of mixdim-8 0.2%, 0.3% and 0.5% more (seed 0, 23 November 2026)."""
 
 MAX_TEMPERATURE = 1e6
-"""All devices are then as likely."""
+"""The highest temperature: all devices are then equally likely."""
 
 
 class AttentionAgent(Agent):
@@ -97,16 +98,16 @@ class AttentionAgent(Agent):
 
     @property
     def search_budget(self) -> int:
-        """See `Agent`: those of a plan if all forms fail, and are tried twice again with smaller parts."""
+        """Rollouts of a plan if all forms fail, and are tried twice again with smaller parts."""
         samples = self.samples if self.samples > 1 else SAMPLES
         return len(ATTEMPTS) * len(FORMS) * -(-samples // len(FORMS))
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         return self._best(task, [whole(task)])[1]
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         for forms in ATTEMPTS:
             with suppress(NoPlacementFoundError):
                 form, placement = self._best(task, forms_of(task, forms))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
 from shard_gym.agents.attention.features import described, shard_inputs
@@ -50,7 +51,7 @@ WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
 MAX_GRADIENT_NORM = 1.0
 
 COST_LEARNING_RATE = 6e-3
-"""Of the learned cost, at the start; that of `dream-search`."""
+"""The learning rate of the learned cost at the start is that of `dream-search`."""
 
 FAILURE = 1.1
 """A rollout that got stuck counts as this many times the costliest one of its task."""
@@ -152,8 +153,8 @@ class AttentionLearner(Learner):
         self._training = ModuleTraining(self._policy, self.learning_rate, MAX_GRADIENT_NORM)
         self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         draws, choices, left = self.rng(TASKS), self.rng(CHOICES), self._left
         self._training.set_learning_rate(self.learning_rate * left)
         costs, entropies = [], []
@@ -275,8 +276,8 @@ class AttentionLearner(Learner):
                 ) from error
 
     @property
+    @override
     def device_counts(self) -> set[int]:
-        """See `Learner`."""
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
     def _loads_everywhere(self, tasks: list[SplitTask]) -> FloatArray | None:
@@ -289,26 +290,26 @@ class AttentionLearner(Learner):
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
         return {**prefixed(POLICY, self._training.state()), **self._learned.state()}
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         self._training.load_state(under(POLICY, arrays), "The policy")
         self._learned.load_state(arrays)
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
         return {**prefixed(POLICY, self._training.weights()), **prefixed(COST, self._learned.weights())}
 
+    @override
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
         more = [f"{suite.name}/{suite.split}" for suite in self._more]
         return {"hidden": self.hidden, "layers": self.layers, **({"more_data": more} if more else {})}
 
+    @override
     def agent(self) -> AttentionAgent:
-        """See `Learner`."""
         return AttentionAgent(self.name, copy.deepcopy(self._policy), self._learned.model())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
 from shard_gym.agents.autoshard.measured import MeasuredDevices
@@ -33,7 +34,7 @@ ACTOR, DEVICES = "actor.", "devices."
 """Prefixes of the arrays of a state that are not those of the network in training."""
 
 VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
-"""Those of daochenzha/autoshard (run_autoshard.py)."""
+"""The numbers are those of daochenzha/autoshard (run_autoshard.py)."""
 
 
 class AutoShardLearner(PresetLearner):
@@ -85,8 +86,8 @@ class AutoShardLearner(PresetLearner):
         self._training = ModuleTraining(self._network, rate, MAX_GRADIENT_NORM, all_weights=True)
         self._devices = MeasuredDevices()
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         options, left = self.options, 1 - self.iteration / self.iterations
         self._training.set_learning_rate(options.learning_rate * left)
         numbers = self.rng(TASKS).integers(len(self.suite), size=options.episodes)
@@ -150,27 +151,27 @@ class AutoShardLearner(PresetLearner):
             losses.append(float(loss.detach()))
         return {"cost_loss": float(np.mean(losses))} if losses else {}
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
         return {
             **self._training.state(),
             **prefixed(ACTOR, module_arrays(self._actor)),
             **prefixed(DEVICES, self._devices.to_arrays()),
         }
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         load_module_arrays(self._actor, under(ACTOR, arrays), "The policy that plays")
         self._devices = MeasuredDevices.from_arrays(under(DEVICES, arrays), len(self._tables))
         own = {name: array for name, array in arrays.items() if not name.startswith((ACTOR, DEVICES))}
         self._training.load_state(own, "The network")
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
         return self._training.weights()
 
+    @override
     def agent(self) -> AutoShardAgent:
-        """See `Learner`."""
         return AutoShardAgent(self.name, copy.deepcopy(self._network))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
@@ -59,12 +60,12 @@ class DreamShardAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.options.queries if isinstance(self.options, SearchOptions) else 0
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         with one_blas_thread():
             if isinstance(self.options, SearchOptions):
                 return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)

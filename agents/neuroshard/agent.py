@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.neuroshard.beam import BeamSearch
@@ -46,16 +47,16 @@ class NeuroShardAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.options.queries if isinstance(self.options, SearchOptions) else 0
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`: the same search with whole tables alone."""
+        """The same search with whole tables alone."""
         return self.split(task, (TABLE_WISE,)).device
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self.split(task, self.cost_model.sharding_types).plan()
 
     def split(self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None) -> SplitTables:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
 from shard_gym.agents.rnn.network import Decoded, PlacementNetwork, decode
@@ -23,7 +24,7 @@ WEIGHTS, TASKS, CHOICES = range(3)
 """Purposes of random generators."""
 
 MAX_GRADIENT_NORM = 1.0
-"""That of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
+"""The limit of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
 
 
 class RnnLearner(Learner):
@@ -74,8 +75,8 @@ class RnnLearner(Learner):
         )
         self._training = ModuleTraining(self.network, rate, MAX_GRADIENT_NORM)
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         task = self.suite.sample(self.rng(TASKS))
         noise = gumbel_noise(self.rng(CHOICES), task.num_tables, self.episodes, self.network.max_devices)
         with one_thread():
@@ -96,22 +97,22 @@ class RnnLearner(Learner):
                 costs[each] = estimate.total_ms
         return costs
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
         return self._training.state()
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         self._training.load_state(arrays, "The network")
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
         return self._training.weights()
 
+    @override
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
         return {"max_devices": self.network.max_devices, "hidden": self.network.hidden}
 
+    @override
     def agent(self) -> RnnAgent:
-        """See `Learner`."""
         return RnnAgent(self.name, copy.deepcopy(self.network))

@@ -21,7 +21,7 @@ from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
 DECAYS = 0.9, 0.999
-"""Adam's, of the steps on linear costs."""
+"""Decays of Adam's averages in the steps on linear costs."""
 
 PROPOSAL_STEPS = 10
 """Steps on linear costs for a placement to measure, at most."""

@@ -11,7 +11,7 @@ from shard_gym.checks import checked_count, checked_positive
 from shard_gym.errors import InvalidOptionError
 
 MAX_STEPS = 100_000
-"""A file that says more would keep its agent busy for hours."""
+"""The most steps; a file that says more would keep its agent busy for hours."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def test_scores_are_those_of_the_paper_by_hand() -> None:
 
 
 def pooling_score(tables: Tables) -> Any:
-    """A score of one's own."""
+    """A custom score."""
     return tables.pooling_factor
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from shard_gym.agents import RandomAgent, load_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
-from shard_gym.agents.training.random_loads import random_load
 from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.agents.training.random_loads import random_load
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements

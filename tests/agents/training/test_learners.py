@@ -1,4 +1,4 @@
-"""Every agent that learns: it resumes bit for bit, loads as it was trained, and leaves the process as it was."""
+"""Every learned agent: it resumes bit for bit, loads as it was trained, and leaves the process as it was."""
 
 from __future__ import annotations
 
