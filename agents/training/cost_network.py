@@ -40,9 +40,10 @@ DATA = "data."
 """Prefix of what was measured in a state; those of the weights and the optimizer are `COST` and `OPTIMIZER`."""
 
 WEIGHT_DECAY = 0.5
-"""Weight decay of cost networks that a search works under, for tasks with more devices than in training. `dream-search` trained on
-dlrm-50x4 (seed 0) has a mean error of 19% on its own placements for the first ten tasks of dlrm-40x8. Without decay it
-is 93% over the suite (November 2026)."""
+"""Weight decay of cost networks that a search works under, for tasks with more devices than in training.
+
+`dream-search` trained on dlrm-50x4 (seed 0) has a mean error of 19% on its own placements for the first ten tasks of
+dlrm-40x8. Without decay it is 93% over the suite (November 2026)."""
 
 Recorder = TypeVar("Recorder", CostRecorder, ShardRecorder)
 

@@ -26,17 +26,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
     "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
-    **{
-        f"surco {preset}": (
-            "surco",
-            {"preset": preset, "measurements": 4, "cost_updates": 10, "samples": 2, "hidden": 8, **few},
-        )
-        for preset, few in (
-            ("zero", {"steps": 2}),
-            ("prior", {"prior_updates": 2}),
-            ("hybrid", {"steps": 2, "prior_updates": 2}),
-        )
-    },
+    "surco": ("surco", {"measurements": 4, "cost_updates": 10, "samples": 2, "steps": 2}),
     "autoshard": ("autoshard", {"episodes": 3, "cost_updates": 2}),
     "autoshard-paper": ("autoshard", {"preset": "paper", "episodes": 3, "cost_updates": 2, "masks": True}),
     "attention": (
@@ -127,7 +117,7 @@ def test_going_back_to_a_state_forgets_what_came_after(
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
-@pytest.mark.parametrize("case", ["dream-search", "rnn", "surco zero", "autoshard", "attention"])
+@pytest.mark.parametrize("case", ["dream-search", "rnn", "surco", "autoshard", "attention"])
 def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_suite: TaskSuite) -> None:
     class Wrong(AnalyticalCostModel):
         name = "wrong"
@@ -153,7 +143,9 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
         ("dreamshard", {"learning_rate": 1e300}, r"learning_rate must be at most 1e\+09, not 1e\+300"),
         ("rnn", {"hidden": 99999999999}, "hidden must be an integer from 1 to 4096, not 99999999999"),
         ("ppo", {"width": 99999999999}, "width must be an integer from 1 to 4096, not 99999999999"),
-        ("surco", {"preset": "prior", "prior_rate": -1}, "prior_rate must be a positive number, not -1"),
+        ("surco", {"samples": 3}, "samples must be even"),
+        ("surco", {"sigma": 0.0}, "sigma must be a positive number"),
+        ("surco", {"steps": 0}, "steps must be an integer from 1 to 100000, not 0"),
         ("surco", {"steps": 100_000, "samples": 4096}, "steps times samples must be at most 10000000"),
         ("attention", {"also": 5}, "also must be names of suites with commas between them, not 5"),
         ("attention", {"also": "mixdim-4, mixdim-8,mixdim-4"}, "The suite 'mixdim-4' is named twice"),
