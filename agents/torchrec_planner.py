@@ -6,6 +6,8 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from typing_extensions import override
@@ -76,7 +78,7 @@ class TorchRecAgent(Agent):
         for multiple in BUFFERS:
             try:
                 found = _planned(tables, topology, names, sharding_types, self.min_partition, multiple * buffers)
-                return from_torchrec(found, _named(tables, names), topology)
+                return from_torchrec(found, replace(tables, names=tuple(names)), topology)
             except (InvalidPlanError, MemoryExceededError, _PlannerError) as error:
                 failure = str(error)
         raise NoPlacementFoundError(f"TorchRec's planner found no plan of task {task.name!r} that fits: {failure}")
@@ -90,12 +92,6 @@ def _buffer_bytes(tables: Tables) -> float:
     """Bytes of the pooled outputs and indices of a batch, on all devices together."""
     outputs = 4.0 * tables.embedding_dim * tables.num_features * tables.workload.batch_size
     return float((outputs + 8.0 * tables.lookups_per_batch).sum())
-
-
-def _named(tables: Tables, names: list[str]) -> Tables:
-    from dataclasses import replace
-
-    return replace(tables, names=tuple(names))
 
 
 @contextmanager
@@ -182,10 +178,13 @@ def _planned(
         raise _PlannerError(str(error).split("\n", 1)[0]) from error
 
 
-class _Imported:
-    """The names of TorchRec that the planner needs."""
+def _imported() -> Any:
+    """The names of TorchRec that the planner needs.
 
-    def __init__(self) -> None:
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
         import torch
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -194,23 +193,18 @@ class _Imported:
         from torchrec.distributed.planner.types import PlannerError
         from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
         from torchrec.modules.embedding_modules import EmbeddingBagCollection
-
-        self.meta = torch.device("meta")
-        self.EmbOptimType, self.DataType = EmbOptimType, DataType
-        self.EmbeddingBagCollectionSharder = EmbeddingBagCollectionSharder
-        self.EmbeddingShardingPlanner, self.ParameterConstraints = EmbeddingShardingPlanner, ParameterConstraints
-        self.Topology, self.PlannerError = Topology, PlannerError
-        self.FixedPercentageStorageReservation = FixedPercentageStorageReservation
-        self.EmbeddingBagConfig, self.EmbeddingBagCollection = EmbeddingBagConfig, EmbeddingBagCollection
-
-
-def _imported() -> Any:
-    """TorchRec.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        return _Imported()
     except ImportError as error:
         raise missing_torchrec("The agent 'torchrec'") from error
+    return SimpleNamespace(
+        meta=torch.device("meta"),
+        EmbOptimType=EmbOptimType,
+        DataType=DataType,
+        EmbeddingBagCollectionSharder=EmbeddingBagCollectionSharder,
+        EmbeddingShardingPlanner=EmbeddingShardingPlanner,
+        ParameterConstraints=ParameterConstraints,
+        Topology=Topology,
+        PlannerError=PlannerError,
+        FixedPercentageStorageReservation=FixedPercentageStorageReservation,
+        EmbeddingBagConfig=EmbeddingBagConfig,
+        EmbeddingBagCollection=EmbeddingBagCollection,
+    )

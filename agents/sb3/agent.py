@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base import CostGuidedAgent, task_rng
-from shard_gym.agents.policy import Policy, PolicyAgent, begun
+from shard_gym.agents.policy import Policy, PolicyAgent, played
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
@@ -147,12 +147,7 @@ class SetPlanAgent(SetPolicyAgent):
             sharding_types=SPLIT_TYPES,
             max_shards=MAX_SHARDS,
         )
-        observation, _ = begun(env)
-        over = False
-        while not over:
-            observation, _, over, _, _ = env.step(choose(observation, env.action_masks()))
-        if failure := env.failure():
-            raise NoPlacementFoundError(failure["message"])
+        played(env, choose)
         return env.plan
 
 

@@ -122,8 +122,6 @@ def test_an_agent_that_was_written_before_it_had_one_preset_still_loads(random_t
     for wrong in ({"preset": "prior", "options": older}, {"options": {**older, "wings": 2}}, {"options": None}):
         with pytest.raises(InvalidCheckpointError):
             load_surco(arrays, {**about, **wrong}, MODEL, 0)
-    with pytest.raises(InvalidCheckpointError):
-        load_surco({name: array for name, array in arrays.items() if "table" not in name}, about, MODEL, 0)
     for steps in (0, 10**9):
         with pytest.raises(InvalidOptionError):
             load_surco(arrays, about, MODEL, 0, steps=steps)
