@@ -77,7 +77,7 @@ class HugeCTRAgent(Agent):
         self.max_shards = checked_max_shards(max_shards)
 
     def place(self, task: Task) -> Placement:
-        """The same without splits and replicas."""
+        """The placement of the same rule without splits and replicas."""
         found = _Rule(task, 0.0, self.work_ratio, 1).candidates(1)
         if not found:
             raise NoPlacementFoundError(f"Agent 'hugectr' found no placement of whole tables of task {task.name!r}.")

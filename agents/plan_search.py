@@ -253,9 +253,7 @@ class _PlanSearch:
         """Every way that fits to spread a table with a part on a critical device."""
         split, options = self._split, self._split.options
         for table in np.unique(split.table[self._current.critical_tables()]).tolist():
-            rest = split.spread_over(table, NOT_SPREAD)  # without the table
-            items = rest.items()
-            held, left = items.device_loads(rest.device), items.memory_left(rest.device)
+            held, left = _without(split, table)
             for number, (_, variant, devices, *_) in enumerate(options.spreads):
                 if options.legal[table, variant] and (left[devices] >= options.memory[table, variant]).all():
                     after = partial(_joined, options, held, devices, options.loads[table, variant])
@@ -265,9 +263,7 @@ class _PlanSearch:
         """Every device with room for a table that is spread."""
         split, options = self._split, self._split.options
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
-            rest = split.spread_over(table, NOT_SPREAD)
-            items = rest.items()
-            held, left = items.device_loads(rest.device), items.memory_left(rest.device)
+            held, left = _without(split, table)
             for device in np.flatnonzero(left >= options.memory[table, 0]).tolist():
                 after = partial(_joined, options, held, np.array([device]), options.loads[table, 0])
                 yield after, partial(split.gathered, table, device)
@@ -302,6 +298,13 @@ class _PlanSearch:
                     device = split.device.copy()
                     device[part] = self._rng.choice(targets)
                     self._take(split.moved(device))
+
+
+def _without(split: SplitTables, table: int) -> tuple[np.ndarray, IntArray]:
+    """(D, K) loads of the devices without `table`, and the (D,) bytes that they then have free."""
+    rest = split.spread_over(table, NOT_SPREAD)
+    items = rest.items()
+    return items.device_loads(rest.device), items.memory_left(rest.device)
 
 
 def _joined(options: SplitOptions, held: np.ndarray, devices: IntArray, added: np.ndarray) -> np.ndarray:

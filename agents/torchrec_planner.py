@@ -96,7 +96,7 @@ def _buffer_bytes(tables: Tables) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of TorchRec: a plan is all that is asked of it."""
+    """Silence the warnings of TorchRec: a plan is all that is asked of it."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

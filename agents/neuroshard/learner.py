@@ -90,7 +90,7 @@ class NeuroShardLearner(CostNetworkLearner):
         return self._fit((start * self.options.learning_rate, end * self.options.learning_rate))
 
     def weights(self) -> Arrays:
-        """Without a prefix: there is no other network."""
+        """Copies of the weights, whose names have no prefix: there is no other network."""
         return self._network.weights()
 
     @override
