@@ -104,14 +104,11 @@ ENTRANTS = (
     ),
     Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
     Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
-    *(
-        Entrant(
-            f"surco-{preset}{'' if count == 20 else '-500'}",
-            f"SurCo ({preset}{'' if count == 20 else ', 500 measurements'})",
-            Method(f"surco-{preset}", "surco", options={"preset": preset, "measurements": count}),
-            MIXED[:1],
-        )
-        for preset, count in (("zero", 20), ("prior", 20), ("prior", 100))
+    Entrant(
+        "surco-zero",
+        "SurCo (zero)",
+        Method("surco-zero", "surco", options={"preset": "zero", "measurements": 20}),
+        MIXED[:1],
     ),
     Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
     Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, BOTH, MIXED[0]),

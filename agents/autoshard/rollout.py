@@ -43,15 +43,15 @@ class ByPredictedCost:
         return np.argsort(-costs.numpy(), kind="stable")
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """Empty."""
+        """There is nothing to observe."""
         return spaces.Dict({})
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """Empty."""
+        """There is nothing to observe."""
         return {}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """Empty."""
+        """There is nothing to observe."""
         return {}
 
 

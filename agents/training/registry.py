@@ -1,4 +1,4 @@
-"""The table of agents that learn, with what trains each and what loads it."""
+"""The table of learned agents, with what trains each and what loads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shard_gym.text import counted
 
 
 class LearnerEntry(NamedTuple):
-    """Import paths of an agent that learns, each "module:name". They are imported on first use, as most need torch.
+    """Import paths of a learned agent, each "module:name". They are imported on first use, as most need torch.
 
     Attributes:
         learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
@@ -77,7 +77,7 @@ LEARNERS: dict[str, LearnerEntry] = {
     **dict.fromkeys(("a2c", "dqn"), _SB3),
     "recurrent-ppo": _REPLANNING,
 }
-"""All agents that learn, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""
+"""All learned agents, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""
 
 
 def make_learner(
@@ -96,7 +96,7 @@ def make_learner(
         MissingExtraError: a package that training needs is not installed.
     """
     if name not in LEARNERS:
-        raise unknown_name("agent that learns", name, LEARNERS)
+        raise unknown_name("learned agent", name, LEARNERS)
     tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
     problem = tasks[0].problem
     if problem not in LEARNERS[name].all_problems:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from shard_gym.agents import PAPER_HEURISTICS
-from shard_gym.agents.dreamshard.options import dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS
+from shard_gym.agents.presets import preset_options
 from shard_gym.checks import checked_count
 from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.experiments.runs import Option, Run, as_options
@@ -58,7 +59,7 @@ class Method:
 
 def dreamshard(name: str, preset: str, placing: Mapping[str, Option] | None = None, **changes: Option) -> Method:
     """DreamShard with `preset` and `changes`. The run lists every option, so a changed preset makes another run."""
-    options: dict[str, Option] = {"preset": preset, **asdict(dreamshard_options(preset, **changes))}
+    options: dict[str, Option] = {"preset": preset, **asdict(preset_options(PRESETS, preset, **changes))}
     return Method(name, "dreamshard", options=options, placing=placing or {})
 
 

@@ -156,6 +156,11 @@ def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """`arrays` with `prefix` before their names; `under` takes it away again."""
+    return {prefix + name: array for name, array in arrays.items()}
+
+
 def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDArray[Any]]) -> None:
     """Check that the names, shapes and dtypes of `arrays` are those of `expected`.
 

@@ -63,7 +63,7 @@ def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], error: 
         make_agent(**arguments)
 
 
-def test_an_agent_of_ones_own_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
+def test_a_custom_agent_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
     class Zeros(Agent):
         name = "zeros"
 
@@ -83,9 +83,3 @@ def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.
         make_agent("broken")
     with pytest.raises(InvalidOptionError, match=r"Agent 'broken' cannot be made with the options {'height': 2}"):
         make_agent("broken", height=2)
-
-
-@pytest.mark.parametrize("options", [{"max_queries": "many"}, {"max_queries": 0}, {"max_seconds": -1}, {"budget": 3}])
-def test_options_of_local_search_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOptionError):
-        make_agent("local-search", **options)
