@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="package")
 def tool() -> Callable[[str], ModuleType]:
+    sys.path.insert(0, str(ROOT / "tools"))  # as for a script that is run
+
     def load(name: str, folder: str = "tools") -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"{folder}_{name}", ROOT / folder / f"{name}.py")
         assert spec is not None

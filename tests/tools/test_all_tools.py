@@ -13,8 +13,5 @@ NAMES = sorted(path.stem for path in TOOLS.glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_can_be_imported_and_says_what_it_does(
-    tool: Callable[[str], ModuleType], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(TOOLS)  # as for a script that is run
+def test_it_can_be_imported_and_says_what_it_does(tool: Callable[[str], ModuleType], name: str) -> None:
     assert tool(name).__doc__
