@@ -1,4 +1,4 @@
-"""MaskablePPO on scalar environments and on the vector environment: `python benchmarks/sb3.py` prints JSON.
+"""MaskablePPO on scalar environments and on the vector environment.
 
 All train on dlrm-20x4 and are scored on its test tasks:
 
@@ -9,16 +9,12 @@ All train on dlrm-20x4 and are scored on its test tasks:
 
 from __future__ import annotations
 
-import json
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-import tyro
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.env_util import make_vec_env
+from timing import Stopwatch
 
 import shard_gym
 from shard_gym.agents import Agent, PolicyAgent
@@ -28,22 +24,10 @@ from shard_gym.agents.training import make_learner
 SUITE = "dlrm-20x4"
 
 
-@dataclass
-class Args:
-    """How much to train."""
-
-    seeds: int = 3
-    """runs of each"""
-
-
 def scalar(seed: int) -> Agent:
     """Train on eight scalar environments."""
-    env = make_vec_env(
-        shard_gym.EmbeddingPlacementEnv,
-        n_envs=8,
-        seed=seed,
-        env_kwargs={"suite": SUITE, "split": "train", "reward": "dense"},
-    )
+    options = {"suite": SUITE, "split": "train", "reward": "dense"}
+    env = make_vec_env(shard_gym.EmbeddingPlacementEnv, n_envs=8, seed=seed, env_kwargs=options)
     model = MaskablePPO("MultiInputPolicy", env, n_steps=256, batch_size=512, ent_coef=0.01, seed=seed, device="cpu")
     model.learn(150_000)
     return PolicyAgent("scalar", masked_policy(model), max_tables=20, max_devices=4)
@@ -63,18 +47,17 @@ def sets(seed: int) -> Agent:
     return learner.agent()
 
 
-def measure(train: Callable[[int], Agent], seeds: int) -> dict[str, float]:
+def measure(seeds: int) -> dict[str, dict[str, float]]:
     """Medians over the seeds of the seconds of training and of the mean test cost."""
-    seconds, costs = [], []
-    for seed in range(seeds):
-        started = time.perf_counter()
-        agent = train(seed)
-        seconds.append(time.perf_counter() - started)
-        costs.append(shard_gym.evaluate(agent, SUITE).mean_cost_ms)
-    return {"seconds": round(statistics.median(seconds), 1), "test_cost_ms": round(statistics.median(costs), 3)}
-
-
-if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
     torch.set_num_threads(1)  # the networks are small
-    print(json.dumps({train.__name__: measure(train, args.seeds) for train in (scalar, vector, sets)}, indent=1))
+    record = {}
+    for train in (scalar, vector, sets):
+        seconds, costs = [], []
+        for seed in range(seeds):
+            with Stopwatch() as watch:
+                agent = train(seed)
+            seconds.append(watch.seconds)
+            costs.append(shard_gym.evaluate(agent, SUITE).mean_cost_ms)
+        found = {"seconds": round(statistics.median(seconds), 1), "test_cost_ms": round(statistics.median(costs), 3)}
+        record[train.__name__] = found
+    return record
