@@ -7,6 +7,7 @@ in the rates.
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,8 +100,8 @@ def first_seconds(suite: DriftSuite) -> float:
         env.reset(seed=0, options={"task": number})
         episode(env, 0, 12, Stopwatch())
 
-    found = [seconds_of(lambda: play(number)) - seconds_of(lambda: play(number)) for number in range(TASKS)]  # noqa: B023
-    return round(statistics.median(found), 3)
+    plays = [partial(play, number) for number in range(TASKS)]
+    return round(statistics.median(seconds_of(each) - seconds_of(each) for each in plays), 3)
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:

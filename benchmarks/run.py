@@ -22,6 +22,7 @@ import platform
 import resource
 import statistics
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,8 +154,8 @@ def task_preparation(repeats: int) -> float:
     suite, spent = fixed_suite(50, 4), []
     for _ in range(repeats):
         env = shard_gym.EmbeddingPlacementEnv(suite, observation="compact", cost_model=AnalyticalCostModel())
-        first, second = (seconds_of(lambda: prepare_tasks(env, suite)) for _ in range(2))  # noqa: B023
-        spent.append((first - second) / len(suite))
+        prepare = partial(prepare_tasks, env, suite)
+        spent.append((seconds_of(prepare) - seconds_of(prepare)) / len(suite))
     return round(statistics.median(spent), 6)
 
 

@@ -26,16 +26,11 @@ from shard_gym.agents import PolicyAgent, make_agent
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 100_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 16
-    """environments, stepped one after the other in this process"""
-    batch: int = 4000
-    """steps of one iteration"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 100_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 16  # environments, stepped one after the other in this process
+    batch: int = 4000  # steps of one iteration
 
 
 def masked(obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

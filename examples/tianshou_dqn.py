@@ -27,14 +27,10 @@ from shard_gym.agents import PolicyAgent, make_agent
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 100_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 16
-    """environments, stepped one after the other"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 100_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 16  # environments, stepped one after the other
 
 
 def masked(obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -26,14 +26,10 @@ from shard_gym.agents import PolicyAgent, make_agent
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 500_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 256
-    """environments stepped together"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 500_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 256  # environments stepped together
 
 
 def train(envs: gymnasium.vector.VectorEnv, steps: int, args: Args) -> Callable:
