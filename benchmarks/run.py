@@ -1,7 +1,4 @@
-"""Speed of the environments, the searches and training: `make bench` prints JSON.
-
-    make bench                          # environments and replanning; ARGS=--write renews docs/performance.md
-    make bench ARGS="--only training"   # see benchmarks/training.py
+"""Speed of the environments and the searches: `make bench` prints JSON; `ARGS=--write` renews docs/performance.md.
 
 Compare ratios within one run; absolute rates depend on the machine. The record of the environments has
 
@@ -15,7 +12,6 @@ Compare ratios within one run; absolute rates depend on the machine. The record 
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -27,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import replanning
 import tyro
 from bare_loop import BareLoop
 from growth import DEVICES, MANY, ON_MANY, TABLES, exponents, largest
@@ -262,31 +259,26 @@ def page_tables(record: dict[str, Any]) -> str:
     )
 
 
-def main(
-    only: tuple[Literal["environments", "replanning", "training"], ...] = ("environments", "replanning"),
-    repeats: int = 5,
-    write: bool = False,
-) -> None:
+def main(only: Literal["environments", "replanning"] | None = None, repeats: int = 5, write: bool = False) -> None:
     """Measure, print, and write where asked to.
 
     Args:
-        only: what is measured
-        repeats: medians are over this many runs; of training, over this many seeds
-        write: put the numbers of environments and of replanning into docs/performance.md
+        only: measure this alone
+        repeats: medians are over this many runs
+        write: put the numbers into docs/performance.md
     """
     date = datetime.now(timezone.utc).date().isoformat()
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}"
     about = f"Machine: {cpu_model()}, {os.cpu_count()} cores; {versions}; one thread; {date}."
     record: dict[str, Any] = {"about": about}
-    if "environments" in only:
-        record["environments"] = measure(repeats)
-    for name in ("replanning", "training"):
-        if name in only:
-            record[name] = importlib.import_module(name).measure(repeats)
-    for name, block in (("environments", "bench"), ("replanning", "bench replanning")) if write else ():
-        if name in record:
-            render = page_tables if name == "environments" else importlib.import_module(name).page_table
-            write_atomically(PAGE, with_block(PAGE, block, f"{about}\n\n{render(record[name])}").encode())
+    parts = {"environments": (measure, page_tables, "bench")}
+    parts["replanning"] = (replanning.measure, replanning.page_table, "bench replanning")
+    for name, (measure_part, render, block) in parts.items():
+        if only in (None, name):
+            record[name] = measure_part(repeats)
+            if write:
+                content = f"{about}\n\n{render(record[name])}"
+                write_atomically(PAGE, with_block(PAGE, block, content).encode())
     print(json.dumps(record, indent=1))
 
 

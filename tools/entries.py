@@ -12,7 +12,7 @@ Stable-Baselines3, which train for minutes on small tasks and for hours on large
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -181,22 +181,13 @@ def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterat
 
 
 def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:
-    """Make one entry; it replaces the existing one."""
+    """Make one entry; it replaces the existing one, which git keeps."""
     agents = [str(run.folder(runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
     agent = evaluate_agent(agents, folder.suite, dict(entrant.placing))
     info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
-    with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
-        before = Path(scratch) / folder.slug
-        if folder.path.exists():
-            folder.path.rename(before)
-        try:
-            findings = submit(folder, agent, info)
-            if findings:
-                raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
-        except BaseException:
-            if before.exists():
-                before.rename(folder.path)
-            raise
+    shutil.rmtree(folder.path, ignore_errors=True)
+    if findings := submit(folder, agent, info):
+        raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
 
 
 def main(
