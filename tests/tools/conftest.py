@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="package")
 def tool() -> Callable[[str], ModuleType]:
-    sys.path.insert(0, str(ROOT / "tools"))  # as for a script that is run
+    sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "examples", "tools")]  # as for scripts that run
 
     def load(name: str, folder: str = "tools") -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"{folder}_{name}", ROOT / folder / f"{name}.py")

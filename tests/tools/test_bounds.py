@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("ortools")
 
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.suites import best_known, bounds, load_suite
+from shard_gym.suites.gaps import PROVEN
 
 MODEL = AnalyticalCostModel()
 
@@ -52,6 +54,12 @@ class Inline:
         done: Future[Any] = Future()
         done.set_result(function(*arguments))
         return done
+
+
+def test_the_page_of_the_suites_names_the_limits_of_its_statuses() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "suites.md").read_text().split())
+    assert f"entry is within {100 * SOLVED:g}%" in text
+    assert f"proven to be within {100 * PROVEN:g}% of the best" in text
 
 
 def test_bounds_only_rise_and_better_placements_are_kept(
