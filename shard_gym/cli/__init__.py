@@ -30,7 +30,6 @@ COMMANDS: dict[str, str] = {
     "agents": "List the agents and their options.",
     "evaluate": "Let agents place all tasks of a suite and compare them.",
     "train": "Train an agent that learns, or resume its training.",
-    "experiment": "Make the experiments behind the pages of results.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
     "dataset": "Write placements of agents as a data set for offline RL (Minari).",

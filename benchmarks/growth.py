@@ -6,15 +6,15 @@ through the logarithms of the times. With 1 the time is linear.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from timing import Stopwatch, seconds_of
 
 import shard_gym
 from shard_gym.agents import make_agent
@@ -36,6 +36,16 @@ LARGEST = ((1_000, 128), (4_000, 512), (10_000, 1_024))
 
 NUM_ENVS = 16
 
+PLANNERS = {
+    "`cost-greedy`": "cost-greedy",
+    "DreamShard's policy (`paper`)": "policy",
+    "`plan-search`": "plan-search",
+}
+ENVIRONMENTS = {
+    "EmbeddingPlacement-v0": EmbeddingPlacementVectorEnv,
+    "EmbeddingSharding-v0": EmbeddingShardingVectorEnv,
+}
+
 
 def large_task(tables: int, devices: int) -> Task:
     """Tables of mixed dims from the pool `dlrm-2021`, on A100 in hosts of eight."""
@@ -52,75 +62,58 @@ def untrained_policy() -> DreamShardAgent:
     return DreamShardAgent("paper", model, options, new_policy(rng))
 
 
-def _planned(name: str, task: Task) -> Any:
-    agent = untrained_policy() if name == "policy" else make_agent(name)
-    return agent.plan(task)
-
-
-PLANNERS = {
-    "`cost-greedy`": "cost-greedy",
-    "DreamShard's policy (`paper`)": "policy",
-    "`plan-search`": "plan-search",
-}
-
-
-def plan_seconds(name: str, task: Task) -> float:
-    """Seconds of one plan."""
-    started = time.perf_counter()
-    _planned(name, task)
-    return time.perf_counter() - started
+def planned(name: str, task: Task) -> Any:
+    """The plan of one of `PLANNERS`."""
+    return (untrained_policy() if name == "policy" else make_agent(name)).plan(task)
 
 
 def step_seconds(make: type[EmbeddingPlacementVectorEnv], task: Task) -> float:
     """Seconds of a step of the vector environment with `NUM_ENVS` environments, over half an episode."""
     envs = make(NUM_ENVS, shard_gym.TaskSuite(task.name, (task,)), observation="compact")
     seen, _ = envs.reset(seed=0)
-    rng, spent, steps = np.random.default_rng(0), 0.0, task.num_tables // 2
+    rng, watch, steps = np.random.default_rng(0), Stopwatch(), task.num_tables // 2
     noise = [rng.random(seen["action_mask"].shape) for _ in range(8)]
     for number in range(steps):
         actions = (noise[number % 8] * seen["action_mask"]).argmax(axis=1)
-        started = time.perf_counter()
-        seen, *_ = envs.step(actions)
-        spent += time.perf_counter() - started
-    return spent / steps
-
-
-def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
-    """The slope of a line through the logarithms."""
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+        with watch:
+            seen, *_ = envs.step(actions)
+    return watch.seconds / steps
 
 
 def exponents() -> dict[str, dict[str, Any]]:
     """By what is timed: seconds at the sizes of both fits, and the exponents."""
+
+    def plan_seconds(name: str, task: Task) -> float:
+        return seconds_of(lambda: planned(name, task))
+
     timed: dict[str, Callable[[Task], float]] = {
-        label: lambda task, name=name: plan_seconds(name, task) for label, name in PLANNERS.items()
+        **{label: partial(plan_seconds, name) for label, name in PLANNERS.items()},
+        **{f"a step of `{title}`": partial(step_seconds, make) for title, make in ENVIRONMENTS.items()},
     }
-    for title, make in (
-        ("EmbeddingPlacement-v0", EmbeddingPlacementVectorEnv),
-        ("EmbeddingSharding-v0", EmbeddingShardingVectorEnv),
-    ):
-        timed[f"a step of `{title}`"] = lambda task, make=make: step_seconds(make, task)
-    record = {}
-    for label, seconds in timed.items():
-        by_tables = [seconds(large_task(tables, ON_MANY)) for tables in TABLES]
-        by_devices = [seconds(large_task(MANY, devices)) for devices in DEVICES]
-        record[label] = {
-            "by_tables_s": [round(each, 6) for each in by_tables],
-            "by_devices_s": [round(each, 6) for each in by_devices],
-            "tables": round(exponent(TABLES, by_tables), 2),
-            "devices": round(exponent(DEVICES, by_devices), 2),
-        }
+    sizes = {
+        "tables": (TABLES, [(tables, ON_MANY) for tables in TABLES]),
+        "devices": (DEVICES, [(MANY, devices) for devices in DEVICES]),
+    }
+    record: dict[str, dict[str, Any]] = {label: {} for label in timed}
+    for label, work in timed.items():
+        for by, (numbers, shapes) in sizes.items():
+            found = [work(large_task(*shape)) for shape in shapes]
+            record[label][f"by_{by}_s"] = [round(each, 6) for each in found]
+            record[label][by] = round(float(np.polyfit(np.log(numbers), np.log(found), 1)[0]), 2)
     return record
 
 
 def _one_large(name: str, tables: int, devices: int) -> dict[str, float]:
     task = large_task(tables, devices)
-    started = time.perf_counter()
-    plan = _planned(name, task)
-    spent = time.perf_counter() - started
+    with Stopwatch() as watch:
+        plan = planned(name, task)
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     cost = make_sharding_cost_model("analytical").estimate_plan(plan, task.tables, task.topology).total_ms
-    return {"seconds": round(spent, 2), "peak_mib": round(int(peak.split()[1]) / 1024), "cost_ms": round(cost, 2)}
+    return {
+        "seconds": round(watch.seconds, 2),
+        "peak_mib": round(int(peak.split()[1]) / 1024),
+        "cost_ms": round(cost, 2),
+    }
 
 
 def largest() -> dict[str, dict[str, dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""The files that are damaged: one of each kind, made here, and how a user reads it."""
+"""The files that tools/fuzz.py damages: one of each kind, made here, and how a user reads it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ from shard_gym.suites.own import save_suite
 from shard_gym.tasks import TaskSuite
 from shard_gym.workload import Workload
 
+CACHE = ".sqlite"
+"""Ending of the cache of measurements."""
+
 SUITE = "mlperf-x8"
 
 
@@ -47,90 +50,84 @@ class Subject:
         has_checksum: whether any other result than the first is silent damage.
     """
 
-    def __init__(self, name: str, path: Path, read: Callable[[], Any], *, has_checksum: bool) -> None:
+    def __init__(self, name: str, path: Path, read: Callable[[], Any], *, has_checksum: bool = True) -> None:
         self.name, self.path, self.read, self.has_checksum = name, path, read, has_checksum
         self.content = path.read_bytes()
-        self.expected = read()
+        self.expected = str(read())
 
 
 def subjects(folder: Path) -> Iterator[Subject]:
-    """One subject of each kind, with files of their own under `folder`."""
-    yield from _weights(folder)
-    yield _cache(folder / "cache.sqlite")
-    yield from _measurements(folder / "costs")
-    yield from _entry(folder / "leaderboards")
-    yield from _race(folder / "race")
-    yield from _documents(folder)
+    """One subject of each kind, with files under `folder`."""
+    for make in (weights, cache, measurements, entry, race, documents):
+        yield from make(folder)
 
 
-def _weights(folder: Path) -> Iterator[Subject]:
-    model = folder / "model.safetensors"
-    network = NETWORKS["pooled"]
+def weights(folder: Path) -> Iterator[Subject]:
+    """A cost model, and the three files of a training run."""
+    model, network = folder / "model.safetensors", NETWORKS["pooled"]
     save_cost_model(network(network.new_weights(np.random.default_rng(0)), {"hardware": "none"}), model)
-    yield Subject("cost model", model, lambda: _arrays(load_cost_model(model).weights), has_checksum=True)
-    run = folder / "run"
+    yield Subject("cost model", model, lambda: _values(load_cost_model(model).weights))
+    run, task = folder / "run", load_suite("dlrm-20x4")[0]
     options = {"iterations": 2, "measurements": 4, "cost_updates": 5, "queries": 50}
+    TrainingRun(make_learner("dreamshard", "dlrm-20x4", **options), run, options).run()
+
+    def placed() -> Any:
+        return make_agent(run).place(task).tolist(), _values(load_arrays(run / "agent.safetensors", "agent")[0])
 
     def resumed() -> Any:
         learner = make_learner("dreamshard", "dlrm-20x4", **options)
         TrainingRun(learner, run, options, resume=True)
-        return learner.iteration, learner.true_cost_queries, _arrays(learner.state())
+        return learner.iteration, learner.true_cost_queries, _values(learner.state())
 
-    TrainingRun(make_learner("dreamshard", "dlrm-20x4", **options), run, options).run()
-    task = load_suite("dlrm-20x4")[0]
-
-    def placed() -> Any:
-        return make_agent(run).place(task).tolist(), _arrays(load_arrays(run / "agent.safetensors", "agent")[0])
-
-    yield Subject("agent", run / "agent.safetensors", placed, has_checksum=True)
-    yield Subject("state of training", run / "training.safetensors", resumed, has_checksum=True)
+    yield Subject("agent", run / "agent.safetensors", placed)
+    yield Subject("state of training", run / "training.safetensors", resumed)
     # Its values are compared with those of the command that resumes, and it holds no others.
-    yield Subject("configuration of a run", run / "config.json", resumed, has_checksum=True)
+    yield Subject("configuration of a run", run / "config.json", resumed)
 
 
-def _arrays(arrays: Any) -> Any:
+def _values(arrays: Any) -> Any:
     return [(name, array.dtype.str, array.shape, array.tobytes()) for name, array in sorted(arrays.items())]
 
 
-def _cache(path: Path) -> Subject:
-    keys = [f"{number:024x}" for number in range(300)]
-    cache = MeasurementCache(path)
-    for number, key in enumerate(keys):
-        cache.put(key, [number + 0.25] * 20)
+def cache(folder: Path) -> Iterator[Subject]:
+    """A cache of measurements; a row that is lost is measured again, so only times that differ are damage."""
+    times = {f"{number:024x}": [number + 0.25] * 20 for number in range(300)}
+    path = folder / f"cache{CACHE}"
+    made = MeasurementCache(path)
+    for key, ms in times.items():
+        made.put(key, ms)
 
-    def times() -> Any:
+    def read() -> Any:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", DamagedCacheWarning)
             opened = MeasurementCache(path)
-            found = [opened.get(key, 20) for key in keys]
+            wrong = [key for key, ms in times.items() if opened.get(key, 20) not in (None, ms)]
             opened._connect().close()
-        # A key that is lost is measured again, so only times that differ are damage.
-        wrong = [key for number, key in enumerate(keys) if found[number] not in (None, [number + 0.25] * 20)]
-        if wrong:
-            return "other times", wrong
-        if said and not issubclass(said[0].category, DamagedCacheWarning):
-            return "other warning", str(said[0].message)
-        return "times or nothing"
+        foreign = [each for each in said if not issubclass(each.category, DamagedCacheWarning)]
+        return wrong, [str(each.message) for each in foreign]
 
-    return Subject("cache of measurements", path, times, has_checksum=True)
+    yield Subject("cache of measurements", path, read)
 
 
-def _measurements(folder: Path) -> Iterator[Subject]:
+def measurements(folder: Path) -> Iterator[Subject]:
+    """The index and the parts of a collection."""
+    folder = folder / "costs"
     sampler = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30)
     collect(AnalyticalCostModel, folder, sampler, count=12, part_size=6)
 
     def read() -> Any:
         found = load_measurements(folder)
-        return found.index, _arrays(found.costs.data.to_arrays()), _arrays(vars(found.info))
+        return found.index, _values(found.costs.data.to_arrays()), _values(vars(found.info))
 
-    yield Subject("index of measurements", folder / INDEX, read, has_checksum=True)
+    yield Subject("index of measurements", folder / INDEX, read)
     for kind in ("tables", "placements"):
-        yield Subject(f"Parquet of {kind}", folder / f"{kind}-0001.parquet", read, has_checksum=True)
+        yield Subject(f"Parquet of {kind}", folder / f"{kind}-0001.parquet", read)
 
 
-def _entry(root: Path) -> Iterator[Subject]:
-    folder = EntryFolder(root, "simulated", SUITE, "greedy")
-    root.mkdir()
+def entry(root: Path) -> Iterator[Subject]:
+    """The files of an entry of a leaderboard."""
+    folder = EntryFolder(root / "leaderboards", "simulated", SUITE, "greedy")
+    folder.root.mkdir()
     agent = EvaluatedAgent("size-greedy", False, (evaluate(make_agent("size-greedy"), SUITE),))
     info = EntryInfo("Greedy", ("Ada Example",), "MIT", "https://example.org/code", "a laptop", "0" * 40)
     assert submit(folder, agent, info) == []
@@ -138,22 +135,18 @@ def _entry(root: Path) -> Iterator[Subject]:
     def read() -> Any:
         verified, findings = verify_entry(folder)
         if verified is None:
-            raise _Findings("; ".join(map(str, findings)))
+            raise ShardGymError("; ".join(map(str, findings)))
         return verified.entry, [[each.tolist() for each in row if each is not None] for row in verified.answers]
 
-    yield Subject("entry.toml", folder.path / "entry.toml", read, has_checksum=False)
-    yield Subject("placements.json", folder.path / "placements.json", read, has_checksum=False)
+    for name in ("entry.toml", "placements.json"):
+        yield Subject(name, folder.path / name, read, has_checksum=False)
 
 
-class _Findings(ShardGymError):
-    """The findings of an entry."""
-
-
-def _race(folder: Path) -> Iterator[Subject]:
-    suite = load_suite(SUITE)
+def race(folder: Path) -> Iterator[Subject]:
+    """The files of a race."""
+    folder, suite, rng = folder / "race", load_suite(SUITE), np.random.default_rng(0)
     task = suite[0]
     placements = {name: [make_agent(name).place(task)] for name in ("size-greedy", "dim-greedy")}
-    rng = np.random.default_rng(0)
     measured = tuple(
         Measured(number, 0, name, 0.5, rng.uniform(1, 2, (5, task.num_devices, 4)))
         for number in range(3)
@@ -161,27 +154,25 @@ def _race(folder: Path) -> Iterator[Subject]:
     )
     model = MeasuredCostModel("cpu", layout="parallel", iterations=5)
     settings, penalty_ms = model.settings_for({task.num_devices}), model.penalty_ms(task.tables, task.topology)
-    race = Race(suite, "a100", model.fingerprint, settings, placements, measured, np.array([penalty_ms]))
-    write_race(folder, race)
+    write_race(folder, Race(suite, "a100", model.fingerprint, settings, placements, measured, np.array([penalty_ms])))
 
     def read() -> Any:
         race = load_race(folder, suite)
         return race.results(), race.hardware, race.cost_model, dict(race.settings), race.costs_ms().tolist()
 
-    yield Subject("race.json", folder / "race.json", read, has_checksum=True)
-    yield Subject("rounds.parquet", folder / "rounds.parquet", read, has_checksum=True)
+    for name in ("race.json", "rounds.parquet"):
+        yield Subject(name, folder / name, read)
 
 
-def _documents(folder: Path) -> Iterator[Subject]:
-    suite = folder / "suite.json"
-    tasks = load_suite("dlrm-20x4")
-    save_suite(suite, TaskSuite("mine", tasks.tasks[:2], "test"))
+def documents(folder: Path) -> Iterator[Subject]:
+    """A suite and an evaluation, which have no checksum."""
+    suite, evaluation = folder / "suite.json", folder / "evaluation.json"
+    save_suite(suite, TaskSuite("mine", load_suite("dlrm-20x4").tasks[:2], "test"))
 
     def loaded() -> Any:
         found = load_suite(suite)
-        return found.sha256, [(task.name, _arrays(vars(task.topology.cluster()))) for task in found]
+        return found.sha256, [(task.name, _values(vars(task.topology.cluster()))) for task in found]
 
     yield Subject("suite.json", suite, loaded, has_checksum=False)
-    path = folder / "evaluation.json"
-    write_json(path, evaluate(make_agent("size-greedy"), SUITE).to_json())
-    yield Subject("evaluation.json", path, lambda: read_evaluation(path), has_checksum=False)
+    write_json(evaluation, evaluate(make_agent("size-greedy"), SUITE).to_json())
+    yield Subject("evaluation.json", evaluation, lambda: read_evaluation(evaluation), has_checksum=False)
