@@ -166,7 +166,7 @@ class AdditiveCostModel(CostModel):
         """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads."""
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """See `CostModel`: PENALTY_MARGIN times the upper bound."""
+        """PENALTY_MARGIN times the upper bound."""
         return PENALTY_MARGIN * self.cost_bounds(self.table_loads(tables, topology), topology)[1]
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:

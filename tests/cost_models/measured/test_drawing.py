@@ -11,8 +11,7 @@ import pytest
 
 from shard_gym.cost_models.measured.arrays import NUMPY, TorchArrays
 from shard_gym.cost_models.measured.batch_cache import BatchCache
-from shard_gym.cost_models.measured.drawing import draw_batches
-from shard_gym.cost_models.measured.streams import HistogramStream, Lookups, fused_batch
+from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, Lookups, draw_batches, fused_batch
 from shard_gym.errors import InvalidTablesError
 
 BATCHES, BATCH_SIZE = 5, 48
@@ -40,7 +39,7 @@ def test_threads_draw_the_same_batches(random_tables: Any, kind: str) -> None:
                         np.testing.assert_array_equal(drawn[1], wanted[1])
 
 
-class Waiting:
+class Waiting(IndexStream):
     """A stream whose lookups wait until so many threads ask for some."""
 
     def __init__(self, together: int) -> None:
