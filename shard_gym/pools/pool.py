@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha256_of, write_atomically, write_json
-from shard_gym.io.parsing import parse_json
+from shard_gym.io.parsing import Kinds, parse_json, require_fields, require_schema
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -24,8 +23,17 @@ DEFAULT_DIM = 16
 DATA = Path(__file__).parent / "data"
 
 _COLUMNS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram", "num_features")
-_WORKLOAD_KEYS = ("batch_size", "weight_dtype", "optimizer")
-_KEYS = ("schema", "name", "card", "workload", "names", "embedding_dim", *_COLUMNS, "law")  # "law" is the popularity
+_WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
+_CARD_KEYS: dict[str, type] = {
+    **dict.fromkeys(("title", "source", "how_made"), str),
+    **dict.fromkeys(("published_facts", "assumptions", "how_close"), list),
+}
+_KEYS: Kinds = {
+    **{"schema": str, "name": str, "card": dict, "workload": dict},
+    **{"names": (list, type(None)), "embedding_dim": (list, type(None))},
+    **dict.fromkeys(_COLUMNS, list),
+    "law": (dict, type(None)),  # the popularity
+}
 
 
 @dataclass(frozen=True)
@@ -164,18 +172,13 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     Raises:
         DamagedFileError: `data` is not a pool; the message says why.
     """
-    record = _checked(parse_json(data, source), _KEYS, source, "the pool")
-    if record["schema"] != SCHEMA:
-        raise DamagedFileError(
-            f"{source} has schema {record['schema']!r}; this version of shard-gym reads {SCHEMA!r}. "
-            "Write the file again with save_pool, or install the version that wrote it."
-        )
-    if not isinstance(record["name"], str) or not record["name"]:
-        raise DamagedFileError(f"{source} has no name: its key 'name' is {record['name']!r}.")
+    record = require_fields(require_schema(parse_json(data, source), SCHEMA, source), _KEYS, source)
+    if not record["name"]:
+        raise DamagedFileError(f"{source} has no name: its key 'name' is ''.")
     card, dims, law = _card(record["card"], source), record["embedding_dim"], record["law"]
     if law is not None:
-        _checked(law, ("q", "s"), source, "the law")
-    workload = _checked(record["workload"], _WORKLOAD_KEYS, source, "the workload")
+        require_fields(law, {"q": list, "s": list}, f"The law of {source}")
+    workload = require_fields(record["workload"], _WORKLOAD_KEYS, f"The workload of {source}")
     try:
         tables = Tables(
             workload=Workload(**workload),
@@ -190,28 +193,9 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))
 
 
-def _card(record: Any, source: str) -> PoolCard:
-    names = [field.name for field in fields(PoolCard)]
-    _checked(record, names, source, "the card")
-    title, origin, how_made = _strings([record[name] for name in names[:3]], source, "card")
-    lists = (tuple(_strings(record[name], source, f"card.{name}")) for name in names[3:])
-    return PoolCard(title, origin, how_made, *lists)
-
-
-def _strings(value: Any, source: str, what: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DamagedFileError(f"{source}: {what} is not a list of texts.")
-    return value
-
-
-def _checked(record: Any, wanted: Sequence[str], source: str, what: str) -> dict[str, Any]:
-    """`record`, if it is an object with exactly the wanted keys."""
-    if not isinstance(record, dict):
-        raise DamagedFileError(f"{source}: {what} must be an object, not a {type(record).__name__}.")
-    missing = [key for key in wanted if key not in record]
-    unknown = [key for key in record if key not in wanted]
-    if missing or unknown:
-        raise DamagedFileError(
-            f"{source}: {what} has missing keys {missing or 'none'} and unknown keys {unknown or 'none'}."
-        )
-    return record
+def _card(record: dict[str, Any], source: str) -> PoolCard:
+    require_fields(record, _CARD_KEYS, f"The card of {source}")
+    for name, value in record.items():
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise DamagedFileError(f"{name} of the card of {source} must be a list of texts.")
+    return PoolCard(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
