@@ -51,31 +51,6 @@ def test_an_operator_without_work_costs_its_launches(zipf_tables: Any) -> None:
     assert backward == pytest.approx(22.2 * 0.005, rel=1e-2)
 
 
-def test_small_tables_are_far_cheaper_fused_than_one_by_one(zipf_tables: Any) -> None:
-    """Measured: 10 times for 100 tables (pytorch/torchrec, benchmarks/README.md)."""
-    tables = zipf_tables([1_000] * 100, 64, 32.0, batch_size=64)
-    alone = on_one_device(zipf_tables([1_000], 64, 32.0, batch_size=64))
-    assert 100 * sum(alone) > 10 * sum(on_one_device(tables))
-
-
-def test_large_tables_gain_little_from_fusing(zipf_tables: Any) -> None:
-    tables = zipf_tables([10**8] * 4, 128, 50.0, batch_size=65_536)
-    alone = on_one_device(zipf_tables([10**8], 128, 50.0, batch_size=65_536))
-    assert 4 * sum(alone) == pytest.approx(sum(on_one_device(tables)), rel=0.02)
-
-
-def test_the_bandwidth_reached_grows_with_the_bytes_and_nears_the_peak(zipf_tables: Any) -> None:
-    batches = [2**k for k in range(6, 18)]
-    reached = []
-    for batch_size in batches:
-        tables = zipf_tables([10**9], 128, 10.0, batch_size=batch_size)
-        ms, _ = on_one_device(tables, model=FULL_OVERLAP)
-        reached.append(float((tables.lookups_per_batch * tables.row_bytes)[0]) / ms / 1e6)
-    assert (np.diff(reached) > 0).all()
-    assert reached[0] < 0.02 * A100.device.dram_gb_per_s
-    assert 0.8 * A100.device.dram_gb_per_s < reached[-1] < A100.device.dram_gb_per_s
-
-
 def test_the_slowest_limit_counts_in_full_and_the_others_in_part(zipf_tables: Any) -> None:
     tables = zipf_tables([10**6], 64, 10.0)
     parts = []
@@ -89,30 +64,6 @@ def test_the_slowest_limit_counts_in_full_and_the_others_in_part(zipf_tables: An
     limits = [loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * loads[LANE_SHARE]]
     assert on_one_device(tables, model=no_loss)[0] == pytest.approx(max(limits))
     assert on_one_device(tables, model=all_loss)[0] == pytest.approx(sum(limits))
-
-
-def test_a_wide_table_slows_narrow_ones_of_its_operator(zipf_tables: Any) -> None:
-    """FBGEMM dispatches on the widest table (embedding_forward_split_template.cu:731 and the backward one, v1.6.0)."""
-    narrow = zipf_tables([100_000] * 20, 16, 50.0, batch_size=65_536)
-    wide = zipf_tables([100] + [100_000] * 20, [128] + [16] * 20, [0.0] + [50.0] * 20, batch_size=65_536)
-    for alone, beside in zip(on_one_device(narrow), on_one_device(wide), strict=True):
-        assert beside > 1.3 * alone
-
-
-@pytest.mark.parametrize(
-    ("dim", "measured"),
-    [(16, 0.587584), (32, 0.722624), (64, 1.29395), (128, 2.73472), (256, 6.5608), (512, 14.8527), (1024, 31.055)],
-)
-def test_the_forward_meets_an_a100_over_six_octaves(zipf_tables: Any, dim: int, measured: float) -> None:
-    """pytorch/torchrec, pull request 2365: 16 tables of 100,000 rows, 8,192 bags of 99.5 lookups each."""
-    forward, _ = on_one_device(zipf_tables([100_000] * 16, dim, 99.5, batch_size=8_192))
-    assert forward == pytest.approx(measured, rel=0.2)
-
-
-def test_forward_and_backward_meet_an_h100(zipf_tables: Any) -> None:
-    """NVIDIA/recsys-examples, commit 342da562: 1,048,576 unpooled lookups of D = 128, 0.353 and 0.596 ms."""
-    tables = zipf_tables([16_777_216], 128, 1.0, s=1.05, batch_size=1_048_576)
-    assert on_one_device(tables, H100) == pytest.approx((0.353, 0.596), rel=0.1)
 
 
 @pytest.mark.parametrize(("narrow", "dearer"), [(16, 4.0), (32, 4.0), (64, 2.0), (128, 1.0)])
