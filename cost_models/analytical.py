@@ -326,7 +326,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         return phases, forward + slowest + slowest + backward
 
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
-        """`device_phases` and `fill_communication` restated (`linear_costs_of`, `links_of`), equal but for rounding.
+        """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
 
         None for constants with an overlap loss above 1, where the phases are no maxima of linear functions.
         """

@@ -123,14 +123,14 @@ class AdditiveCostModel(CostModel):
     shared_loads: slice = slice(None)
 
     def __init_subclass__(cls) -> None:
-        """Drop inherited methods that restate others of which the subclass overrides one."""
+        """Drop inherited fast versions of formulas of which the subclass overrides one."""
 
         def depth(name: str) -> int:
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
-        restated = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
+        formulas = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
         for name in ("plain_costs", "linear_costs", "costs_with_one"):
-            if depth(name) > restated:
+            if depth(name) > formulas:
                 setattr(cls, name, vars(AdditiveCostModel)[name])
 
     @property

@@ -6,8 +6,8 @@ A phase of compute lasts, on a device whose widest table has lane level l,
 
 and an all-to-all lasts as long as the busiest entry of the slowest link. So with the levels of the devices given, the
 cost of a placement is a sum of maxima of linear functions of it; only a link below its knee is concave, the minimum of
-two lines. This is the cost model restated, not an approximation: `links_of` says why, and so does
-`AnalyticalCostModel.linear_costs_of`.
+two lines. This is another form of the cost model, not an approximation: `links_of` says why, and so
+does `AnalyticalCostModel.linear_costs_of`.
 """
 
 from __future__ import annotations

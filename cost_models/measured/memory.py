@@ -16,7 +16,7 @@ COPIES = 3
 """Pooled outputs, their gradients, and what arrives from the other devices."""
 
 WORKER_BYTES = 200 * 2**20
-"""Of a process that imported torch and FBGEMM."""
+"""Memory of a process that imported torch and FBGEMM."""
 
 STREAM_COPIES = 3
 """A table's lookups while they are drawn: the accesses, their order, and the batch."""

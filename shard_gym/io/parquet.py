@@ -24,7 +24,7 @@ MAX_TEXT = 1_000
 """The most bytes of one text."""
 
 _MAX_ITEMS = 100_000
-"""Of a list in the metadata of a file."""
+"""The most items of a list in the metadata of a file."""
 
 
 def require_arrow() -> Any:

@@ -2,9 +2,10 @@
 
 For each of its files, facebookresearch/dlrm_datasets publishes the lookups and distinct rows of a batch and two
 histograms, summed over all tables. Numbers of single tables are only in the files, which are gigabytes. So every table
-here gets rows, a pooling factor and a row popularity from a few distributions, whose parameters (`DISTRIBUTIONS`) were
-fitted to the totals by tools/dlrm_fit.py. `python -m shard_gym.pools.dlrm` writes the shipped files
-again, byte for byte.
+here gets rows, a pooling factor and a row popularity from a few distributions. Their parameters (`DISTRIBUTIONS`) were
+fitted to the totals in November 2026: least squares on the 34 bins, the distinct rows and the mean rows, with weak
+pulls to usual values, because the totals alone do not determine them. The shares of the kinds of tables were chosen by
+hand. `python -m shard_gym.pools.dlrm` writes the shipped files again, byte for byte.
 
 There are three kinds of tables. *Flat* tables have a wide flat head and a steep tail: many rows are read about ten
 times. *Zipf* tables have a narrow head and an exponent near one: every octave of popularity gets the same share of the
