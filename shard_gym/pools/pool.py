@@ -198,4 +198,5 @@ def _card(record: dict[str, Any], source: str) -> PoolCard:
     for name, value in record.items():
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise DamagedFileError(f"{name} of the card of {source} must be a list of texts.")
-    return PoolCard(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in record.items()}
+    return PoolCard(**values)
