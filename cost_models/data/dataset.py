@@ -19,7 +19,7 @@ from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 IntArray = NDArray[np.int64]
 
@@ -176,7 +176,6 @@ class CostDataset(PlacementCosts):
 
 
 _ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
-WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 
 _OWN_ARRAYS = ("topology", "start", "members", "devices", "phases_ms", "cost_ms")
 

@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, WORKLOAD_KEYS, topology_from_json, topology_to_json
+from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, topology_from_json, topology_to_json
 from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-costs/2"
 INDEX = "index.json"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
 from shard_gym.lookup_statistics import ReuseStatistics, round_significant
-from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
+from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pools
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -268,13 +268,5 @@ def _card(name: str, totals: Totals, tables: Tables) -> PoolCard:
     )
 
 
-def main() -> None:
-    """Write both pools and their SHA-256 into the package."""
-    for name in DISTRIBUTIONS:
-        pool = make_pool(name)
-        ship_pool(pool)
-        print(f"{name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")
-
-
 if __name__ == "__main__":
-    main()
+    ship_pools(map(make_pool, DISTRIBUTIONS))

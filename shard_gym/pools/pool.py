@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,14 +17,13 @@ from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha2
 from shard_gym.io.parsing import Kinds, parse_json, require_fields, require_schema
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16
 DATA = Path(__file__).parent / "data"
 
 _COLUMNS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram", "num_features")
-_WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 _CARD_KEYS: dict[str, type] = {
     **dict.fromkeys(("title", "source", "how_made"), str),
     **dict.fromkeys(("published_facts", "assumptions", "how_close"), list),
@@ -134,11 +134,13 @@ def save_pool(pool: Pool, path: str | Path) -> None:
     write_atomically(Path(path), to_bytes(pool))
 
 
-def ship_pool(pool: Pool) -> None:
-    """Write `pool` into the package and its SHA-256 into the index; used by the generators of the shipped pools."""
-    save_pool(pool, DATA / f"{pool.name}.json")
-    index = {**read_index(DATA), pool.name: pool.sha256}
-    write_json(DATA / INDEX, dict(sorted(index.items())))
+def ship_pools(pools: Iterable[Pool]) -> None:
+    """Write pools into the package and their SHA-256 into the index; for the generators of the shipped pools."""
+    for pool in pools:
+        save_pool(pool, DATA / f"{pool.name}.json")
+        index = {**read_index(DATA), pool.name: pool.sha256}
+        write_json(DATA / INDEX, dict(sorted(index.items())))
+        print(f"{pool.name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")
 
 
 def to_bytes(pool: Pool) -> bytes:
@@ -149,7 +151,7 @@ def to_bytes(pool: Pool) -> bytes:
         "schema": SCHEMA,
         "name": pool.name,
         "card": {field.name: getattr(pool.card, field.name) for field in fields(PoolCard)},
-        "workload": {key: getattr(tables.workload, key) for key in _WORKLOAD_KEYS},
+        "workload": {key: getattr(tables.workload, key) for key in WORKLOAD_KEYS},
         "names": None if default_names else list(tables.names),
         "embedding_dim": tables.embedding_dim.tolist() if pool.dims_known else None,
         **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
@@ -178,7 +180,7 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     card, dims, law = _card(record["card"], source), record["embedding_dim"], record["law"]
     if law is not None:
         require_fields(law, {"q": list, "s": list}, f"The law of {source}")
-    workload = require_fields(record["workload"], _WORKLOAD_KEYS, f"The workload of {source}")
+    workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}")
     try:
         tables = Tables(
             workload=Workload(**workload),
