@@ -135,7 +135,7 @@ def test_damaged_measurements_and_models_of_whole_tables_are_refused(tasks: Task
     made.iterate()
     state = made.state()
     state["data.devices"] = state["data.devices"] + 100
-    with pytest.raises(InvalidCheckpointError, match="a shard is on a device that is not there"):
+    with pytest.raises(InvalidCheckpointError, match="devices must number the devices of each placement"):
         learner(tasks, iterations=2, measurements=2, cost_updates=2).load_state(state)
     del state["data.start"]
     with pytest.raises(InvalidCheckpointError, match="not usable"):
