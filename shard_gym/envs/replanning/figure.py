@@ -97,11 +97,9 @@ def render_rgb(task: DriftTask, history: History, *, failed: bool = False) -> ND
         MissingExtraError: matplotlib is not installed.
     """
     figure = draw(task, {"failed" if failed else "this episode": history})
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from shard_gym.envs.placement.rendering.canvas import to_pixels  # needs matplotlib
 
-    canvas: Any = FigureCanvasAgg(figure)  # its methods carry no types
-    canvas.draw()
-    return np.array(canvas.buffer_rgba(), dtype=np.uint8)[..., :3].copy()
+    return to_pixels(figure)
 
 
 def _days(history: History) -> NDArray[np.float64]:

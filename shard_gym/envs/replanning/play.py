@@ -14,7 +14,7 @@ from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import History, ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import History, ReplanningConfig, ReplanningEpisodes
 from shard_gym.errors import InvalidOptionError, short_repr
 
 OnDecision = Callable[[int], None]
@@ -118,9 +118,7 @@ def _episodes(
     suite: DriftSuite | Sequence[DriftTask], tasks: list[DriftTask], cost_model: str | AdditiveCostModel
 ) -> ReplanningEpisodes:
     source = suite if isinstance(suite, DriftSuite) else DriftSuite("episodes", tuple(suite))
-    episodes = ReplanningEpisodes(
-        len(tasks), source, source.split, cost_model, "time", None, None, None, illegal="terminate"
-    )
+    episodes = ReplanningEpisodes(len(tasks), ReplanningConfig(source, cost_model=cost_model))
     episodes.begin(np.arange(len(tasks)), tasks)
     return episodes
 
