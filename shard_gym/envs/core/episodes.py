@@ -19,7 +19,6 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.envs.core.failures import failure_of
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
@@ -31,19 +30,32 @@ from shard_gym.envs.core.state import (
     RUNNING,
     UNPLACED,
     PlacementState,
+    ShardingState,
     Status,
     action_mask,
     advance,
     begin,
+    current_rows,
     initial_state,
 )
 from shard_gym.errors import InvalidCostError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.text import format_bytes
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
 """The number of a failure in infos, by `Status`; 0 for none."""
+
+REASONS: dict[int, str] = {
+    ILLEGAL_ACTION: "was put on a device that does not exist or has too little memory free",
+    DEAD_END: "fits no device",
+}
+SPLIT_REASONS: dict[int, str] = {
+    ILLEGAL_ACTION: "was given an action that is illegal",
+    DEAD_END: "fits no device, and no split of it fits",
+}
+"""The same where tables may be split."""
 
 _FIRST = np.zeros(1, np.int64)
 """Index of the only episode."""
@@ -302,6 +314,7 @@ class Episodes(EpisodeBatch[Task]):
             infos[name] = number(numbers)
         return infos
 
+    @override
     def failure(self, env: int) -> dict[str, Any] | None:
         """Why an episode failed, or None if it did not.
 
@@ -309,7 +322,26 @@ class Episodes(EpisodeBatch[Task]):
             `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
             device) and `message`.
         """
-        return failure_of(self.task(env), self.problem, self.state, env)
+        task, problem, state = self.task(env), self.problem, self.state
+        status = int(state.status[env])
+        if not FAILURES[status]:
+            return None
+        part, reasons = "Table", REASONS
+        if isinstance(state, ShardingState):
+            part, reasons = "The current shard of table" if state.level[env] else part, SPLIT_REASONS
+        table = task.tables.names[problem.tables.order[problem.row[env], state.step[env]]]
+        needed = int(problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]])
+        free = int((problem.memory_cap[env] - state.memory_used[env]).max())
+        return {
+            "reason": Status(status).name.lower(),
+            "table": table,
+            "bytes_needed": needed,
+            "bytes_free": free,
+            "message": (
+                f"{part} {table} {reasons[status]}: it needs {needed} bytes ({format_bytes(needed)}), "
+                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free."
+            ),
+        }
 
     @override
     def require_finite_costs(self, envs: IntArray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from shard_gym.checks import checked_count
 from shard_gym.envs.core.config import EnvConfig, checked_options
 from shard_gym.envs.core.env import EpisodeEnv
-from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
+from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
 
 BoolArray = NDArray[np.bool_]
 Infos = dict[str, Any]
+EpisodesT = TypeVar("EpisodesT", bound=EpisodeBatch[Any])
 
 
-class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[TaskT]):
+class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[EpisodesT]):
     """N environments around one `EpisodeBatch`. A subclass names its configuration.
 
     Results equal those of N `EpisodeEnv` in a SyncVectorEnv, bit for bit. `EmbeddingPlacementVectorEnv` documents the
@@ -33,7 +34,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
 
     config: ClassVar[type[EnvConfig]]
 
-    _episodes: EpisodeBatch[TaskT]
+    _episodes: EpisodesT
 
     _actions_are: ClassVar[str] = "integers"
     """What messages call actions."""
@@ -57,7 +58,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**EpisodeEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self._share = not copy
-        self._episodes = episodes = config.episodes(self.num_envs)
+        self._episodes = episodes = cast(EpisodesT, config.episodes(self.num_envs))
         self._num_actions = episodes.num_actions
         self.single_observation_space = episodes.observation_space
         self.single_action_space = spaces.Discrete(self._num_actions)
@@ -132,6 +133,11 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         return tuple(self._episodes.draw(env, self.render_mode) for env in range(self.num_envs))
 
     # In addition to it
+
+    @property
+    def episodes(self) -> EpisodesT:
+        """The N episodes; those of placement have raw arrays: `episodes.problem`, `episodes.state`."""
+        return self._episodes
 
     def action_masks(self) -> BoolArray:
         """(N, A) bool: the legal actions."""

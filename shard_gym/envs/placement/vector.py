@@ -7,10 +7,9 @@ from typing import ClassVar
 from shard_gym.envs.core.config import EnvConfig
 from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
-from shard_gym.tasks import Task
 
 
-class EmbeddingPlacementVectorEnv(EpisodeVectorEnv[Task]):
+class EmbeddingPlacementVectorEnv(EpisodeVectorEnv[PlacementEpisodes]):
     """N environments in one; results equal those of N `EmbeddingPlacementEnv` in a SyncVectorEnv, bit for bit.
 
     All N step together in the same NumPy operations. Tasks of different sizes can be mixed.
@@ -35,11 +34,4 @@ class EmbeddingPlacementVectorEnv(EpisodeVectorEnv[Task]):
     """
 
     config: ClassVar[type[EnvConfig]] = PlacementConfig
-    _episodes: PlacementEpisodes
-
     _actions_are = "device numbers"
-
-    @property
-    def episodes(self) -> PlacementEpisodes:
-        """The N episodes with their raw arrays: `episodes.problem`, `episodes.state`, `episodes.tasks`."""
-        return self._episodes

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.vector import EpisodeVectorEnv
 from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
 
 
-class EmbeddingReplanningVectorEnv(EpisodeVectorEnv[DriftTask]):
+class EmbeddingReplanningVectorEnv(EpisodeVectorEnv[ReplanningEpisodes]):
     """N environments in one; results equal those of N `EmbeddingReplanningEnv` in a SyncVectorEnv, bit for bit.
 
     Args:
@@ -17,9 +16,3 @@ class EmbeddingReplanningVectorEnv(EpisodeVectorEnv[DriftTask]):
     """
 
     config = ReplanningConfig
-    _episodes: ReplanningEpisodes
-
-    @property
-    def episodes(self) -> ReplanningEpisodes:
-        """The N episodes."""
-        return self._episodes

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
 from shard_gym.envs.core.config import takes_fields_of
-from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.rendering.view import PlanView
 from shard_gym.envs.sharding.episodes import ShardingConfig, ShardingEpisodes
 from shard_gym.sharding import ShardingPlan
 
@@ -140,20 +133,3 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     def rules(self) -> SplitRules:
         """Which action means what."""
         return self._episodes.rules
-
-    def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
-        """Do `action` with the current part: put it on a device, halve it, or spread its table.
-
-        Raises:
-            InvalidActionError, ResetNeeded, InvalidCostError: see `EpisodeEnv.step`.
-        """
-        return super().step(action)
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) bool: the actions that are legal for the current part; MaskablePPO calls this method."""
-        return super().action_masks()
-
-    def view(self) -> PlanView:
-        """The plan so far, for rendering."""
-        self._require_episode("There is nothing to see yet")
-        return self._episodes.view(0)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import CostEstimate, FloatArray
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.explain import critical_devices
 from shard_gym.placement import memory_used
@@ -126,12 +126,6 @@ class PlanView(PlacementView):
 
     plan: ShardingPlan = field(default_factory=lambda: ShardingPlan(()))
     split_rows: int = 0
-
-    @staticmethod
-    def of_plan(task: Task, plan: ShardingPlan, cost: CostEstimate) -> PlanView:
-        """The view of a checked plan of `task` that costs `cost`."""
-        first = np.array([sharding.shards[0].device for sharding in plan.tables], np.int64)
-        return PlanView(task, first, cost.phases_ms, cost.total_ms, plan=plan)
 
     @property
     @override
