@@ -1,4 +1,4 @@
-"""Environments over tasks of one's own, whole episodes, and tasks of several environments as one problem."""
+"""Environments over custom tasks, whole episodes, and tasks of several environments as one problem."""
 
 from __future__ import annotations
 

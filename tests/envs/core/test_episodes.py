@@ -12,7 +12,6 @@ from shard_gym.cost_models import CostEstimate, CostModel
 from shard_gym.cost_models.counted import CountedEstimates
 from shard_gym.envs.core.episodes import Episodes
 from shard_gym.envs.placement.episodes import PlacementConfig
-from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import TaskSuite
 
@@ -87,7 +86,7 @@ def test_infos_have_the_details_of_a_final_cost_when_a_placement_is_complete(mak
 
 def test_there_is_nothing_to_see_of_an_episode_that_never_began(make: Any) -> None:
     with pytest.raises(InvalidOptionError, match="reset"):
-        PlacementView.of(make(begun=False), 1)
+        make(begun=False).view(1)
 
 
 def test_without_padding_the_largest_task_decides(make: Any) -> None:

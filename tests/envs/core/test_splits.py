@@ -16,7 +16,7 @@ from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.problem import Problem, empty_problem, empty_tables, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import ShardingState, Status, action_mask, advance, initial_state
-from shard_gym.errors import InvalidOptionError, InvalidPlanError, InvalidTaskError, MemoryExceededError
+from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, column_wise, plan_memory_used
 from shard_gym.tasks import Task
 
@@ -200,11 +200,6 @@ def test_the_rules_number_the_actions_of_the_allowed_types() -> None:
     assert (rules.halve, rules.row_wise, rules.host_row_wise, rules.data_parallel) == (4, 5, 6, 8)
     assert (rules.num_variants, rules.num_actions, rules.max_halvings) == (6, 9, 2)
     assert rules.variants_and_hosts[0].tolist() == [-1] * 5 + [3, 4, 4, 5]
-
-
-def test_tables_are_halved_so_the_most_shards_are_a_power_of_two() -> None:
-    with pytest.raises(InvalidOptionError, match=r"power of two.*got 6"):
-        SplitRules.of(SHARDING_TYPES, 4, 2, 6)
 
 
 def test_more_hosts_than_the_padding_are_refused(random_task: Any) -> None:

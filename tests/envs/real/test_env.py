@@ -13,7 +13,7 @@ import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, EmbeddingPlacementRealVectorEnv
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.hardware import hardware_profile
@@ -162,19 +162,6 @@ def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSui
     env = with_scorer(suite, 0, 1.0, reward=reward, max_devices=3)
     env.reset(seed=0)
     assert env.step(2)[1] == -1000.0  # there is no third device
-
-
-def test_many_at_once_earn_and_tell_what_one_does_beyond_the_penalty(suite: TaskSuite) -> None:
-    one = with_scorer(suite, 0, 1e9)
-    many = EmbeddingPlacementRealVectorEnv(2, suite, **QUICK)
-    many.episodes.final_cost = Scorer(0, 1e9)
-    one.reset(options={"task": 1})
-    many.reset(seed=0, options={"task": 1})
-    for table in range(20):
-        _, reward, _, _, info = one.step(table % 2)
-        _, rewards, _, _, infos = many.step(np.full(2, table % 2))
-        assert rewards.tolist() == [reward] * 2
-    assert infos["cost_ms"].tolist() == [info["cost_ms"]] * 2
 
 
 def test_many_at_once_share_their_workers(quick_workers: None, suite: TaskSuite) -> None:

@@ -84,15 +84,6 @@ def test_an_episode_takes_what_its_hours_take(
     ]
 
 
-def test_a_kept_plan_takes_its_iterations_alone(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["plain"])
-    _, rewards, _, infos = play(env, lambda *_: 0)
-    first = env.data.first_plan
-    costs = np.concatenate([env.data.run(first, day).interval_ms.mean(axis=1) for day in range(14)])
-    assert rewards == pytest.approx((-costs / env.data.reference_ms).tolist(), rel=1e-9)
-    assert infos[-1]["plans"] == infos[-1]["paused_s"] == infos[-1]["moved_s"] == 0
-
-
 def test_without_drift_an_episode_takes_its_336_hours(drift_task: Any, env_for: MakeEnv) -> None:
     _, rewards, _, _ = play(env_for(drift_task(level=DriftLevel())), lambda *_: 0)
     assert sum(rewards) == pytest.approx(-DECISIONS, rel=1e-9)
@@ -233,13 +224,6 @@ def test_actions_with_headroom_are_illegal_where_no_table_grows(kinds_of_tasks: 
         InvalidActionError, match="An action is 0 to keep the plan, or from 1 to 8 to make one of a kind"
     ):
         env.step(9)
-
-
-def test_without_headroom_growing_tasks_have_five_actions(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["growing"], headroom=False)
-    obs, _ = env.reset()
-    assert obs["action_mask"].tolist() == [1] * 5
-    assert env.action_space.n == 5
 
 
 @pytest.mark.parametrize("reward", ["time", "excess"])
