@@ -55,7 +55,7 @@ SPLIT_REASONS: dict[int, str] = {
     ILLEGAL_ACTION: "was given an action that is illegal",
     DEAD_END: "fits no device, and no split of it fits",
 }
-"""The same where tables may be split."""
+"""The reasons of failures where tables may be split."""
 
 _FIRST = np.zeros(1, np.int64)
 """Index of the only episode."""
@@ -77,7 +77,7 @@ class Observation(Protocol):
 
 @runtime_checkable
 class CostFreeObservation(Observation, Protocol):
-    """An observation without costs. Tables come in an order of its own, because their order by cost tells costs."""
+    """An observation without costs. It has its own order of tables, because their order by cost tells costs."""
 
     def order(self, tables: Tables) -> IntArray:
         """(T,) int64, the order in which the tables are placed."""
@@ -166,7 +166,7 @@ class Episodes(EpisodeBatch[Task]):
 
     @property
     def final_cost(self) -> CostModel | None:
-        """See the attributes; set it before the first `begin`."""
+        """The cost model of complete placements; set it before the first `begin`."""
         return self._final_cost
 
     @final_cost.setter

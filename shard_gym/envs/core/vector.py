@@ -37,7 +37,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
     _episodes: EpisodesT
 
     _actions_are: ClassVar[str] = "integers"
-    """What messages call actions."""
+    """The word for actions in messages."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     whether to make one, and for which period of the past; what comes, it does not know.
 
     An episode is 14 days with 24 decisions each. Training does 100,000 iterations a day, a 24th of them in an hour of
-    the episode: about 30 seconds of training where an iteration takes 7 ms, so that a pause of 600 seconds weighs as
+    the episode: about 30 seconds of training where an iteration takes 7 ms, so that a pause of 600 seconds costs as
     much as 20 such hours. The lookups of the tables change every quarter of an hour, rows and the skew of their
     popularity every night, by random processes (`shard_gym.drift.levels`). Plans are greedy placements, the cheapest of
     several: of the tables, or in tasks whose tables may be split, of their parts, which are chosen once. The cost model

@@ -36,22 +36,22 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 REWARDS = ("time", "excess")
-"""Minus the seconds of an hour; or minus those beyond the hour with a new plan that took no time to make."""
+"""The rewards: minus the seconds of an hour, or minus those beyond the hour with a new plan that took no time."""
 
 REDIRECT_PENALTY = 0.05
-"""For an illegal action that was redirected, in reference hours."""
+"""What a redirected action costs, in reference hours."""
 
 PENALTY_MARGIN = 1.1
 """A failed episode is charged so many times what the hours that are left can take at most."""
 
 SECONDS = ("running_s", "paused_s", "moved_s")
-"""What time is spent on, as keys of infos."""
+"""Keys of infos: what time is spent on."""
 
 COUNTS = ("plans", "repairs")
-"""Plans that were made, and those of them that had to be, as keys of infos."""
+"""Keys of infos: plans that were made, and those of them that had to be."""
 
 NO_PLAN = -1
-"""In place of a kind, at decisions at which no plan was made."""
+"""Stands for the kind of plan at decisions that made none."""
 
 
 class History(NamedTuple):
@@ -287,7 +287,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
         return made
 
     def data(self, env: int) -> EpisodeData:
-        """What happens in episode `env` whatever is done."""
+        """All plans of episode `env` and their costs."""
         data = self._data[env]
         assert data is not None  # the environments ask after a reset
         return data
@@ -342,7 +342,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
         self._placement[env, : data.num_parts] = made.plan.where
 
     def _penalty(self, env: int) -> float:
-        """What a failure is charged, in reference hours."""
+        """The charge of a failure, in reference hours."""
         hour_s = self.data(env).highest_hour_seconds + self.task(env).pause_s
         left = DECISIONS - int(self.decision[env])
         return float(PENALTY_MARGIN * left * hour_s / (self._reference_ms[env] * HOUR_SECONDS_PER_MS))

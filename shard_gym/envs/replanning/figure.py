@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = ("v", "o", "s", "^")
-"""Of the windows."""
+"""The markers of plans, by window."""
 
 WIDTH, ROW, MARGIN = 11.0, 1.55, 1.0
 

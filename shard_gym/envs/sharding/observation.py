@@ -100,7 +100,7 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         return {**observation, "variant_shares": self._of_variants(problem, state, problem.tables.shares)}
 
     def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
-        """As without splits. A shard ends where the next one begins, or where its table does."""
+        """A shard ends where the next one begins, or where its table does."""
         assert isinstance(state, ShardingState)
         rules = self._rules
         env, table, begin = np.nonzero(state.assignment >= 0)

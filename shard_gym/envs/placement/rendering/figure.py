@@ -44,7 +44,7 @@ PALE = 0.80
 """How far the colour of a waiting device is blended into white."""
 
 SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
-"""Inches: the height of a row of a split table, the width of its bar, and what separates its shards."""
+"""Inches of a split table: the height of its row, the width of its bar, and the gap between its shards."""
 
 
 def draw(view: PlacementView, *, title: str | None = None) -> Figure:
@@ -324,7 +324,7 @@ class Chart:
         return ", all" if slowest.size == self.view.task.num_devices else ""
 
     def _devices(self) -> None:
-        """Of each device its number, its tables and its four phases."""
+        """Draw the number of each device, of its tables, and its four phases."""
         canvas, heading = self.canvas, self.top - 0.16
         canvas.text(self.left, heading, "device", 8, GREY)
         canvas.text(self._time_left - 0.14, heading, self.view.unit, 8, GREY, ha="right")

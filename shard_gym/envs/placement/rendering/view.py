@@ -1,4 +1,4 @@
-"""What pictures and texts show: a placement or a sharding plan, complete or under way, and its costs."""
+"""Views: placements and sharding plans, complete or under way, with their costs, as pictures and texts show them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlacementView:
     """
 
     unit: ClassVar[str] = "tables"
-    """What is counted on each device."""
+    """The word for what is counted on each device."""
 
     task: Task
     placement: NDArray[np.int64]
