@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.problem import Problem, empty_problem, empty_tables, prepare
+from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import ShardingState, Status, action_mask, advance, initial_state
 from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
@@ -39,15 +39,6 @@ def task_of(random_task: Any, rng: np.random.Generator) -> Task:
     return made
 
 
-def together(tasks: list[Task], rules: SplitRules) -> Problem:
-    made = [prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, rules=rules) for task in tasks]
-    rows = empty_tables(len(tasks), MAX_TABLES, MODEL.num_loads, rules.num_variants)
-    problem = empty_problem(len(tasks), MAX_DEVICES, rows, rules)
-    for row, one in enumerate(made):
-        problem.put(row, one)
-    return problem
-
-
 def plan_in(task: Task, problem: Problem, state: ShardingState, env: int) -> ShardingPlan:
     """The plan of a complete episode."""
     assert problem.rules is not None
@@ -56,11 +47,11 @@ def plan_in(task: Task, problem: Problem, state: ShardingState, env: int) -> Sha
 
 @settings(max_examples=40)
 @given(seed=SEEDS)
-def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: Any, seed: int) -> None:
+def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: Any, together: Any, seed: int) -> None:
     """Several episodes at once, and each alone, bit by bit; only between two tables is there a dead end."""
     rng = np.random.default_rng(seed)
     rules, tasks = rules_of(rng), [task_of(random_task, rng) for _ in range(3)]
-    problem = together(tasks, rules)
+    problem = together(tasks, MAX_TABLES, MAX_DEVICES, rules)
     alone = [prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, rules=rules) for task in tasks]
     state, single = initial_state(problem, MODEL), [initial_state(one, MODEL) for one in alone]
     assert isinstance(state, ShardingState)

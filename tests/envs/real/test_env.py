@@ -11,7 +11,6 @@ import pytest
 
 import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
@@ -76,17 +75,6 @@ def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> 
     assert info["measurement_spread"] >= 0
     assert info["measurement_clock_ghz"] == info["measurement_late"] == 0.0  # of GPUs
     assert info["failure"] == 0
-
-
-def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasium.Env[Any, Any]) -> None:
-    infos = []
-    for flip in (False, False, True):
-        _, info = env.reset(options={"task": 1})
-        rng = np.random.default_rng(5)
-        infos.append(play(env, info, lambda _, rng=rng, flip=flip: (rng.random() < 0.5) ^ flip)[1])
-    assert infos[1]["measurement_seconds"] == 0
-    assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
-    assert infos[2]["phase_costs_ms"][::-1, COMPUTE].tolist() == infos[0]["phase_costs_ms"][:, COMPUTE].tolist()
 
 
 def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:

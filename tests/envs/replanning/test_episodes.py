@@ -16,7 +16,6 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS
 from shard_gym.envs.replanning.episodes import NO_PLAN, REDIRECT_PENALTY
-from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.errors import InvalidActionError, InvalidCostError
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
@@ -97,39 +96,6 @@ def test_a_plan_pauses_training_even_if_nothing_moves(drift_task: Any, env_for: 
 
 
 # Repairs
-
-
-def test_devices_that_leave_force_a_repair(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["spot"])
-    available = kinds_of_tasks["spot"].available
-    _, _, observations, infos = play(env, lambda *_: 0)
-    history = env.history()
-    made = np.flatnonzero(history.kinds != NO_PLAN)
-    assert len(made) == infos[-1]["plans"] == infos[-1]["repairs"] > 5
-    on = set(range(4))
-    for decision in range(DECISIONS):
-        there = set(np.flatnonzero(available[decision]).tolist())
-        must = not on <= there
-        assert observations[decision]["must_plan"][0] == must
-        assert history.repairs[decision] == must
-        assert history.seconds[decision, 1] == (120.0 if must else 0.0)
-        if must:
-            on = there
-            assert history.kinds[decision] == LAST_HOUR
-        assert set(infos[decision + 1]["placement"][:7].tolist()) <= on
-        assert set(np.flatnonzero(observations[decision + 1]["device_used"]).tolist()) == on
-
-
-def test_memory_that_is_outgrown_forces_a_repair_at_midnight(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["growing"])
-    _, _, observations, infos = play(env, lambda *_: 0)
-    history = env.history()
-    must = np.array([obs["must_plan"][0] for obs in observations[:-1]], bool)
-    assert np.array_equal(history.repairs, must)
-    assert 0 < must.sum() == infos[-1]["repairs"]
-    assert (np.flatnonzero(must) % HOURS == 0).all()
-    shares = np.array([obs["device_memory"] for obs in observations[:-1]])
-    assert ((shares > 1).any(axis=1) == must).all()
 
 
 def test_a_plan_that_must_be_made_is_a_repair_whichever_action_makes_it(
