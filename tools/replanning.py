@@ -39,8 +39,8 @@ from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
 from shard_gym.drift.suites import DriftSuite, drift_suite_names, load_drift_suite
 from shard_gym.envs.replanning.episode_data import episode_data
-from shard_gym.envs.replanning.episodes import NO_PLAN
 from shard_gym.envs.replanning.figure import draw
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.envs.replanning.play import PlayedEpisode, Player, Recorded, play
 from shard_gym.envs.replanning.windows import KINDS, LAST_DAYS, WINDOWS
 from shard_gym.errors import InvalidOptionError

@@ -15,7 +15,7 @@ from shard_gym.cli.console import heading, new_table, output, print_table, sente
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.suites import load_drift_suite
 from shard_gym.envs.replanning.episode_data import episode_data
-from shard_gym.envs.replanning.episodes import NO_PLAN
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.envs.replanning.play import PlayedEpisode, Player, Recorded, play
 from shard_gym.envs.replanning.rendering import render_ansi
 from shard_gym.errors import InvalidOptionError

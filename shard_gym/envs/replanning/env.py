@@ -7,7 +7,8 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.replanning.episode_data import EpisodeData
-from shard_gym.envs.replanning.episodes import History, ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.history import History
 
 
 class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.config import EnvConfig, padding
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, episode_data
+from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.observation import MadePlan, ObservationRows
+from shard_gym.envs.replanning.rendering import render
 from shard_gym.envs.replanning.windows import (
     HEADROOM_DAYS,
     HOURS,
@@ -44,30 +46,8 @@ REDIRECT_PENALTY = 0.05
 PENALTY_MARGIN = 1.1
 """A failed episode is charged so many times what the hours that are left can take at most."""
 
-SECONDS = ("running_s", "paused_s", "moved_s")
-"""Keys of infos: what time is spent on."""
-
 COUNTS = ("plans", "repairs")
 """Keys of infos: plans that were made, and those of them that had to be."""
-
-NO_PLAN = -1
-"""Stands for the kind of plan at decisions that made none."""
-
-
-class History(NamedTuple):
-    """What was done in an episode so far, in h hours.
-
-    Attributes:
-        hourly_ms: (h,) mean cost of an iteration in each hour.
-        seconds: (h, 3) spent on each of `SECONDS`.
-        kinds: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`.
-        repairs: (h,) bool, whether it had to be made, whichever action made it.
-    """
-
-    hourly_ms: FloatArray
-    seconds: FloatArray
-    kinds: NDArray[np.int8]
-    repairs: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +155,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
             array[envs] = 0
 
     def step(self, actions: NDArray[np.integer[Any]]) -> tuple[FloatArray, BoolArray]:
-        """Keep the plans (0), or make those of a kind (1, 2, ...), and run for an hour.
-
-        Returns:
-            (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
-        """
+        """Keep the plans (0), or make those of a kind (1, 2, ...), and run for an hour; see `EpisodeBatch.step`."""
         every, running = self._every, self.decision < DECISIONS
         hour = self.decision % HOURS
         legal = self._masks[every, hour, actions]
@@ -316,8 +292,6 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
 
     @override
     def draw(self, env: int, render_mode: str) -> Any:
-        from shard_gym.envs.replanning.rendering import render  # which shows what is defined here
-
         return render(self.task(env), self.history(env), render_mode, self.failure(env))
 
     def _make_plan(self, env: int, kind: int) -> tuple[float, float]:

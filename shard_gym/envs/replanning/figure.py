@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.drift.tasks import DAYS, DriftTask
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS
 from shard_gym.io.pictures import COLORS, GREY, INK, LINE, matplotlib_missing
 from shard_gym.text import counted, format_percent

@@ -14,7 +14,8 @@ from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import History, ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.history import History
 from shard_gym.errors import InvalidOptionError, short_repr
 
 OnDecision = Callable[[int], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.placement.rendering.view import shorten
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS
 from shard_gym.text import counted, format_ms, format_seconds
 

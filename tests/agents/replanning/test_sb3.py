@@ -27,7 +27,7 @@ from shard_gym.drift.suites import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
-from shard_gym.envs.replanning.episodes import NO_PLAN
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.envs.replanning.play import play
 from shard_gym.envs.replanning.windows import HOURS, KINDS
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError

@@ -15,7 +15,8 @@ from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS
-from shard_gym.envs.replanning.episodes import NO_PLAN, REDIRECT_PENALTY
+from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.errors import InvalidActionError, InvalidCostError
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]

@@ -13,7 +13,7 @@ from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.rendering import LETTERS, LEVELS, render_ansi
 from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.envs.replanning.windows import HOURS
