@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
@@ -72,6 +74,17 @@ def test_the_arguments_are_those_of_init_with_their_defaults(env_class: Any) -> 
     parameters = inspect.signature(env_class.__init__).parameters
     expected = {name: repr(p.default).replace("'", '"') for name, p in parameters.items() if name != "self"}
     assert documented == expected
+
+
+@EACH
+def test_vector_environments_take_and_show_the_same_arguments(env_class: Any) -> None:
+    vector_class = load_env_creator(ENVIRONMENTS[f"{env_class.__name__.removesuffix('Env')}-v0"]["vector_entry_point"])
+    arguments = {name: p.default for name, p in inspect.signature(vector_class).parameters.items()}
+    own = {"num_envs": 1, "autoreset_mode": AutoresetMode.NEXT_STEP, "copy": True, "max_episode_steps": None}
+    assert arguments == own | {name: p.default for name, p in inspect.signature(env_class).parameters.items()}
+    for make in (env_class, vector_class):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'suit'"):
+            make(suit="dlrm-20x4")
 
 
 @EACH
