@@ -70,6 +70,8 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
     def __init_subclass__(cls) -> None:
         """Show the fields of the configuration in the signature of the class."""
         super().__init_subclass__()
+        if "config" not in vars(cls):
+            return
         own = [each for each in inspect.signature(EpisodeVectorEnv.__init__).parameters.values() if each.name != "self"]
         named = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
         both = [*named, *inspect.signature(cls.config).parameters.values()]
@@ -201,23 +203,18 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         self._over[envs] = False
 
     def _checked(self, actions: Any) -> NDArray[np.int64]:
+        def wrong(what: str) -> InvalidActionError:
+            return InvalidActionError(f"Actions are {self.num_envs} {self._actions_are}, {what}.")
+
         try:
             chosen = np.asarray(actions)
         except ValueError as error:  # lists of different lengths
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, one for each environment, not {short_repr(actions)}."
-            ) from error
+            raise wrong(f"one for each environment, not {short_repr(actions)}") from error
         listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
         if np.ma.is_masked(actions) or (listed and any(isinstance(each, (bool, np.bool_)) for each in actions)):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, none of them masked and no Booleans; got "
-                f"{short_repr(actions)}."
-            )
+            raise wrong(f"none of them masked and no Booleans; got {short_repr(actions)}")
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, an integer array of shape ({self.num_envs},); "
-                f"got {chosen.dtype} of shape {chosen.shape}."
-            )
+            raise wrong(f"an integer array of shape ({self.num_envs},); got {chosen.dtype} of shape {chosen.shape}")
         if chosen.min() < 0 or chosen.max() >= self._num_actions:
             env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
             raise InvalidActionError(f"{self._episodes.known_actions()}, not {chosen[env]} as for environment {env}.")
