@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import tyro
 
-from shard_gym.agents import AGENTS, make_agent
-from shard_gym.answers import PLANS, Answer, answers_to
+from shard_gym.agents import agent_names, make_agent
 from shard_gym.errors import NoPlacementFoundError
+from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 
@@ -25,20 +25,21 @@ def search(suite_name: str, number: int, max_queries: int, seed: int) -> Answer:
     """The best answer to one task that any agent finds."""
     suite = load_suite(suite_name)
     task = suite[number]
-    answers = answers_to(task)
-    model = answers.model("analytical")
-    names = [*AGENTS, *(SHIPPED_PLANNERS if answers is PLANS else ())]  # no shipped agent may beat the best known
+    problem = problem_of(task)
+    model = problem.model("analytical")
+    planners = SHIPPED_PLANNERS if task.splittable else ()
+    names = [*agent_names("placement"), *planners]  # no shipped agent may beat the best known
     agents = [make_agent(name, cost_model=model) for name in names]
-    searcher = "plan-search" if answers is PLANS else "local-search"
+    searcher = "plan-search" if task.splittable else "local-search"
     agents.append(make_agent(searcher, cost_model=model, seed=seed, max_queries=max_queries))
     found = []
     for agent in agents:
         with suppress(NoPlacementFoundError):  # another agent finds one
-            found.append(answers.checked(answers.asker(agent)(task), task))
+            found.append(problem.checked(problem.asker(agent)(task), task))
     known = best_known(suite, model)
     if task.name in known:
         found.append(known[task.name].answer)
-    return min(found, key=lambda answer: answers.cost_ms(answer, task, model))
+    return min(found, key=lambda answer: problem.cost_ms(answer, task, model))
 
 
 def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int = 2) -> None:
@@ -53,12 +54,12 @@ def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             tasks = load_suite(name)
-            answers = answers_to(tasks[0])
-            model = answers.model("analytical")
+            problem = problem_of(tasks[0])
+            model = problem.model("analytical")
             how = (
                 "best of all agents, of the leaderboards' entries so far, and of "
-                f"{'plan-search' if answers is PLANS else 'local search'} with "
-                f"{max_queries:,} {answers.noun}s tried for each task"
+                f"{'plan-search' if tasks[0].splittable else 'local search'} with "
+                f"{max_queries:,} {problem.noun}s tried for each task"
             )
             waiting = [pool.submit(search, name, number, max_queries, seed) for number in range(len(tasks))]
             found = {task.name: each.result() for task, each in zip(tasks, waiting, strict=True)}

@@ -17,9 +17,9 @@ import numpy as np
 import tyro
 
 from shard_gym.agents.exact import ExactAgent
-from shard_gym.answers import PLANS, Answer, answers_to
 from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
+from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
@@ -43,18 +43,18 @@ class Bounded(NamedTuple):
 
 def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
     """Bound one task; CP-SAT goes on from the answer `start`, where that is a placement."""
-    began, answers = time.perf_counter(), answers_to(task)
-    model = answers.model("analytical")
-    simple = answers.lower_bound_ms(task, model)
-    if answers is PLANS:
+    began, problem = time.perf_counter(), problem_of(task)
+    model = problem.model("analytical")
+    simple = problem.lower_bound_ms(task, model)
+    if task.splittable:
         linear = max(simple, plan_lower_bound_ms(task.tables, task.topology, model))
     else:
         linear = lower_bound_ms(task.tables, task.topology, model)
     bound = linear
     linear_seconds = time.perf_counter() - began
-    answer, start_ms = start, answers.cost_ms(start, task, model)
+    answer, start_ms = start, problem.cost_ms(start, task, model)
     cost = start_ms
-    if answers is not PLANS and work > 0 and cost > bound * (1.0 + gap):
+    if not task.splittable and work > 0 and cost > bound * (1.0 + gap):
         solution = ExactAgent(model, max_work=work, gap=gap).solve(task, start)
         answer, cost, bound = solution.placement, solution.cost_ms, max(bound, solution.lower_bound_ms)
     return Bounded(simple, linear, bound, start_ms, cost, linear_seconds, time.perf_counter() - began, answer)
@@ -64,7 +64,7 @@ def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
     """Bound one test task of a suite, from its best known placement or plan."""
     suite = load_suite(suite_name)
     task = suite[number]
-    return bounded(task, best_known(suite, answers_to(task).model("analytical"))[task.name].answer, work, gap)
+    return bounded(task, best_known(suite, problem_of(task).model("analytical"))[task.name].answer, work, gap)
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:
@@ -94,10 +94,9 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             chosen = load_suite(name)
-            answers = answers_to(chosen[0])
-            model = answers.model("analytical")
+            model = problem_of(chosen[0]).model("analytical")
             how = "linear programs"
-            if work > 0 and answers is not PLANS:
+            if work > 0 and not chosen[0].splittable:
                 how += f" and up to {work:g} s of CP-SAT for each task"
             first = list(chosen)[: tasks or None]
             if len(first) < len(chosen):

@@ -1,53 +1,52 @@
-"""Agents of replanning on the named suites: their settings, the data of docs/results/replanning.md, and its tables.
+"""Suites of replanning: bounds by the oracle, tuned settings of agents, and the tables of docs/results/replanning.md.
 
-    python tools/replanning.py drift-strong-600 spot-600     # tunes, trains and plays; half an hour for a first suite
-    python tools/replanning.py drift-strong-600 --agents ppo # only this one; the results of the others stay
-    python tools/replanning.py                               # writes the page from docs/results/replanning.json
+    python tools/replanning.py bounds drift-strong-600       # shard_gym/suites/data/bounds/drift-strong-600.json
+    python tools/replanning.py tune drift-strong-600         # agents/replanning/tuned.json and the results
+    python tools/replanning.py page                          # the tables from docs/results/replanning.json
 
-Numbers of agents are tuned, and policies trained, on the train split. All episodes of the test split are then played in
-the environment. Tables of plans are kept in runs/plan-tables; suites that differ in their pause share them. The weights
-that Stable-Baselines3 found are written to runs/replanning.
+The oracle finds the best sequence of actions with hindsight. Settings are tuned on the train split; all episodes of the
+test split are then played in the environment. Tables of plans, which take ten minutes for the split of a suite, are kept
+in runs/plan-tables; suites that differ in their pause share them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tyro
 from numpy.typing import NDArray
-from oracle_seconds import MODEL, TABLES
+from tyro.conf import Positional
 
+from shard_gym.agents import make_agent
+from shard_gym.agents.replanning.detectors import DETECTORS
 from shard_gym.agents.replanning.forecasters import draw_samples, fitted_weights
-from shard_gym.agents.replanning.neural_training import fitted_network
-from shard_gym.agents.replanning.plan_table import plan_tables
-from shard_gym.agents.replanning.rules import Never
-from shard_gym.agents.replanning.sb3 import ALGORITHMS, Sb3Player, save_player
-from shard_gym.agents.replanning.sb3 import train as train_sb3
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
-from shard_gym.agents.replanning.training_envs import TableVecEnv
-from shard_gym.agents.replanning.tuned import DATA as TUNED
-from shard_gym.agents.replanning.tuning import MAKERS, SHORT, Settings, make_agent, tune
-from shard_gym.drift.oracle_seconds import oracle_command, oracle_seconds
-from shard_gym.drift.suites import drift_suite_names, load_drift_suite
-from shard_gym.envs.replanning.episodes import NO_PLAN
-from shard_gym.envs.replanning.play import Player, play
-from shard_gym.envs.replanning.windows import LAST_DAYS, WINDOWS
-from shard_gym.errors import InvalidOptionError
+from shard_gym.agents.replanning.tuning import DATA as TUNED
+from shard_gym.agents.replanning.tuning import TUNABLE, Settings, tune
+from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.suite import DriftSuite
+from shard_gym.envs.replanning.oracle import best_sequence
+from shard_gym.envs.replanning.plan_table import plan_tables
+from shard_gym.envs.replanning.windows import WINDOWS
+from shard_gym.evaluation import evaluate
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table, with_block
+from shard_gym.suites import load_suite, suite_names
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.bounds import write_lower_bounds
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent
+TABLES = ROOT / "runs" / "plan-tables"
 DATA = ROOT / "docs" / "results" / "replanning.json"
 PAGE = ROOT / "docs" / "results" / "replanning.md"
-POLICIES = ROOT / "runs" / "replanning"
-
-SEEDS = range(5)
+MODEL = make_sharding_cost_model("analytical")
+HOW = "dynamic program over all plans that can be made, with hindsight"
 
 MORE, MORE_TABLES = 2, 60
 """Forecasts are also fitted to new drift of the tasks of up to 60 tables, twice; not where tables grow, since the
@@ -62,124 +61,76 @@ LABELS: Mapping[str, str] = {
     "every": "every k hours",
     "threshold": "relative regret above a threshold",
     **{
-        f"ski-{short}": f"ski-rental, {window.name.split(',')[0]}" for short, window in zip(SHORT, WINDOWS, strict=True)
+        name: f"ski-rental, {window.name.split(',')[0]}"
+        for name, window in zip((name for name in TUNABLE if name.startswith("ski-")), WINDOWS, strict=True)
     },
     "seasonal": "seasonal naive forecast",
     "ridge": "ridge forecast",
     "ppo": "learned: PPO, five seeds",
-    "maskable-ppo": "learned: MaskablePPO, five seeds",
-    "recurrent-ppo": "learned: RecurrentPPO, five seeds",
     "neural": "learned: neural forecast, five seeds",
 }
-"""In the order of the table."""
+"""In the order of the table. The last two are results of agents that are not tuned here."""
 
 
-class Trained(NamedTuple):
-    """A player for one seed, its settings, and its share of the seconds of never in training if it was tuned."""
-
-    player: Player
-    settings: Settings
-    share: float | None
+def tables_of(suite: DriftSuite, part: str) -> list[Any]:
+    """The tables of plans of a split, or of new drift of its tasks."""
+    return list(plan_tables(suite, MODEL, TABLES / suite.name.rsplit("-", 1)[0] / part))
 
 
-class Trainer:
-    """Tunes and trains agents on the train split of one suite."""
-
-    def __init__(self, suite: str) -> None:
-        train = load_drift_suite(suite, "train")
-        folder = TABLES / suite.rsplit("-", 1)[0]
-        self.suite, self.grows, self.pause_s = suite, train.grows, train[0].pause_s
-        tables = list(plan_tables(train, MODEL, folder / "train"))
-        more = [] if train.grows else list(plan_tables(train.reseeded(MORE, MORE_TABLES), MODEL, folder / "more"))
-        self.episodes, self.sampled = TableEpisodes.of(tables), [*tables, *more]
-        self.ridge: Settings = {"weights": fitted_weights(draw_samples(self.sampled))}
-
-    def trained(self, name: str) -> Iterator[Trained]:
-        """The agent of a name, once for each seed that it needs."""
-        if name == UNTUNED:
-            yield Trained(make_agent("ski-last-hour", {}), {}, None)
-        elif name in ALGORITHMS:
-            yield from (Trained(self._policy(name, seed), {}, None) for seed in SEEDS)
-        elif name == "neural":
-            for seed in SEEDS:
-                network = fitted_network(draw_samples(self.sampled, seed), self.ridge["weights"], seed)
-                yield self._tuned(name, {**self.ridge, "network": network})
-        else:
-            yield self._tuned(name, self.ridge if name == "ridge" else None)
-
-    def _tuned(self, name: str, fitted: Settings | None) -> Trained:
-        settings, share = tune(name, self.episodes, self.pause_s, self.grows, fitted)
-        return Trained(make_agent(name, settings), settings, share)
-
-    def _policy(self, name: str, seed: int) -> Sb3Player:
-        """Prints its learning curve, as the share of the seconds of never."""
-        never = self.episodes.play(Never(LAST_DAYS), self.pause_s)
-
-        def report(steps: int, player: Sb3Player) -> None:
-            share = float((self.episodes.play(player, self.pause_s) / never).mean())
-            print(f"{self.suite} {name} {seed}: {steps} decisions, {100.0 * share:.2f}%", flush=True)
-
-        player = train_sb3(name, TableVecEnv(self.episodes, self.pause_s), seed=seed, on_update=report)
-        save_player(POLICIES / f"{self.suite}-{name}-{seed}.safetensors", player)
-        return player
+def bounds(suites: Positional[tuple[str, ...]] = ()) -> None:
+    """Write what the best sequences of actions take, for all suites or those named."""
+    for name in suites or suite_names("replanning"):
+        suite = load_suite(name)
+        pairs = zip(suite, tables_of(suite, "test"), strict=True)
+        found = {task.name: 1e3 * best_sequence(each, task.topology, task.pause_s).seconds for task, each in pairs}
+        print(f"Written: {write_lower_bounds([suite], found, MODEL, HOW)}.", flush=True)
 
 
-def run(suite: str, agents: Sequence[str], kept: dict[str, Any]) -> Iterator[str]:
-    """Tune and play agents on one suite; their results go into `kept`, and the name of each that is done comes back."""
-    test = load_drift_suite(suite)
-    best = oracle_seconds(test, MODEL)
-    if not best:
-        raise InvalidOptionError(f"There are no seconds of the oracle yet. Make them with: {oracle_command(suite)}.")
-    best_s = np.array([best[task.name] for task in test])
-    trainer = Trainer(suite)
-    for name in agents:
-        settings, runs = [], []
-        for each in trainer.trained(name):
-            played = play(each.player, test, MODEL)
-            seconds = np.array([episode.seconds for episode in played])
-            plans = float(np.mean([(episode.history.kinds != NO_PLAN).sum() for episode in played]))
-            settings.append(each.settings)
-            runs.append(
-                {
-                    "train_share": None if each.share is None else round(each.share, 6),
-                    "excess": np.round(seconds / best_s - 1.0, 6).tolist(),
-                    "plans": round(plans, 2),
-                }
-            )
-        if name in MAKERS:  # the package has the settings
-            tuned = read_json(TUNED) if TUNED.exists() else {}
-            tuned.setdefault(suite, {})[name] = settings
-            write_json(TUNED, tuned, indent=None)
-        kept[name] = runs
-        yield name
+def tuned(suite: str) -> dict[str, Settings]:
+    """The best settings of each agent on the training tasks, and its share of the seconds of `never`."""
+    train: Any = load_suite(suite, "train")
+    tables = tables_of(train, "train")
+    more = [] if train.grows else tables_of(train.reseeded(MORE, MORE_TABLES), "more")
+    weights, episodes = fitted_weights(draw_samples([*tables, *more])), TableEpisodes.of(tables)
+    found = {}
+    for name in TUNABLE:
+        if name not in DETECTORS:  # they need measured costs
+            fitted = {"weights": weights} if name == "ridge" else None
+            found[name] = tune(name, episodes, train[0].pause_s, train.grows, fitted)._asdict()
+    return found
 
 
-def main(suites: tyro.conf.Positional[tuple[str, ...]] = (), agents: tuple[str, ...] = ()) -> None:
-    """Play the agents on the suites, and write the page.
-
-    Args:
-        suites: names of suites of drifting tasks.
-        agents: only these; the results of the others stay.
-    """
+def tune_suites(suites: Positional[tuple[str, ...]]) -> None:
+    """Tune agents on suites, play the test tasks, and write the settings, the results and the page."""
     data = read_json(DATA) if DATA.exists() else {"suites": {}}
-    for suite in suites:
-        about = {
-            "sha256": load_drift_suite(suite).sha256,
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-            "cpu": cpu_model(),
-        }
-        kept = data["suites"].get(suite, {}).get("agents", {})
-        data["suites"][suite] = {**about, "agents": kept}
-        for name in run(suite, agents or [*LABELS], kept):
-            print(f"{suite} {name}: {_excess(kept[name]).mean():.2f}%", flush=True)
-            write_json(DATA, data, indent=None)
-    write_atomically(PAGE, with_block(PAGE, "results", page(data)).encode())
-    write_atomically(PAGE, with_block(PAGE, "gains", gains(data)).encode())
+    for name in suites:
+        settings, shipped = tuned(name), read_json(TUNED)
+        shipped.setdefault(name, {}).update({agent: each["settings"] for agent, each in settings.items()})
+        write_json(TUNED, shipped, indent=None)
+        suite = load_suite(name)
+        best_ms = np.array([best_known_costs(suite, MODEL)[task.name] for task in suite])
+        agents = {agent: make_agent(agent, **each["settings"]) for agent, each in settings.items()}
+        kept = data["suites"].get(name, {}).get("agents", {})
+        for agent, player in {UNTUNED: make_agent("ski-last-hour"), **agents}.items():
+            excess = evaluate(player, suite, MODEL).costs_ms / best_ms - 1.0
+            share = settings[agent]["share"] if agent in settings else None
+            kept[agent] = [{"train_share": share and round(share, 6), "excess": np.round(excess, 6).tolist()}]
+        date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        data["suites"][name] = {"sha256": suite.sha256, "date": date, "cpu": cpu_model(), "agents": kept}
+        write_json(DATA, data, indent=None)
+    page()
 
 
-def page(data: Mapping[str, Any]) -> str:
-    """The tables of all suites."""
-    suites = {name: data["suites"][name]["agents"] for name in drift_suite_names() if name in data["suites"]}
+def page() -> None:
+    """Write the tables of the page."""
+    data = read_json(DATA)
+    for block, content in (("results", results(data)), ("gains", gains(data))):
+        write_atomically(PAGE, with_block(PAGE, block, content).encode())
+
+
+def results(data: Mapping[str, Any]) -> str:
+    """The table of all suites."""
+    suites = {name: data["suites"][name]["agents"] for name in suite_names("replanning") if name in data["suites"]}
     rows = [
         [label, *(_mean_and_error(_excess(agents[name])) if name in agents else "-" for agents in suites.values())]
         for name, label in LABELS.items()
@@ -191,32 +142,21 @@ def page(data: Mapping[str, Any]) -> str:
 def gains(data: Mapping[str, Any]) -> str:
     """What forecasts and learned agents gain over the ski-rental that is best in training, paired by task."""
     rows = []
-    for suite in filter(data["suites"].get, drift_suite_names()):
+    for suite in filter(data["suites"].get, suite_names("replanning")):
         agents = data["suites"][suite]["agents"]
-        skis = [name for name in agents if name.startswith("ski-") and name in MAKERS]
-        if not skis:
-            continue
-        best = min(skis, key=lambda name: agents[name][0]["train_share"])
-        ski = _excess(agents[best])
-        cells = []
+        best = min(
+            (name for name in agents if name.startswith("ski-") and name in TUNABLE),
+            key=lambda name: agents[name][0]["train_share"],
+        )
+        ski, cells = _excess(agents[best]), []
         for name in ("ridge", "neural", "ppo"):
-            if name in agents:
-                gain = ski - _excess(agents[name])
-                cells.append(f"{_mean_and_error(gain)} ({100.0 * gain.mean() / ski.mean():.0f}%)")
-            else:
-                cells.append("-")
+            gain = ski - _excess(agents[name]) if name in agents else None
+            share = "" if gain is None else f" ({100.0 * gain.mean() / ski.mean():.0f}%)"
+            cells.append("-" if gain is None else _mean_and_error(gain) + share)
         both = agents.keys() >= {"ridge", "neural"}
         cells.append(_mean_and_error(_excess(agents["ridge"]) - _excess(agents["neural"])) if both else "-")
         rows.append([f"`{suite}`", f"`{best}`", f"{ski.mean():.1f}", *cells])
-    titles = [
-        "suite",
-        "best ski-rental in training",
-        "% over the oracle",
-        "ridge",
-        "neural",
-        "PPO",
-        "neural over ridge",
-    ]
+    titles = ("suite", "best ski-rental in training", "% over the oracle", "ridge", "neural", "PPO", "neural over ridge")
     return "Points gained over that ski-rental, and the share of its gap to the oracle:\n\n" + table(titles, rows)
 
 
@@ -230,4 +170,4 @@ def _mean_and_error(values: NDArray[np.float64]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    sys.exit(tyro.extras.subcommand_cli_from_dict({"bounds": bounds, "tune": tune_suites, "page": page}))

@@ -37,7 +37,7 @@ from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import SECONDS
+from shard_gym.envs.replanning.history import SECONDS
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.io.arrays import Arrays

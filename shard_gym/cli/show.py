@@ -17,7 +17,7 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import explain
 from shard_gym.io.pictures import require_picture, save_picture

@@ -14,7 +14,8 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
-from shard_gym.envs.replanning.episodes import PENALTY_MARGIN, SECONDS, History
+from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
+from shard_gym.envs.replanning.history import SECONDS, History
 from shard_gym.envs.replanning.play import history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr

@@ -15,7 +15,7 @@ pytest.importorskip("ortools")
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.leaderboard.ranking import SOLVED
-from shard_gym.suites import best_known, bounds, load_suite
+from shard_gym.suites import best_known, bounds, load_suite, records
 from shard_gym.suites.gaps import PROVEN
 
 MODEL = AnalyticalCostModel()
@@ -66,7 +66,7 @@ def test_bounds_only_rise_and_better_placements_are_kept(
     bounds_tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds_tool, "ProcessPoolExecutor", Inline)
-    monkeypatch.setattr(bounds, "BOUNDS", tmp_path / "bounds")
+    monkeypatch.setattr(records, "BOUNDS", tmp_path / "bounds")
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path / "best")
     suite = load_suite("mlperf-x8")
     name, poor = suite[0].name, np.arange(26) % 8

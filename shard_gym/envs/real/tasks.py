@@ -47,7 +47,7 @@ def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource
 
 
 class _SourceAsMeasured:
-    """See `as_measured`; the members are those of `TaskSource`."""
+    """The tasks of another source as a machine measures them; see `as_measured`."""
 
     def __init__(self, source: TaskSource, profile: str | None, batch_size: int | None) -> None:
         self.max_tables, self.max_devices = source.max_tables, source.max_devices

@@ -15,7 +15,8 @@ from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
-from shard_gym.envs.replanning.episodes import NO_PLAN, SECONDS, History, ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
 
@@ -82,9 +83,8 @@ def play(
         InvalidCostError: a cost is NaN or infinite.
     """
     every = np.arange(len(tasks))
-    episodes = ReplanningEpisodes(
-        len(tasks), DriftSuite("episodes", tuple(tasks)), "", cost_model, "time", None, None, None, "terminate"
-    )
+    config = ReplanningConfig(DriftSuite("episodes", tuple(tasks)), cost_model=cost_model)
+    episodes = ReplanningEpisodes(len(tasks), config)
     episodes.begin(every, tasks)
     player.begin(len(tasks))
     actions: list[NDArray[np.int64]] = []

@@ -14,7 +14,7 @@ from shard_gym.drift.levels import STRONG, DriftLevel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import HOUR_SECONDS_PER_MS, EpisodeData, episode_data
-from shard_gym.envs.replanning.episodes import ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
 from shard_gym.envs.replanning.oracle import best_sequence
 from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.play import history_of, play
@@ -33,7 +33,7 @@ LEVELS = {
 def begun(task: DriftTask) -> ReplanningEpisodes:
     """An episode of the task at its first decision."""
     suite = DriftSuite("one", (task,))
-    episodes = ReplanningEpisodes(1, suite, "custom", "analytical", "time", None, None, None, "terminate")
+    episodes = ReplanningEpisodes(1, ReplanningConfig(suite))
     episodes.begin(np.zeros(1, np.int64), [task])
     return episodes
 

@@ -16,7 +16,7 @@ from shard_gym.agents.replanning.rules import EveryHours, Never, RegretThreshold
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
 from shard_gym.drift.levels import GROWING
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replanning.episodes import NO_PLAN
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.play import play
 from shard_gym.envs.replanning.windows import KINDS, WINDOWS
