@@ -10,6 +10,7 @@ from pathlib import Path
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import (
+    SOLVED,
     Competitor,
     Leaderboard,
     RankedEntry,
@@ -132,7 +133,7 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
 
 def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
-    found = [board for board in leaderboards if board.track != MEASURED and board.status == "open"]
+    found = [board for board in leaderboards if board.track != MEASURED and _status(board) == "open"]
     boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
     if not boards:
         return "No open suite has training tasks."
@@ -140,9 +141,9 @@ def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
     rows = [
         (
             f"`{board.suite}`",
-            _closest(board.closest(LEAGUES[0])),
-            _closest(board.closest(LEAGUES[0], learns=False)),
-            _closest(board.closest("search")),
+            _closest(board, LEAGUES[0]),
+            _closest(board, LEAGUES[0], learns=False),
+            _closest(board, "search"),
             "" if board.proven_gap is None else f"{100 * board.proven_gap.mean:.1f}%",
         )
         for board in boards[:OPEN_ROWS]
@@ -157,10 +158,23 @@ def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
     return table(header, rows, left=4)
 
 
-def _closest(ranked: RankedEntry | None) -> str:
-    if ranked is None or ranked.gap is None:
-        return "-"
-    return f"{100 * ranked.gap:.1f}%, {escaped(ranked.verified.entry.name)}"
+def _status(board: Leaderboard) -> str:
+    """ "solved"; "open": the first league is not within `SOLVED` of the best known answers; else "undecided"."""
+    if board.is_solved:
+        return "solved"
+    return "open" if (board.smallest_gap(LEAGUES[0]) or 0.0) > SOLVED else "undecided"
+
+
+def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
+    """Gap and name of the closest entry of a league that fails on no task; with `learns=False` of those not trained."""
+    found = [
+        (each.gap, each.verified.entry.name)
+        for each in board.entries
+        if each.league == league and not each.verified.failures and each.gap is not None
+        if learns or not each.verified.entry.agent.learns
+    ]
+    gap, name = min(found, default=(0.0, ""))
+    return f"{100 * gap:.1f}%, {escaped(name)}" if found else "-"
 
 
 def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
@@ -233,7 +247,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                leaderboard.status,
+                _status(leaderboard),
             )
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)

@@ -122,21 +122,10 @@ class Leaderboard:
         costs = {} if best is None else dict(zip((task.name for task in suite), best.costs_ms.tolist(), strict=True))
         return proven_gap(suite, self.scorer.model, costs)
 
-    def closest(self, league: str, *, learns: bool = True) -> RankedEntry | None:
-        """The entry of `league` with the smallest gap of those that fail on no task, if any.
-
-        Args:
-            league: the league.
-            learns: False for the closest entry of an agent that is not trained.
-        """
-        entries = [each for each in self.entries if each.league == league and not each.verified.failures]
-        found = [each for each in entries if each.gap is not None and (learns or not each.verified.entry.agent.learns)]
-        return min(found, key=lambda each: each.gap or 0.0, default=None)
-
     def smallest_gap(self, league: str) -> float | None:
         """The smallest gap to the best known answers of those entries of `league` that fail on no task, if any."""
-        closest = self.closest(league)
-        return None if closest is None else closest.gap
+        entries = [each for each in self.entries if each.league == league and not each.verified.failures]
+        return min((each.gap for each in entries if each.gap is not None), default=None)
 
     @property
     def is_solved(self) -> bool:
@@ -147,12 +136,6 @@ class Leaderboard:
         lowest = np.array([bounds[task.name] for task in self.scorer.suite])
         own = [each.verified.costs_ms for each in self.entries if each.league == LEAGUES[0]]
         return any((costs / lowest).mean() - 1.0 <= SOLVED for costs in own)
-
-    @property
-    def status(self) -> str:
-        """`"solved"`, `"open"` (no entry of the first league is within `SOLVED` of the best known) or `"undecided"`."""
-        gap = self.smallest_gap(LEAGUES[0])
-        return "solved" if self.is_solved else "open" if gap is not None and gap > SOLVED else "undecided"
 
     @property
     def how_solved(self) -> str:

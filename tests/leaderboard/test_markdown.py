@@ -88,7 +88,6 @@ def test_the_readme_of_the_project_has_the_open_suites_if_it_has_a_block(root: P
     assert project in write_pages(root)
     text = project.read_text()
     board = next(each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4")
-    assert board.status == "open"
     gap = f"{100 * min(each.gap for each in board.entries):.1f}%, The random agent"
     assert board.proven_gap is not None
     (line,) = (line for line in text.splitlines() if line.startswith("| `"))
