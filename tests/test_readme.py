@@ -16,6 +16,8 @@ from shard_gym import suite_names
 from shard_gym.agents import agents_to_make
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
+from shard_gym.leaderboard.ranking import SOLVED
+from shard_gym.suites.gaps import PROVEN
 from shard_gym.text import format_ms
 
 REPO = Path(__file__).resolve().parents[1]
@@ -119,6 +121,12 @@ def test_the_suites_that_the_readme_trains_on_are_open(markdown_rows: Any) -> No
     given = {word for words in commands("README.md") if words[0] == "train" for word in words}
     trained_on = [suite for suite in suite_names() if suite in given]
     assert {rows[f"`{suite}`"][-1] for suite in trained_on if f"`{suite}`" in rows} == {"open"}
+
+
+def test_the_page_of_the_suites_says_what_solved_means() -> None:
+    assert f"entry is within {100 * SOLVED:g}% of the bounds" in SUITES
+    assert f"entry is more than {100 * SOLVED:g}% above the best known" in SUITES
+    assert f"proven to be within {100 * PROVEN:g}% of the best" in " ".join(SUITES.split())
 
 
 def test_the_figures_of_the_readme_are_those_of_the_pages_of_results(markdown_rows: Any) -> None:
