@@ -16,6 +16,7 @@ from shard_gym import suite_names
 from shard_gym.agents import agents_to_make
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
+from shard_gym.drift.suites import drift_suite_names
 from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.suites.gaps import PROVEN
 from shard_gym.text import format_ms
@@ -121,6 +122,15 @@ def test_the_suites_that_the_readme_trains_on_are_open(markdown_rows: Any) -> No
     given = {word for words in commands("README.md") if words[0] == "train" for word in words}
     trained_on = [suite for suite in suite_names() if suite in given]
     assert {rows[f"`{suite}`"][-1] for suite in trained_on if f"`{suite}`" in rows} == {"open"}
+
+
+def test_the_page_of_the_suites_describes_every_suite(markdown_rows: Any) -> None:
+    rows = markdown_rows(SUITES, "## What the suites are")
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    patterns = [re.sub(r"TxD|xD|MODEL|\*", r"[\\w-]+", name) for name in named]
+    names = [*suite_names(), *drift_suite_names()]
+    assert [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)] == []
 
 
 def test_the_page_of_the_suites_says_what_solved_means() -> None:
