@@ -2,8 +2,8 @@
 
 Every page is a Markdown file that also reads well in the repository. This file adds what Sphinx does not do:
 
-- Pages of docs/ include files from elsewhere (README.md, CONTRIBUTING.md ...). Links between files become links between
-  pages.
+- Pages of docs/ include files from elsewhere (CONTRIBUTING.md, CHANGELOG.md ...). Links between files become links
+  between pages.
 - A fence ```` ```{docstring} NAME ```` becomes the docstring of NAME. The environments document themselves that way.
 - Docstrings are Markdown, and autodoc reads reStructuredText: single backticks and fences are translated.
 """
@@ -70,7 +70,7 @@ PAGES = {
     "leaderboards/README.md": "leaderboards.md",
     "agents/dreamshard/checkpoints/README.md": "results/pretrained.md",
 }
-"""Files that are included, by a page of docs/ each."""
+"""The page of docs/ that stands for a file: it includes it, but for the README, which has a home page of its own."""
 
 
 def linked(text: str, source: Path, page: Path) -> str:

@@ -24,7 +24,7 @@ INTERRUPTED_EXIT_CODE = 130
 """Ctrl-C, as shells report it: 128 and the number of the signal."""
 
 COMMANDS: dict[str, str] = {
-    "demo": "Score all agents, train one, draw a picture: in a few minutes.",
+    "demo": "Train an agent, compare it with heuristics, show a plan: in half a minute.",
     "suites": "List the task suites, or verify every shipped file.",
     "pools": "List the table pools, or print the card of one.",
     "agents": "List the agents and their options.",

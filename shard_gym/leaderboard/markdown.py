@@ -19,7 +19,6 @@ from shard_gym.leaderboard.ranking import (
 )
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.sequence_tables import load_sequence_boards, sequence_tables
-from shard_gym.leaderboard.solvers import solvers_table
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
@@ -29,14 +28,14 @@ from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
 
-TABLES, TOP, ROOM, SOLVERS = "leaderboards", "leaderboards top", "room to learn", "solvers"
-"""Names of the generated blocks: all tables, the top rows, the gaps on every suite, and all solvers on all suites."""
+TABLES, OPEN, ROOM = "leaderboards", "open suites", "room to learn"
+"""Names of the generated blocks: all tables, the widest gaps of open suites, and the gaps on every suite."""
 
-PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM), ("../docs/solvers.md", SOLVERS))
+PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/suites.md", ROOM))
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
-TOP_ROWS = 5
-"""Of each league."""
+OPEN_ROWS = 5
+"""Suites in the table of open suites."""
 
 _ABOUT_RATIOS = (
     "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
@@ -83,7 +82,7 @@ def render(root: Path) -> dict[Path, bytes]:
     def all_tables(found: Sequence[Leaderboard]) -> str:
         return "\n\n".join(filter(None, [_all_tables(found), sequence_tables(boards)])) or "No entries yet."
 
-    contents = {TABLES: all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
+    contents = {TABLES: all_tables, OPEN: _open_table, ROOM: _room_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -132,33 +131,50 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     return "\n\n".join(parts)
 
 
-def _top_tables(leaderboards: Sequence[Leaderboard]) -> str:
-    """The first competitors of each league on every core suite, and every entry of a plan."""
-    parts = [_core_table(leaderboards), _plans_table(leaderboards)]
-    return "\n\n".join(part for part in parts if part) or "No entries yet."
-
-
-def _core_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The first competitors of each league on every core suite, and what the best known placements cost there."""
-    suites, ranked = competitors(leaderboards)
-    if not ranked:
-        return ""
-    about = (
-        f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
-        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): what they cost more than the best "
-        "known placements, mean over the tasks and seeds of a suite, and the interquartile mean (IQM) over those of "
-        "all suites. Budget: evaluations of the cost model in training (on the suite with the most) + while placing a "
-        "task. The last rows: the mean cost of the best known placements, and what it is above proven lower bounds."
+def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
+    found = [board for board in leaderboards if board.track != MEASURED and _status(board) == "open"]
+    boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
+    if not boards:
+        return "No open suite has training tasks."
+    boards.sort(key=lambda board: -(board.smallest_gap(LEAGUES[0]) or 0.0))
+    rows = [
+        (
+            f"`{board.suite}`",
+            _closest(board, LEAGUES[0]),
+            _closest(board, LEAGUES[0], learns=False),
+            _closest(board, "search"),
+            "" if board.proven_gap is None else f"{100 * board.proven_gap.mean:.1f}%",
+        )
+        for board in boards[:OPEN_ROWS]
+    ]
+    header = (
+        "open suite",
+        "best `zero-query` entry",
+        "best that is not trained",
+        "best search",
+        "best known above bounds",
     )
-    rows = []
-    for league in LEAGUES:
-        for each in [each for each in ranked if each.league == league][:TOP_ROWS]:
-            budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
-            gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
-            rows.append((league, escaped(each.name), budget, f"{100 * (each.iqm - 1):.1f}%", *gaps))
-    on = {each.suite: each for each in leaderboards if each.track != MEASURED}
-    rows += [("", title, "", "", *cells) for title, cells in _best_rows([on[suite] for suite in suites])]
-    return f"{about}\n\n{table(('league', 'entry', 'budget', 'IQM', *suites), rows, left=2)}"
+    return table(header, rows, left=4)
+
+
+def _status(board: Leaderboard) -> str:
+    """ "solved"; "open": the first league is not within `SOLVED` of the best known answers; else "undecided"."""
+    if board.is_solved:
+        return "solved"
+    return "open" if (board.smallest_gap(LEAGUES[0]) or 0.0) > SOLVED else "undecided"
+
+
+def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
+    """Gap and name of the closest entry of a league that fails on no task; with `learns=False` of those not trained."""
+    found = [
+        (each.gap, each.verified.entry.name)
+        for each in board.entries
+        if each.league == league and not each.verified.failures and each.gap is not None
+        if learns or not each.verified.entry.agent.learns
+    ]
+    gap, name = min(found, default=(0.0, ""))
+    return f"{100 * gap:.1f}%, {escaped(name)}" if found else "-"
 
 
 def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
@@ -223,7 +239,6 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
-        status = "solved" if leaderboard.is_solved else "open" if (room[0] or 0.0) > SOLVED else "undecided"
         rows.append(
             (
                 f"`{info.name}`",
@@ -232,7 +247,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                status,
+                _status(leaderboard),
             )
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)
