@@ -10,7 +10,6 @@ from pathlib import Path
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import (
-    SOLVED,
     Competitor,
     Leaderboard,
     RankedEntry,
@@ -223,7 +222,6 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
-        status = "solved" if leaderboard.is_solved else "open" if (room[0] or 0.0) > SOLVED else "undecided"
         rows.append(
             (
                 f"`{info.name}`",
@@ -232,7 +230,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                status,
+                leaderboard.status,
             )
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)
