@@ -57,11 +57,8 @@
         }),
       ),
     );
-    return svg(
-      "svg",
-      { class: "chart calendar", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": label },
-      ...nodes,
-    );
+    const box = { width: wide, height, viewBox: `0 0 ${wide} ${height}` };
+    return svg("svg", { class: "chart calendar", ...box, role: "img", "aria-label": label }, ...nodes);
   }
 
   function panel(suite, { entry, look, sheet, score }, where) {
@@ -69,7 +66,7 @@
     const [running, pauses, migrations] = sheet.seconds;
     const canvas = el("div");
     const label = `Decisions of ${entry.name}: ${actions.filter(Boolean).length} of ${actions.length} make a plan.`;
-    const mean = entry.seeds > 1 ? `; ${format.excess(score)} over the oracle, mean over ${entry.seeds} seeds` : "";
+    const over = `${format.excess(score)} over the oracle`;
     const node = el(
       "div",
       { class: "panel" },
@@ -78,7 +75,7 @@
         "p",
         { class: "cost" },
         el("strong", {}, `${format.ratio(sheet.hours)} hours`),
-        entry.seeds > 1 ? mean : ` (${format.excess(score)} over the oracle)`,
+        entry.seeds > 1 ? `; ${over}, mean over ${entry.seeds} seeds` : ` (${over})`,
       ),
       canvas,
       factList([

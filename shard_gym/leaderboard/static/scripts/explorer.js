@@ -35,6 +35,8 @@
     return [factList(facts.filter(([, value]) => !value.startsWith(format.NONE))), legend()];
   }
 
+  const ARROW = "M9 4l-4 3l4 3z";
+
   function legend() {
     const swatch = (...shapes) =>
       svg("svg", { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true }, ...shapes);
@@ -46,7 +48,7 @@
       [...items, ["waiting", "waiting"], ["memory", "memory used"]].map(([style, words]) =>
         el("li", {}, swatch(square(style)), words),
       ),
-      el("li", {}, swatch(square("critical"), svg("path", { class: "dot", d: "M9 4l-4 3l4 3z" })), "slowest device of its phase"),
+      el("li", {}, swatch(square("critical"), svg("path", { class: "dot", d: ARROW })), "slowest device of its phase"),
     );
   }
 

@@ -44,7 +44,7 @@
     measured: {
       ...cost,
       tab: "Measured",
-      about: "Placements raced on hardware. Costs of one race are never ranked with simulated ones, or with another race.",
+      about: "Placements raced on hardware. Two races, or measured and simulated costs, are never ranked together.",
       answers: "Placements",
       groups: {},
       notes: "Queries are evaluations of a cost model.",
