@@ -39,7 +39,7 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert text.startswith(f"# Mine\n\nbefore\n{begin(TABLES)}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert "### dlrm-20x4\n" in text
+    assert "<summary>dlrm-20x4: " in text
     assert re.findall(r"\[The (\S+) agent\]", text) == ["random", "size-greedy", "size-greedy"]
     assert findings_of(root) == []
     write_pages(root)
@@ -124,7 +124,7 @@ def test_entries_stand_by_league_and_zero_query_is_first(root: Path, page: Path,
     project = root.parent / "README.md"
     project.write_text(f"{begin(TOP)}\n{END}\n")
     write_pages(root)
-    suite = page.read_text().split("### dlrm-20x4\n", 1)[1].split("###", 1)[0]
+    suite = page.read_text().split("<summary>dlrm-20x4: ", 1)[1].split("<summary>", 1)[0]
     assert re.findall(r"^\| ([a-z-]+) \| \[The (\S+) agent\]", suite, re.MULTILINE) == [
         ("zero-query", "random"),
         ("zero-query", "size-greedy"),
