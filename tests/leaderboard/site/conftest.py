@@ -44,7 +44,7 @@ def verified(evaluation: Evaluation) -> VerifiedEntry:
     record = entry_record(folder, EvaluatedAgent(evaluation.agent, False, (evaluation,)), info)
     # Measured times would differ between runs of the tests.
     record["planning"] |= {"seconds": 2.5e-3, "queries": float(AGENTS.index(evaluation.agent)), "league": None}
-    placements = [[np.array(result.placement) for result in evaluation.tasks]]
+    placements: list[list[Any]] = [[np.array(result.placement) for result in evaluation.tasks]]
     return VerifiedEntry(folder, Entry.model_validate(record), placements, evaluation.costs_ms[None], "0" * 64)
 
 
