@@ -16,7 +16,6 @@ from shard_gym import suite_names
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
-from shard_gym.drift.suites import drift_suite_names
 from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.suites.gaps import PROVEN
 from shard_gym.text import format_ms
@@ -128,7 +127,7 @@ def test_the_page_of_the_suites_describes_every_suite(markdown_rows: Any) -> Non
     rows = markdown_rows(SUITES, "## What the suites are")
     named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     patterns = [re.sub(r"TxD|xD|MODEL|\*", r"[\\w-]+", name) for name in named]
-    names = [*suite_names(), *drift_suite_names()]
+    names = suite_names()
     assert [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
     assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)] == []
 

@@ -156,7 +156,15 @@ def gains(data: Mapping[str, Any]) -> str:
         both = agents.keys() >= {"ridge", "neural"}
         cells.append(_mean_and_error(_excess(agents["ridge"]) - _excess(agents["neural"])) if both else "-")
         rows.append([f"`{suite}`", f"`{best}`", f"{ski.mean():.1f}", *cells])
-    titles = ("suite", "best ski-rental in training", "% over the oracle", "ridge", "neural", "PPO", "neural over ridge")
+    titles = (
+        "suite",
+        "best ski-rental in training",
+        "% over the oracle",
+        "ridge",
+        "neural",
+        "PPO",
+        "neural over ridge",
+    )
     return "Points gained over that ski-rental, and the share of its gap to the oracle:\n\n" + table(titles, rows)
 
 

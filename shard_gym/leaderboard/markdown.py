@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import escaped, has_block, table, with_block
+from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import (
-    SOLVED,
     Competitor,
     Leaderboard,
     RankedEntry,
@@ -23,7 +22,7 @@ from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.info import MEASURED, SHARDING
+from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
@@ -36,6 +35,9 @@ PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/suites.md", ROOM))
 
 OPEN_ROWS = 5
 """Suites in the table of open suites."""
+
+TITLES = {SIMULATED: "Placement suites", SHARDING: "Sharding suites", MEASURED: "Measured suites"}
+"""The titles of the tables of each track."""
 
 _ABOUT_RATIOS = (
     "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
@@ -80,7 +82,8 @@ def render(root: Path) -> dict[Path, bytes]:
     leaderboards, boards = load_leaderboards(root), load_sequence_boards(root)
 
     def all_tables(found: Sequence[Leaderboard]) -> str:
-        return "\n\n".join(filter(None, [_all_tables(found), sequence_tables(boards)])) or "No entries yet."
+        replanning = f"### Replanning suites\n\n{sequence_tables(boards)}" if boards else ""
+        return "\n\n".join(filter(None, [_all_tables(found), replanning])) or "No entries yet."
 
     contents = {TABLES: all_tables, OPEN: _open_table, ROOM: _room_table}
     pages = {}
@@ -117,23 +120,25 @@ def outdated(root: Path) -> list[Finding]:
 
 
 def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
-    """The table of the competitors across suites, and then one table for each leaderboard."""
-    parts = [_leaderboard_table(each) for each in leaderboards]
-    if plans := _plans_table(leaderboards):
-        parts.insert(0, f"### Sharding suites\n\n{plans}")
+    """The table of the competitors across suites, and then, track by track, one for each leaderboard."""
     suites, ranked = competitors(leaderboards)
+    parts = []
     if len(suites) > 1 and ranked:
         about = (
             f"Competitors with an entry on all {counted(len(suites), 'core suite')} ({', '.join(suites)}; "
             f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
+        parts.append(f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
+    for track, title in TITLES.items():
+        if boards := [each for each in leaderboards if each.track == track]:
+            across = [_plans_table(boards)] if track == SHARDING else []
+            parts += [f"### {title}", *across, *map(_leaderboard_table, boards)]
     return "\n\n".join(parts)
 
 
 def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
-    found = [board for board in leaderboards if board.track != MEASURED and _status(board) == "open"]
+    found = [board for board in leaderboards if board.track != MEASURED and board.status == "open"]
     boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
     if not boards:
         return "No open suite has training tasks."
@@ -156,13 +161,6 @@ def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
         "best known above bounds",
     )
     return table(header, rows, left=4)
-
-
-def _status(board: Leaderboard) -> str:
-    """ "solved"; "open": the first league is not within `SOLVED` of the best known answers; else "undecided"."""
-    if board.is_solved:
-        return "solved"
-    return "open" if (board.smallest_gap(LEAGUES[0]) or 0.0) > SOLVED else "undecided"
 
 
 def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
@@ -247,7 +245,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                _status(leaderboard),
+                leaderboard.status,
             )
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)
@@ -275,19 +273,19 @@ def _competitors_table(ranked: Sequence[Competitor]) -> str:
 
 
 def _leaderboard_table(leaderboard: Leaderboard) -> str:
-    """The title, the description and the table of one leaderboard; of a race also the entries that are not in it."""
+    """The description and the table of one leaderboard, collapsed; of a race also the entries that are not in it."""
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
     if leaderboard.track != MEASURED:
         entries = _entries_table(COLUMNS, leaderboard.entries)
-        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{entries}"
-    parts = [f"### {suite}, measured", about]
+        return collapsed(f"{suite}: {leaderboard.status}", f"{about} {leaderboard.how_solved}\n\n{entries}")
+    title, parts = suite, [about]
     if race:
-        parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
-        parts.append(_entries_table(RACE_COLUMNS, leaderboard.entries))
+        title = f"{suite} on {race.name}"
+        parts = [f"{about} {escaped(race.about)}.", _entries_table(RACE_COLUMNS, leaderboard.entries)]
     if leaderboard.not_raced:
         parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
-    return "\n\n".join(parts)
+    return collapsed(title, "\n\n".join(parts))
 
 
 def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:

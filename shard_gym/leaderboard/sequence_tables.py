@@ -8,11 +8,10 @@ from pathlib import Path
 
 from shard_gym.drift.suites import drift_suite_names
 from shard_gym.errors import DamagedFileError
-from shard_gym.io.markdown import escaped, table
+from shard_gym.io.markdown import collapsed, escaped, table
 from shard_gym.leaderboard.sequence_files import Sequences, read_sequences, scored_suite
 from shard_gym.leaderboard.sequences import verify_all_sequences
 from shard_gym.leaderboard.statistics import mean_interval
-from shard_gym.leaderboard.store import REPLANNING
 from shard_gym.text import counted
 
 REPLAYED, NOT_REPLAYED = "replayed", "**not replayed**"
@@ -76,7 +75,7 @@ def _board_table(board: SequenceBoard) -> str:
     about = (
         f"{suite.description} {counted(len(suite), 'task')} of 14 days; a plan takes a pause of {suite[0].pause_s:g} s."
     )
-    return f"### {board.suite}, {REPLANNING}\n\n{about}\n\n{table(COLUMNS, rows, notes=2)}"
+    return collapsed(board.suite, f"{about}\n\n{table(COLUMNS, rows, notes=2)}")
 
 
 def percent(share: float) -> str:

@@ -16,24 +16,31 @@ from numpy.typing import ArrayLike
 
 from shard_gym.answers import Answer
 from shard_gym.cost_models import ShardingCostModel
+from shard_gym.drift.suites import DriftSuite
+from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
+from shard_gym.leaderboard.schema import Entry
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
-from shard_gym.leaderboard.sequence_files import scored_suite
+from shard_gym.leaderboard.sequence_files import SequenceEntry, Sequences, scored_suite
 from shard_gym.leaderboard.sequence_tables import SequenceBoard
-from shard_gym.leaderboard.statistics import TAUS, performance_profile
-from shard_gym.leaderboard.store import MIB
+from shard_gym.leaderboard.statistics import TAUS, mean_interval, performance_profile
+from shard_gym.leaderboard.store import MIB, REPLANNING, EntryFolder
 from shard_gym.placement import memory_used, placement_to_json
 from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED, SIMULATED
+from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
 
 DATA = "data"
+
+DOCS_PAGE = "leaderboards.html"
+"""The page of the documentation site that stands beside the folder of this page."""
 
 COST_DIGITS = 5
 """Significant digits of costs; the page shows four."""
@@ -49,12 +56,13 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     """Write the page into the folder `out` and return the paths of its files, sorted.
 
     Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
-    removed, are deleted afterwards; nothing else in `out` is touched.
+    removed, are deleted afterwards; nothing else in `out` is touched. A page in a folder of the documentation site
+    links to it.
 
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    files = site_files(leaderboards, boards)
+    files = site_files(leaderboards, boards, docs="../" if (out.parent / DOCS_PAGE).is_file() else None)
     for name, content in files.items():
         write_atomically(out / name, content)
     for path in sorted((out / DATA).rglob("*.js")):
@@ -66,10 +74,18 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     return [out / name for name in files]
 
 
-def site_files(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard] = ()) -> dict[str, bytes]:
-    """The content of each file of the page by its path, sorted; nothing is written."""
+def site_files(
+    leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard] = (), docs: str | None = None
+) -> dict[str, bytes]:
+    """The content of each file of the page by its path, sorted; nothing is written.
+
+    Args:
+        leaderboards: of the tracks with placements and plans.
+        boards: of the track "replanning".
+        docs: the documentation site, relative to the page, such as "../"; None if it is not there.
+    """
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
-    for key, value in _values(leaderboards, boards):
+    for key, value in _values(leaderboards, boards, docs):
         # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
         literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
         script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
@@ -77,25 +93,43 @@ def site_files(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoa
     return dict(sorted(files.items()))
 
 
-def _values(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard]) -> Iterator[tuple[str, Any]]:
+def _values(
+    leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard], docs: str | None
+) -> Iterator[tuple[str, Any]]:
     """The values of the page by their keys: one index, and the data of each leaderboard.
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
-    entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
-    summaries = [_summary(each) for each in leaderboards]
-    sequences = [_sequence_board(each) for each in boards]
-    index = {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
-    yield "index", {**index, "replanning": sequences}
+    ranked_entries = [ranked for each in leaderboards for ranked in each.entries]
+    folders = [ranked.verified.folder for ranked in ranked_entries]
+    folders += [entry.folder for each in boards for entry in each.entries]
+    yield (
+        "index",
+        {
+            "competitors": sorted({folder.slug for folder in folders}),
+            "suites": [*map(_summary, leaderboards), *map(_replanning_summary, boards)],
+            "profile": _profile(leaderboards),
+            "docs": docs,
+        },
+    )
     for each in leaderboards:
         key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
-        yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
+        yield f"{key}/ranking", [_entry_row(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
             yield f"{key}/best", _answer_sheets(each.scorer, each.best.costs_ms, each.best.answers)
         for ranked in each.entries:
             costs, answers = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
             yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
+    for board in boards:
+        key, (suite, oracle_s) = f"{REPLANNING}/{board.suite}", scored_suite(board.suite)
+        yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
+        yield (
+            f"{key}/tasks",
+            [{"name": task.name, "oracle_hours": _hours(least)} for task, least in zip(suite, oracle_s, strict=True)],
+        )
+        for entry in board.entries:
+            yield f"{key}/entries/{entry.folder.slug}", _sequence_sheets(entry)
 
 
 def _leaderboard_key(leaderboard: Leaderboard) -> str:
@@ -103,55 +137,55 @@ def _leaderboard_key(leaderboard: Leaderboard) -> str:
     return leaderboard.race.folder.id if leaderboard.race else f"{leaderboard.track}/{leaderboard.suite}"
 
 
-def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
-    """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
-    suite, race = leaderboard.scorer.suite, leaderboard.race
-    tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
+def _suite_facts(key: str, suite: TaskSuite | DriftSuite, tasks: Sequence[Task]) -> dict[str, Any]:
+    """What the page shows of every suite."""
+    tables, devices = [task.num_tables for task in tasks], [task.num_devices for task in tasks]
     return {
-        "key": _leaderboard_key(leaderboard),
+        "key": key,
         "name": suite.name,
-        "track": leaderboard.track,
-        "hardware": leaderboard.hardware,
-        "description": suite_info(suite.name).description,
-        "cost_model": COST_MODEL,
+        "track": key.partition("/")[0],
         "tasks": len(suite),
         "tables": [min(tables), max(tables)],
         "devices": [min(devices), max(devices)],
+        "cost_model": COST_MODEL,
+    }
+
+
+def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
+    """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
+    suite, race = leaderboard.scorer.suite, leaderboard.race
+    is_measured = leaderboard.track == MEASURED
+    return {
+        **_suite_facts(_leaderboard_key(leaderboard), suite, suite.tasks),
+        "description": suite_info(suite.name).description,
+        "hardware": leaderboard.hardware,
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
-        "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track != MEASURED else None,
+        "status": None if is_measured else leaderboard.status,
+        "how_solved": None if is_measured else leaderboard.how_solved.removeprefix("**Solved.** "),
         "race": race and {"name": race.name, "about": race.about},
         "not_raced": [each.entry.name for each in leaderboard.not_raced],
     }
 
 
-def _sequence_board(board: SequenceBoard) -> dict[str, Any]:
-    """The entries of replanning on a suite, in their order, and the oracle's hours."""
+def _replanning_summary(board: SequenceBoard) -> dict[str, Any]:
+    """A suite of drifting tasks as the page offers it for selection."""
     suite, oracle_s = scored_suite(board.suite)
     return {
-        "name": suite.name,
+        **_suite_facts(f"{REPLANNING}/{board.suite}", suite, [drifting.task for drifting in suite]),
         "description": suite.description,
-        "oracle_hours": _number(float(oracle_s.mean() / 3600)),
-        "entries": [
-            {
-                "name": each.entry.name,
-                "authors": list(each.entry.authors),
-                "link": each.entry.link,
-                "excess": _number(float(each.excess.mean())),
-                "hours": _number(float(each.seconds.sum(axis=2).mean() / 3600)),
-                "plans": _number(each.plans),
-                "replayed": each.is_replayed,
-            }
-            for each in board.entries
-        ],
+        "entries": len(board.entries),
+        "pause_s": suite[0].pause_s,
+        "oracle_hours": _hours(oracle_s.mean()),
+        "plans": [kind.name for kind in KINDS if not kind.headroom or any(task.grows for task in suite)],
     }
 
 
-def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
+def _profile(leaderboards: Sequence[Leaderboard]) -> dict[str, Any] | None:
     """The performance profile of the simulated track; measured costs have no best known costs to compare with."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
-        return []
+        return None
     about = (
         f"{counted(ranked[0].tasks, 'test task')} of {counted(len(suites), 'core suite')}; competitors with an entry "
         "on every one of them."
@@ -168,37 +202,76 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
         }
         for each in ranked
     ]
-    return [{"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}]
+    return {"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}
 
 
-def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
-    """An entry's row of the ranking."""
-    verified, replayed = ranked.verified, ranked.replayed_seconds
-    entry = verified.entry
+def _declared(folder: EntryFolder, entry: Entry | SequenceEntry) -> dict[str, Any]:
+    """What the entries of all tracks declare."""
     return {
-        "id": verified.folder.slug,
+        "id": folder.slug,
         "name": entry.name,
-        "league": ranked.league,
         "authors": list(entry.authors),
         "link": entry.link,
         "licence": entry.licence,
         "agent": entry.agent.name,
-        "hardware": entry.hardware.machine,
-        "seeds": len(verified.answers),
-        "failures": verified.failures,
-        "planning_replayed": replayed is not None,
-        "training_queries": entry.training.queries,
         "training_data": ", ".join(entry.training.data),
         "shard_gym": entry.made_with.shard_gym,
-        "mean_cost_ms": _number(ranked.mean_cost_ms),
-        "gap": _number(ranked.gap),
-        "improvement_over_next": _number(ranked.improvement_over_next),
+    }
+
+
+def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
+    """A row of the ranking of a track with placements or plans: `score` is the mean cost in ms, `group` the league."""
+    verified, replayed = ranked.verified, ranked.replayed_seconds
+    entry = verified.entry
+    return {
+        **_declared(verified.folder, entry),
+        "seeds": len(verified.answers),
+        "group": ranked.league,
+        "score": _number(ranked.mean_cost_ms),
+        "interval": rounded(ranked.interval_ms, SCORE_DIGITS),
+        "gap": None if verified.failures else _number(ranked.gap),
         "ratio": _number(ranked.ratio),
         "ratio_interval": None if ranked.ratio_interval is None else rounded(ranked.ratio_interval, SCORE_DIGITS),
+        "improvement_over_next": _number(ranked.improvement_over_next),
+        "failures": verified.failures,
         "planning_ms": _number(1e3 * (entry.planning.seconds if replayed is None else replayed)),
+        "planning_replayed": replayed is not None,
         "planning_queries": _number(entry.planning.queries),
-        "interval_ms": rounded(ranked.interval_ms, SCORE_DIGITS),
+        "training_queries": entry.training.queries,
+        "hardware": entry.hardware.machine,
     }
+
+
+def _replanning_row(entry: Sequences) -> dict[str, Any]:
+    """A row of the ranking of replanning: `score` is the share of the oracle's time that an episode takes beyond it."""
+    seconds = entry.seconds.mean(axis=(0, 1))
+    return {
+        **_declared(entry.folder, entry.entry),
+        "seeds": len(entry.rows),
+        "group": "replayed" if entry.is_replayed else "not replayed",
+        "score": _number(float(entry.excess.mean())),
+        "interval": rounded(mean_interval(entry.excess), SCORE_DIGITS),
+        "hours": _hours(seconds.sum()),
+        "pauses_s": _number(seconds[1]),
+        "migrations_s": _number(seconds[2]),
+        "plans": _number(entry.plans),
+        "repairs": _number(entry.repairs),
+    }
+
+
+def _sequence_sheets(entry: Sequences) -> dict[str, list[Any]]:
+    """The scores of all tasks, and the first seed's actions and time of each: a digit for each decision, 0 keeps."""
+    sheets = [
+        {
+            "actions": row.actions,
+            "hours": _hours(sum(row.seconds)),
+            "seconds": rounded(row.seconds),
+            "plans": row.plans,
+            "repairs": row.repairs,
+        }
+        for row in entry.rows[0]
+    ]
+    return {"scores": rounded(entry.excess.mean(axis=0)), "sheets": sheets}
 
 
 def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
@@ -226,9 +299,9 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
 
 
 def _answer_sheets(scorer: Scorer, costs_ms: ArrayLike, answers: Sequence[Answer | None]) -> dict[str, list[Any]]:
-    """The costs of all tasks, and a sheet of each placement or plan."""
+    """The costs of all tasks in ms, and a sheet of each placement or plan."""
     sheets = [_answer_sheet(scorer, number, answer) for number, answer in enumerate(answers)]
-    return {"task_costs_ms": rounded(costs_ms), "placements": sheets}
+    return {"scores": rounded(costs_ms), "sheets": sheets}
 
 
 def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[str, Any] | None:
@@ -277,3 +350,8 @@ def rounded(values: ArrayLike, digits: int = COST_DIGITS) -> list[float]:
 def _number(value: float | None, digits: int = SCORE_DIGITS) -> float | None:
     """One rounded number; None stays None."""
     return None if value is None else rounded([value], digits)[0]
+
+
+def _hours(seconds: float) -> float | None:
+    """Seconds as rounded hours."""
+    return _number(float(seconds) / 3600)

@@ -36,7 +36,7 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert text.startswith(f"# Mine\n\nbefore\n{begin(TABLES)}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert "### dlrm-20x4\n" in text
+    assert "<summary>dlrm-20x4: " in text
     assert re.findall(r"\[The (\S+) agent\]", text) == ["random", "size-greedy", "size-greedy"]
     assert findings_of(root) == []
     write_pages(root)
@@ -100,7 +100,7 @@ def test_the_readme_of_the_project_has_the_open_suites_if_it_has_a_block(root: P
 def test_entries_stand_by_league_and_zero_query_is_first(root: Path, page: Path, add_entry) -> None:
     add_entry(root, "cost-greedy", "dlrm-20x4")
     write_pages(root)
-    suite = page.read_text().split("### dlrm-20x4\n", 1)[1].split("###", 1)[0]
+    suite = page.read_text().split("<summary>dlrm-20x4: ", 1)[1].split("<summary>", 1)[0]
     assert re.findall(r"^\| ([a-z-]+) \| \[The (\S+) agent\]", suite, re.MULTILINE) == [
         ("zero-query", "random"),
         ("zero-query", "size-greedy"),
