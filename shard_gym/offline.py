@@ -218,9 +218,10 @@ def _text(name_or_path: str | Path, suffix: str) -> str:
 def _held_out(suite: str | Path, tasks: TaskSuite) -> TaskSuite:
     """The test tasks of the suite; `tasks` if it has none."""
     try:
-        return load_suite(suite, "test")
+        held_out: TaskSuite = load_suite(suite, "test")
     except InvalidOptionError:
         return tasks
+    return held_out
 
 
 def _about(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

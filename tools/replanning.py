@@ -4,9 +4,9 @@
     python tools/replanning.py tune drift-strong-600         # agents/replanning/tuned.json and the results
     python tools/replanning.py page                          # the tables from docs/results/replanning.json
 
-The oracle finds the best sequence of actions with hindsight. Settings are tuned on the train split; all episodes of the
-test split are then played in the environment. Tables of plans, which take ten minutes for the split of a suite, are kept
-in runs/plan-tables; suites that differ in their pause share them.
+The oracle finds the best sequence of actions with hindsight. Settings are tuned on the train split; all episodes of
+the test split are then played in the environment. Tables of plans take ten minutes for the split of a suite; they are
+kept in runs/plan-tables, and suites that differ in their pause share them.
 """
 
 from __future__ import annotations
@@ -156,15 +156,8 @@ def gains(data: Mapping[str, Any]) -> str:
         both = agents.keys() >= {"ridge", "neural"}
         cells.append(_mean_and_error(_excess(agents["ridge"]) - _excess(agents["neural"])) if both else "-")
         rows.append([f"`{suite}`", f"`{best}`", f"{ski.mean():.1f}", *cells])
-    titles = (
-        "suite",
-        "best ski-rental in training",
-        "% over the oracle",
-        "ridge",
-        "neural",
-        "PPO",
-        "neural over ridge",
-    )
+    agents_of = "ridge", "neural", "PPO", "neural over ridge"
+    titles = "suite", "best ski-rental in training", "% over the oracle", *agents_of
     return "Points gained over that ski-rental, and the share of its gap to the oracle:\n\n" + table(titles, rows)
 
 

@@ -82,7 +82,7 @@ def place(
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     profile = hardware_profile(hardware)
     model = cost.make()
-    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
+    placer = placing_agent(agent, cost, model, seed, None, **parse_options(option))
     if num_devices > len(loaded) and not getattr(placer, "splits", False):
         raise InvalidOptionError(
             f"--num-devices is {num_devices:,}, but {tables} has {counted(len(loaded), 'table')}: the other devices "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ ORACLE = "oracle"
 class Asked:
     """What is to be shown."""
 
-    suite: Suite
+    suite: Suite[Any]
     task: int | str
     agent: str
     options: Mapping[str, Option]
