@@ -34,9 +34,6 @@ class EnvConfig(ABC):
     """The arguments of an environment; the class of the scalar environment documents them.
 
     The fields of a subclass are the parameters of its scalar environment, and they are options of its vector one.
-
-    Raises:
-        InvalidOptionError: `illegal` or `render_mode` is not known, or the mode needs a package that is not installed.
     """
 
     render_mode: str | None = field(default=None, kw_only=True)
@@ -78,11 +75,7 @@ def takes_fields_of(
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:
-    """A copy of the options of a reset; empty for None.
-
-    Raises:
-        InvalidOptionError: they are not a mapping, or one of them is not known.
-    """
+    """A copy of the options of a reset, which must all be `known`; empty for None."""
     if options is None:
         return {}
     quoted = [repr(name) for name in known]
@@ -96,12 +89,7 @@ def checked_options(options: Any, *known: str) -> dict[str, Any]:
 
 
 def task_source(suite: Any, split: str) -> TaskSource:
-    """The suite of this name and split; a source of tasks is returned as it is.
-
-    Raises:
-        UnknownNameError: no suite has that name, or it has no such split.
-        InvalidOptionError: `suite` is neither a name nor a source of tasks.
-    """
+    """The suite of this name and split; a source of tasks is returned as it is."""
     found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if isinstance(found, type) or not isinstance(found, TaskSource):
         wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
@@ -110,12 +98,7 @@ def task_source(suite: Any, split: str) -> TaskSource:
 
 
 def drift_source(suite: Any, split: str) -> DriftSource:
-    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is.
-
-    Raises:
-        UnknownNameError: no suite has that name, or it has no such split.
-        InvalidOptionError: `suite` is neither the name of a suite of replanning nor a source of drifting tasks.
-    """
+    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is."""
     found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
     if isinstance(found, type) or not isinstance(found, DriftSource):
         wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
@@ -124,11 +107,7 @@ def drift_source(suite: Any, split: str) -> DriftSource:
 
 
 def padding(name: str, given: int | None, needed: int) -> int:
-    """The padding that was given, or what is needed.
-
-    Raises:
-        InvalidOptionError: it is no integer, or less than what is needed.
-    """
+    """The padding that was given, or what is needed; less than that is an InvalidOptionError."""
     if given is None:
         return int(needed)
     if not is_integer(given) or given < needed:

@@ -18,22 +18,15 @@ State = TypeVar("State", bound="DeviceState")
 
 @dataclass
 class DeviceState:
-    """The devices of N episodes, as arrays.
-
-    Attributes:
-        device_loads: (N, D, K) float64, loads of the cost model.
-        memory_used: (N, D) int64, bytes.
-        phases_ms: (N, D, 4) float64, ms of each phase with what the devices hold.
-        cost_ms: (N,) float64, its cost.
-    """
+    """The devices of N episodes, as arrays."""
 
     by_device: ClassVar[tuple[str, ...]] = ("device_loads", "memory_used", "phases_ms")
     """The (N, D, ...) arrays. They have the memory layout of `problem.by_device`, which `flat` relies on."""
 
-    device_loads: FloatArray
-    memory_used: IntArray
-    phases_ms: FloatArray
-    cost_ms: FloatArray
+    device_loads: FloatArray  # (N, D, K) float64, loads of the cost model
+    memory_used: IntArray  # (N, D) int64, bytes
+    phases_ms: FloatArray  # (N, D, 4) float64, ms of each phase with what the devices hold
+    cost_ms: FloatArray  # (N,) float64, its cost
 
     def __post_init__(self) -> None:
         self._lay_by_device()
@@ -53,11 +46,7 @@ class DeviceState:
             getattr(self, f.name)[env] = getattr(state, f.name)[0]
 
     def require_same_shapes(self, other: DeviceState) -> None:
-        """Check that one environment of `other` can be put here.
-
-        Raises:
-            InvalidOptionError: it is of an environment with other tables, another padding or another cost model.
-        """
+        """Raise InvalidOptionError unless one environment of `other` can be put here."""
         for f in fields(self):
             own, given = getattr(self, f.name).shape[1:], np.shape(getattr(other, f.name, ()))[1:]
             if given != own:
@@ -72,9 +61,8 @@ class DeviceState:
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:
-    """An (N, D, ...) array made by `by_device` as (D * N, ...) rows; a view.
-
-    Environment i on device d is row d * N + i.
+    """An (N, D, ...) array made by `by_device` as (D * N, ...) rows: environment i on device d is row d * N + i; a
+    view.
     """
     return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
 
@@ -82,15 +70,7 @@ def flat(array: NDArray[Any]) -> NDArray[Any]:
 def add(
     state: DeviceState, rows: NDArray[np.integer[Any]], loads: FloatArray, memory: IntArray, model: AdditiveCostModel
 ) -> None:
-    """Add a table or a part of one to each of M devices, in place; `update_costs` follows.
-
-    Args:
-        state: the devices.
-        rows: (M,) integers, rows of `flat` arrays, none twice.
-        loads: (M, K) float64, what each device receives.
-        memory: (M,) int64, its bytes.
-        model: the cost model of the loads.
-    """
+    """Add a table or a part of one, (M, K) loads and (M,) bytes, to M different `rows` of `flat` arrays, in place."""
     flat(state.memory_used)[rows] += memory
     joined = model.add(flat(state.device_loads).take(rows, axis=0), loads)
     flat(state.device_loads)[rows] = joined
@@ -105,18 +85,10 @@ def remove(
     on: NDArray[np.integer[Any]],
     model: AdditiveCostModel,
 ) -> None:
-    """Take something off M devices, in place; `update_costs` follows.
+    """Take (M,) bytes off M different `rows` of `flat` arrays, in place; `staying` (R, K) loads stay at positions `on`.
 
     A maximum cannot be subtracted, so the loads of a device are computed from what stays. In the order in which it
     came, they are in every bit those of a device that never had the rest.
-
-    Args:
-        state: the devices.
-        rows: (M,) integers, rows of `flat` arrays, none twice.
-        memory: (M,) int64, the bytes that leave.
-        staying: (R, K) float64, loads of everything that stays on these devices.
-        on: (R,) integers, the position in `rows` of the device that each stays on.
-        model: the cost model of the loads.
     """
     flat(state.memory_used)[rows] -= memory
     kept = model.reduce(staying, on.astype(np.int64), len(rows))

@@ -36,7 +36,6 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
     _episodes: EpisodeBatch[TaskT]
 
     def _set_up(self, config: EnvConfig) -> None:
-        """Make the episodes (N = 1) that this environment steps."""
         self.render_mode, self._info_text = config.render_mode, config.info_text
         self._episodes = episodes = config.episodes(1)
         self._num_actions = episodes.num_actions
@@ -115,7 +114,6 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
         return clone
 
     def _require_episode(self, sentence: str) -> TaskT:
-        """The task of this episode; `ResetNeeded` if none has begun."""
         task = self._episodes.tasks[0]
         if task is None:
             raise ResetNeeded(f"{sentence}: call reset() first.")

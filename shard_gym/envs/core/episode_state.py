@@ -32,21 +32,14 @@ RUNNING, COMPLETE, ILLEGAL_ACTION, DEAD_END = (int(status) for status in Status)
 
 @dataclass
 class PlacementState(DeviceState):
-    """N placements under way, as arrays; those of the devices are in `DeviceState`.
-
-    Attributes:
-        step: (N,) int64, tables placed so far.
-        assignment: (N, T) int32, device of each table in placement order; UNPLACED if it has none.
-        fits: (N, D) bool, the devices where the current table fits; all False unless RUNNING.
-        status: (N,) int8, a `Status`.
-    """
+    """N placements under way, as arrays; those of the devices are in `DeviceState`."""
 
     by_device: ClassVar[tuple[str, ...]] = (*DeviceState.by_device, "fits")
 
-    step: IntArray
-    assignment: NDArray[np.int32]
-    fits: NDArray[np.bool_]
-    status: NDArray[np.int8]
+    step: IntArray  # (N,) int64, tables placed so far
+    assignment: NDArray[np.int32]  # (N, T) int32, device of each table in placement order; UNPLACED if it has none
+    fits: NDArray[np.bool_]  # (N, D) bool, the devices where the current table fits; all False unless RUNNING
+    status: NDArray[np.int8]  # (N,) int8, a `Status`
 
     @property
     def over(self) -> NDArray[np.bool_]:
@@ -56,15 +49,10 @@ class PlacementState(DeviceState):
 
 @dataclass
 class ShardingState(PlacementState):
-    """N plans under way: a `PlacementState` whose actions are those of `SplitRules`, and U = `max_shards`.
+    """A `PlacementState` whose actions are those of `SplitRules`; U is `max_shards`.
 
-    Attributes:
-        step: (N,) int64, tables completed so far.
-        assignment: (N, T, U) int32, the action that gave a shard to devices, at the U-th of the columns where the shard
-            begins; UNPLACED elsewhere. A table that is not halved has one at 0.
-        fits: (N, A) bool, the legal actions; all False unless RUNNING.
-        waiting: (N, H + 1) int64, parts of the current table that have no device yet, by number of halvings.
-        level: (N,) int64, halvings of the current part, the most halved one that waits.
+    Its `step` counts completed tables. Its (N, T, U) `assignment` has the action that gave a shard to devices at the
+    U-th of the columns where the shard begins, and UNPLACED elsewhere.
     """
 
     waiting: IntArray

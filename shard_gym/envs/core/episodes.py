@@ -226,7 +226,6 @@ class Episodes(EpisodeBatch[Task]):
         return rewards, over
 
     def _set_final_costs(self, envs: IntArray, model: CostModel) -> None:
-        """Set the costs of the complete placements of `envs` to those of `model`."""
         for env, placement in zip(envs.tolist(), self.placements(envs), strict=True):
             task = self.task(env)
             cost = model.estimate(placement[: task.num_tables], task.tables, task.topology)
@@ -237,10 +236,7 @@ class Episodes(EpisodeBatch[Task]):
                 self._details[f"measurement_{name}"][env] = details[name]
 
     def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
-        """(N,) actions: an illegal one becomes the legal device with least memory in use; (N,) bool, which did.
-
-        Where no device is legal, it becomes the first legal split.
-        """
+        """(N,) actions, where an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
         legal = self.masks()
         illegal = ~legal[np.arange(len(actions)), actions] & ~self.state.over
         if not illegal.any():
@@ -300,7 +296,6 @@ class Episodes(EpisodeBatch[Task]):
         number: Callable[[NDArray[Any]], Any],
         array: Callable[[NDArray[Any]], NDArray[Any]],
     ) -> dict[str, Any]:
-        """The keys of infos; `number` and `array` make what is returned of the arrays of the state."""
         infos = {
             "action_mask": mask,
             "task_index": number(self._prepared.suite_index),
@@ -356,11 +351,7 @@ class Episodes(EpisodeBatch[Task]):
             )
 
     def restore(self, env: int, task: Task, state: PlacementState, redirected: int = 0) -> None:
-        """Continue episode `env` from `state` (N = 1) of `task`.
-
-        Raises:
-            InvalidTaskError, InvalidOptionError: they are of an environment with another padding or cost model.
-        """
+        """Continue episode `env` from `state` (N = 1) of `task`, if padding and cost model are the same."""
         self.state.require_same_shapes(state)
         self.begin(np.array([env]), [task])
         self.state.put(env, state)

@@ -44,7 +44,6 @@ def plan_of(
 
 
 def _sharding(task: Task, table: int, actions: list[int], end: int, rules: SplitRules) -> TableSharding:
-    """The sharding of one table from the actions of its shards, which have `end` U-ths of its columns."""
     tables, topology, first = task.tables, task.topology, actions[0]
     begins = [unit for unit, action in enumerate(actions) if action >= 0]
     if not begins:

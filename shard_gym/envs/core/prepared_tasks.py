@@ -16,15 +16,6 @@ from shard_gym.tasks import Task, TaskSource, TaskSuite
 class PreparedTasks:
     """The tasks of a suite, each prepared once, when it is first used; and one task from elsewhere per environment.
 
-    Args:
-        source: where tasks come from.
-        model: the cost model they are prepared with.
-        max_tables: padding of the tables.
-        max_devices: padding of the devices.
-        num_envs: N.
-        order_of: see `prepare`.
-        rules: how tables may be split; None if they are not.
-
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
         suite_index: (N,) int64, the number of each environment's task in the suite; -1 for one from elsewhere.
@@ -51,11 +42,7 @@ class PreparedTasks:
         self.suite_index = np.full(num_envs, -1, np.int64)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
-        """Give environment `envs[i]` the task `tasks[i]`.
-
-        Raises:
-            InvalidTaskError: a task has more tables or devices than the padding holds.
-        """
+        """Give environment `envs[i]` the task `tasks[i]`."""
         rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
         # All are prepared before any replaces a task that an environment plays: preparing one may raise.
         padding = self.problem.max_tables, self.problem.max_devices

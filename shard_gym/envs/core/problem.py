@@ -41,28 +41,20 @@ class TableRows:
     """The tables of S prepared tasks, in placement order; axis T is padded with zeros.
 
     Each table has V variants, one if tables are not split: R = T x V, and variant v of table t is row t * V + v.
-
-    Attributes:
-        order: (S, T) int64, the task's table that is placed first, second, ...
-        loads: (S, R, K) float64, loads of the cost model.
-        memory: (S, R) int64, bytes.
-        features: (S, R, 21) float32, see `Tables.features`.
-        costs: (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost,
-            and of variants that are not legal.
-        shares: (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task; zeros of
-            variants that are not legal.
-        widths: (S, R) float32, embedding_dim / `WIDE`, at most 1.
-        legal: (S, R) bool, whether the table has this variant.
     """
 
-    order: IntArray
-    loads: FloatArray
-    memory: IntArray
-    features: NDArray[np.float32]
+    order: IntArray  # (S, T) int64, the task's table that is placed first, second and so on
+    loads: FloatArray  # (S, R, K) float64, loads of the cost model
+    memory: IntArray  # (S, R) int64, bytes
+    features: NDArray[np.float32]  # (S, R, 21) float32, see `Tables.features`
+    # (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost, and of
+    # variants that are not legal
     costs: NDArray[np.float32]
+    # (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task; zeros of variants
+    # that are not legal
     shares: FloatArray
-    widths: NDArray[np.float32]
-    legal: NDArray[np.bool_]
+    widths: NDArray[np.float32]  # (S, R) float32, embedding_dim / `WIDE`, at most 1
+    legal: NDArray[np.bool_]  # (S, R) bool, whether the table has this variant
 
 
 @dataclass
@@ -70,26 +62,16 @@ class Problem:
     """The tasks that N environments solve. Several may solve the same task; its tables are stored once.
 
     Axis T is padded to max_tables, axis D to max_devices.
-
-    Attributes:
-        tables: the tables of S tasks.
-        row: (N,) int64, which of the S tasks each environment solves.
-        num_tables: (N,) int64, the true T.
-        memory_cap: (N, D) int64, bytes; 0 where there is no device.
-        cluster: the topologies, leading shape (N,).
-        penalty_ms: (N,) float64, cost of a failed episode; above the cost of every valid placement.
-        lower_bound_ms: (N,) float64, lower bound on the cost of every placement.
-        rules: how tables may be split; None if only whole tables are placed.
     """
 
-    tables: TableRows
-    row: IntArray
-    num_tables: IntArray
-    memory_cap: IntArray
-    cluster: Cluster
-    penalty_ms: FloatArray
-    lower_bound_ms: FloatArray
-    rules: SplitRules | None = None
+    tables: TableRows  # the tables of S tasks
+    row: IntArray  # (N,) int64, which of the S tasks each environment solves
+    num_tables: IntArray  # (N,) int64, the true T
+    memory_cap: IntArray  # (N, D) int64, bytes; 0 where there is no device
+    cluster: Cluster  # the topologies, leading shape (N,)
+    penalty_ms: FloatArray  # (N,) float64, cost of a failed episode; above the cost of every valid placement
+    lower_bound_ms: FloatArray  # (N,) float64, lower bound on the cost of every placement
+    rules: SplitRules | None = None  # how tables may be split; None if only whole tables are placed
 
     @property
     def num_envs(self) -> int:
@@ -203,11 +185,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
 
 
 def require_room(task: Task, max_tables: int, max_devices: int) -> None:
-    """Refuse a task that is larger than the padding.
-
-    Raises:
-        InvalidTaskError: the task has more tables or devices.
-    """
+    """Raise InvalidTaskError for a task that is larger than the padding."""
     if task.num_tables > max_tables or task.num_devices > max_devices:
         raise InvalidTaskError(
             f"Task {task.name!r} has {task.num_tables} tables and {task.num_devices} devices, but this environment "
@@ -223,16 +201,10 @@ def prepare(
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
 ) -> Problem:
-    """`task` as a problem with N = 1.
+    """`task` as a problem with N = 1; the model is a `ShardingCostModel` if there are `rules`.
 
-    Args:
-        task: the task.
-        model: the cost model; with `rules` a `ShardingCostModel`.
-        max_tables: padding of the tables.
-        max_devices: padding of the devices.
-        order_of: the order of the tables; None for that by the cost of each whole table alone on a device. With
-            `order_of`, the model evaluates nothing.
-        rules: how tables may be split; None if they are not.
+    The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
+    the model evaluates nothing.
 
     Raises:
         InvalidTaskError: the task has more tables, devices or hosts than the padding.

@@ -111,7 +111,6 @@ def _balance(transition: Transition, env: int) -> float:
 
 
 def _memory_missing(transition: Transition, env: int) -> float:
-    """What the table that could not be placed needs beyond the memory of a device, as a share of it; see `balance`."""
     problem, state = transition.problem, transition.state
     needed = problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]]
     caps = problem.memory_cap[env]
@@ -149,7 +148,6 @@ def _wrong_rewards(reward: Reward, rewards: Any, count: int) -> InvalidOptionErr
 
 
 def _less_redirected(transition: Transition, rewards: FloatArray, unit: FloatArray | float) -> FloatArray:
-    """`rewards` less REDIRECTED * `unit` where the action was redirected."""
     if not np.count_nonzero(transition.redirected):
         return rewards
     return rewards - REDIRECTED * unit * transition.redirected

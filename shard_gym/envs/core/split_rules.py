@@ -54,12 +54,7 @@ class SplitRules:
 
     @staticmethod
     def of(sharding_types: Collection[str], max_devices: int, max_hosts: int, max_shards: int = 8) -> SplitRules:
-        """The rules for these types, with at most `max_shards` column shards of a table.
-
-        Raises:
-            UnknownNameError: there is no such sharding type.
-            InvalidOptionError: table_wise is not included, or `max_shards` is no power of two.
-        """
+        """The rules for these types, with at most `max_shards` column shards of a table."""
         types, shards = checked_sharding_types(sharding_types), checked_max_shards(max_shards)
         return SplitRules(types, max_devices, max_hosts, shards.bit_length() - 1 if COLUMN_WISE in types else 0)
 
@@ -129,11 +124,7 @@ class SplitRules:
         return variants, hosts
 
     def require_hosts(self, topology: Topology, name: str) -> None:
-        """Refuse a task with more hosts than the padding.
-
-        Raises:
-            InvalidTaskError: it has more.
-        """
+        """Raise InvalidTaskError for a task with more hosts than the padding."""
         hosts = -(-topology.num_devices // topology.devices_per_host)
         if hosts > self.max_hosts:
             raise InvalidTaskError(

@@ -64,7 +64,6 @@ def _add(
     several: IntArray,
     model: AdditiveCostModel,
 ) -> None:
-    """Add the current part of the environments `one_device` to a device, and what the actions of `several` mean."""
     rules, tables, count = _rules(problem), problem.tables, problem.num_envs
     whole = problem.current(state.step) * rules.num_variants
     rows = actions[one_device] * count + one_device
@@ -139,17 +138,10 @@ def _can_be_halved(
 ) -> NDArray[np.bool_]:
     """(E,) bool: whether some number of halvings above the `current` one completes the table.
 
-    All that waits, halved until all parts are equal, has to fit. Adding a part takes at most as many places of the
-    smaller ones as it has of them, so this stays true until the table is complete. If the optimizer keeps no state for
-    each row, halves have half the bytes, and a table that this refuses to halve cannot be completed by halving.
-
-    Args:
-        rules: how tables may be split.
-        memory, legal: bytes of all rows, and whether they are possible.
-        left: (E,) U-ths of the columns that wait.
-        current: (E,) halvings of the current part.
-        whole: (E,) row of the whole table.
-        free: (E, D) bytes free on each device.
+    All of the `left` U-ths of the columns, halved until all parts are equal, have to fit. Adding a part takes at most
+    as many places of the smaller ones as it has of them, so this stays true until the table is complete. If the
+    optimizer keeps no state for each row, halves have half the bytes, and a table that this refuses to halve cannot be
+    completed by halving.
     """
     level = np.arange(1, rules.max_halvings + 1)[:, None]
     rows, parts = whole + level, (left << level) >> rules.max_halvings  # (H, E), of one size

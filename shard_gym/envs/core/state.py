@@ -90,12 +90,6 @@ def advance(
 
     Environments that are not RUNNING do not change. An illegal action places nothing and ends the episode. A single
     environment steps on plain numbers if the model offers `plain_costs`; see `MAX_PLAIN_DEVICES`.
-
-    Args:
-        problem: what the N environments solve.
-        state: their state; changed in place.
-        actions: (N,) integers in [0, D), or in [0, A) if tables may be split.
-        model: the cost model the problem was prepared with.
     """
     if len(actions) == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None:
         device, costs = actions.item(), model.plain_costs
@@ -155,7 +149,6 @@ def _place(
     envs: IntArray,
     model: AdditiveCostModel,
 ) -> None:
-    """Place the current tables of `envs`, whose actions are legal, and update the costs."""
     current = problem.current(state.step)
     if len(envs) < len(actions):
         chosen, current = chosen[envs], current[envs]

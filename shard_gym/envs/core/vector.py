@@ -232,7 +232,6 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         return infos | {f"_{key}": there.copy() for key in infos}
 
     def _mask_of(self, envs: NDArray[np.int64]) -> BoolArray:
-        """(N,) bool, True for `envs`."""
         mask = np.zeros(self.num_envs, np.bool_)
         mask[envs] = True
         return mask

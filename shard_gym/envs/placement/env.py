@@ -19,14 +19,7 @@ from shard_gym.tasks import Task, TaskSource
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An episode under way and the random generator; see `EmbeddingPlacementEnv.get_state`.
-
-    Attributes:
-        task: the task of the episode.
-        state: the placement so far.
-        rng_state: state of the environment's random generator.
-        redirected: illegal actions so far that were redirected.
-    """
+    """An episode under way, the state of the random generator, and how many actions were redirected."""
 
     task: Task
     state: PlacementState

@@ -33,16 +33,11 @@ class PlacementEpisodes(Episodes):
     """N episodes of `EmbeddingPlacement-v0`."""
 
     def view(self, env: int) -> PlacementView:
-        """The placement of episode `env` so far, for rendering; later steps do not change it.
-
-        Raises:
-            InvalidOptionError: the episode has not begun.
-        """
+        """The placement of episode `env` so far, for rendering; later steps do not change it."""
         task, placements = self.task(env), self.placements(np.array([env]))
         return PlacementView(placement=placements[0, : task.num_tables], **self._shown(env))
 
     def _shown(self, env: int) -> dict[str, Any]:
-        """What views of placements and of plans have in common."""
         task, failure, next_table = self.task(env), self.failure(env), self.current_table(env)
         return {
             "task": task,

@@ -73,7 +73,7 @@ class CompactObservation:
 
     @staticmethod
     def _of_one(problem: Problem, state: PlacementState) -> ObservationDict:
-        """The same of a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
+        """`__call__` for a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
         tables, num_tables = problem.tables, problem.num_tables.item()
         row, step = problem.row.item(), state.step.item()
         if step < num_tables:
@@ -215,12 +215,7 @@ OBSERVATIONS: Mapping[str, Callable[[], Observation]] = {
 def make_observation(
     observation: str | Observation, named: Mapping[str, Callable[[], Observation]] = OBSERVATIONS
 ) -> Observation:
-    """The observation that `observation` names among those `named`; an object is returned as it is.
-
-    Raises:
-        UnknownNameError: there is no observation of that name.
-        InvalidOptionError: `observation` is neither a name nor an object of the shape of `Observation`.
-    """
+    """The observation that `observation` names among those `named`; an object is returned as it is."""
     if not isinstance(observation, str):
         if isinstance(observation, type) or not isinstance(observation, Observation):
             wanted = f"the name of one, {sorted(named)}, or an object of the shape of Observation"

@@ -30,10 +30,6 @@ def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource
     Devices and links are those of the machine's hardware profile, if it has one; memory caps stay. Lookups, distinct
     rows and histograms are those of the batch size that the model measures (`Tables.at_batch_size`). A suite stays a
     suite, so its tasks keep their numbers and names. A model that does not measure changes nothing.
-
-    Raises:
-        InvalidTablesError: the model measures a larger batch than the tables' statistics describe.
-        InvalidOptionError: the model measures, and the suite is of replanning.
     """
     if not isinstance(model, MeasuredCostModel):
         return source
@@ -47,8 +43,6 @@ def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource
 
 
 class _SourceAsMeasured:
-    """The tasks of another source as a machine measures them; see `as_measured`."""
-
     def __init__(self, source: TaskSource, profile: str | None, batch_size: int | None) -> None:
         self.max_tables, self.max_devices = source.max_tables, source.max_devices
         self._source, self._profile, self._batch_size = source, profile, batch_size
@@ -59,10 +53,7 @@ class _SourceAsMeasured:
 
 @lru_cache(maxsize=32)
 def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -> TaskSuite:
-    """See `as_measured`: the tasks on a machine of that name; `suite` itself if it fits.
-
-    All who ask get one suite, so that they share what is prepared for its tasks.
-    """
+    """The tasks on a machine of that name, one suite for all who ask; `suite` itself if it fits."""
     profile = profile_of(hardware)
     tasks = tuple(_task_as_measured(task, profile, batch_size) for task in suite)
     if all(new is old for new, old in zip(tasks, suite, strict=True)):

@@ -28,9 +28,6 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
     """One row for each history, by name: the cost of an iteration in each hour, and the plans that were made.
 
     The grey line in every row is the last history, so the oracle should be the last.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     if missing := matplotlib_missing():
         raise missing
@@ -60,7 +57,6 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
 
 
 def _row(axes: Axes, name: str, history: History, best: History | None) -> None:
-    """The line of one history, its marks, and on the right what it took."""
     days, costs = _days(history), history.hourly_ms
     axes.plot(days, costs, color=INK, linewidth=1.1)
     for window, (marker, color) in enumerate(zip(MARKERS, COLORS, strict=False)):
@@ -91,11 +87,7 @@ def _row(axes: Axes, name: str, history: History, best: History | None) -> None:
 
 
 def render_rgb(task: DriftTask, history: History, *, failed: bool = False) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8, the picture of one episode; its size is always the same.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """(H, W, 3) uint8, the picture of one episode; its size is always the same."""
     figure = draw(task, {"failed" if failed else "this episode": history})
     from shard_gym.envs.placement.rendering.canvas import to_pixels  # needs matplotlib
 

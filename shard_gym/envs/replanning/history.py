@@ -17,16 +17,10 @@ NO_PLAN = -1
 
 
 class History(NamedTuple):
-    """What was done in an episode so far, in h hours.
+    """What was done in an episode so far, in h hours."""
 
-    Attributes:
-        hourly_ms: (h,) mean cost of an iteration in each hour.
-        seconds: (h, 3) spent on each of `SECONDS`.
-        kinds: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`.
-        repairs: (h,) bool, whether it had to be made, whichever action made it.
-    """
-
-    hourly_ms: FloatArray
-    seconds: FloatArray
+    hourly_ms: FloatArray  # (h,) mean cost of an iteration in each hour
+    seconds: FloatArray  # (h, 3) spent on each of `SECONDS`
+    # (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`
     kinds: NDArray[np.int8]
-    repairs: NDArray[np.bool_]
+    repairs: NDArray[np.bool_]  # (h,) bool, whether it had to be made, whichever action made it

@@ -12,16 +12,10 @@ from shard_gym.topology import Topology
 def migration_seconds(
     before: NDArray[np.int64], after: NDArray[np.int64], bytes_of: NDArray[np.int64], topology: Topology
 ) -> FloatArray:
-    """(...) seconds until all parts are on their new devices; all devices and both kinds of links move at one time.
+    """(...) seconds until all P parts are on the devices `after`, (P,), from those `before`, (..., P).
 
-    The slowest link decides: the most that a device sends or receives inside its host over the bandwidth there, or
-    between hosts over the bandwidth of its network card.
-
-    Args:
-        before: (..., P) int64, devices.
-        after: (P,) int64, devices.
-        bytes_of: (P,) int64, weights and optimizer state of each part.
-        topology: the devices.
+    All devices and both kinds of links move at one time. The slowest link decides: the most of `bytes_of` that a device
+    sends or receives inside its host over the bandwidth there, or between hosts over that of its network card.
     """
     cluster, devices = topology.cluster(), topology.num_devices
     host = np.asarray(cluster.host_begin)

@@ -31,27 +31,18 @@ MIN_LOOKUPS = 0.01
 
 
 class MadePlan(NamedTuple):
-    """The plan in action, and its making.
-
-    Attributes:
-        plan: the plan.
-        kind: index in `KINDS`.
-        decision: when it was made.
-        lookups: (T,) mean lookups of the window that it was made for.
-    """
+    """The plan in action, and its making."""
 
     plan: Plan
-    kind: int
-    decision: int
-    lookups: NDArray[np.float64]
+    kind: int  # index in `KINDS`
+    decision: int  # when it was made
+    lookups: NDArray[np.float64]  # (T,) mean lookups of the window that it was made for
 
 
 class ObservationRows:
     """Makes the observations of environments from a row of numbers for each decision.
 
-    Args:
-        devices: D, padding of the devices.
-        kinds: Z, the kinds of plans that have an action; there are A = 1 + Z actions.
+    `devices` is the padding D, and `kinds` are the Z kinds of plans that have an action: there are A = 1 + Z actions.
     """
 
     def __init__(self, devices: int, kinds: int) -> None:
@@ -139,8 +130,6 @@ _IN_ROWS = (
 
 
 def _space(devices: int, kinds: int) -> spaces.Dict:
-    """The space of one environment; `EmbeddingReplanningEnv` documents it."""
-
     def numbers(size: int, low: float = 0.0, high: float = MAX_NUMBER) -> spaces.Box:
         return spaces.Box(low, high, (size,), np.float32)
 

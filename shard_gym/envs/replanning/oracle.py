@@ -16,12 +16,7 @@ IntArray = NDArray[np.int64]
 
 
 class BestSequence(NamedTuple):
-    """The best actions of an episode.
-
-    Attributes:
-        seconds: what the episode takes: iterations, pauses and migrations.
-        actions: (decisions,) int64.
-    """
+    """The best (decisions,) int64 actions of an episode, and the seconds that it then takes."""
 
     seconds: float
     actions: IntArray

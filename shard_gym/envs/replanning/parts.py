@@ -27,19 +27,7 @@ IntArray = NDArray[np.int64]
 
 
 class Parts:
-    """P parts of the tables of a task on m devices. Tables that are on all devices are not among them.
-
-    Days are counted from the first of the history.
-
-    Attributes:
-        task: the problem.
-        form: how its tables are split.
-        model: estimates the loads.
-        topology: the m devices.
-
-    Args:
-        devices: m, at most those of the task.
-    """
+    """P parts of the tables of a task on m devices, without tables that are on all devices; day 0 begins the history."""
 
     def __init__(self, task: DriftTask, form: SplitTask, model: AdditiveCostModel, devices: int) -> None:
         self.task, self.form, self.model = task, form, model
@@ -119,11 +107,9 @@ class Parts:
         return rows
 
     def _bytes_with(self, rows: FloatArray) -> IntArray:
-        """(P,) bytes of the parts with (T,) multiples of the rows."""
         return self._num_rows(rows)[self.form.table] * _row_bytes(self.form.task.tables)
 
     def _free(self, rows: FloatArray) -> IntArray:
-        """(m,) bytes for the parts with (T,) multiples of the rows."""
         num_rows, row_bytes, used = self._num_rows(rows), _row_bytes(self.task.task.tables), 0
         for kind, some in self.form.spread.items():
             on_each = -(-num_rows[some] // self.topology.num_devices) if kind == ROW_WISE else num_rows[some]

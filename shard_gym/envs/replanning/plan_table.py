@@ -38,31 +38,21 @@ KIND = "plan-table"
 
 @dataclass(frozen=True, eq=False)
 class PlanTable:
-    """n plans of P parts, and what they cost at T decisions. Nothing in it depends on the pause.
+    """n plans of P parts, and what they cost at T decisions. Nothing in it depends on the pause."""
 
-    Attributes:
-        where: (n, P) int64, the device of each part. The first plan is in action when the episode begins.
-        used: (n,) int64, devices that each plan is made for.
-        number: (T, Z) int64, the plan of each kind that can be made at each decision, or `NO_PLAN`.
-        seconds: (n, T) float64, of the hour after each decision; NaN before the day on which a plan can first be made,
-            and where it cannot run.
-        replayed: (n, T, W) float32, cost with the mean lookups of each window before each decision, in multiples of the
-            reference; NaN before that day.
-        bytes_of: (days, P) int64, bytes of the parts.
-        available: (T,) int64, devices that are there.
-        clock: (T, 4) float64, sine and cosine of the hour of the day, and of the week.
-        day_s: () float64, seconds of a day at the reference cost.
-    """
-
-    where: IntArray
-    used: IntArray
-    number: IntArray
+    where: IntArray  # (n, P) int64, the device of each part. The first plan is in action when the episode begins
+    used: IntArray  # (n,) int64, devices that each plan is made for
+    number: IntArray  # (T, Z) int64, the plan of each kind that can be made at each decision, or `NO_PLAN`
+    # (n, T) float64, of the hour after each decision; NaN before the day on which a plan can first be made, and where
+    # it cannot run
     seconds: Floats
+    # (n, T, W) float32, cost with the mean lookups of each window before each decision, in multiples of the reference;
+    # NaN before that day
     replayed: NDArray[np.float32]
-    bytes_of: IntArray
-    available: IntArray
-    clock: Floats
-    day_s: Floats
+    bytes_of: IntArray  # (days, P) int64, bytes of the parts
+    available: IntArray  # (T,) int64, devices that are there
+    clock: Floats  # (T, 4) float64, sine and cosine of the hour of the day, and of the week
+    day_s: Floats  # () float64, seconds of a day at the reference cost
 
     @staticmethod
     def of(data: EpisodeData, decisions: int = DECISIONS) -> PlanTable:
@@ -100,18 +90,7 @@ class PlanTable:
 
 
 def plan_tables(suite: DriftSuite, model: AdditiveCostModel, folder: Path | None = None) -> Iterator[PlanTable]:
-    """The tables of the episodes of a suite.
-
-    Args:
-        suite: the suite.
-        model: estimates the costs.
-        folder: tables are kept there, and read if they are there; suites that differ in their pause share them.
-
-    Raises:
-        DamagedFileError: a file is damaged.
-        InvalidCheckpointError: arrays of a file have other shapes or dtypes.
-        MissingExtraError: there is a folder, and safetensors is not installed.
-    """
+    """The tables of the episodes of a suite, kept in `folder`; suites that differ in their pause share them."""
     for task in suite:
         digest = _fingerprint(task)
         about: dict[str, object] = {"task": digest, "cost_model": model.fingerprint}

@@ -24,12 +24,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """Places P parts of tables in each of M windows, which differ in the loads of the parts.
-
-    Attributes:
-        model: estimates the costs.
-        topology: the D devices.
-    """
+    """Places P parts of tables on D devices in each of M windows, which differ in the loads of the parts."""
 
     model: AdditiveCostModel
     topology: Topology

@@ -36,21 +36,13 @@ class Player(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PlayedEpisode:
-    """What an agent did in one episode.
-
-    Attributes:
-        task: the task.
-        actions: (decisions,) int64; fewer after an illegal action.
-        history: what followed from them.
-        failure: why the episode ended early; empty if it did not.
-        planning_s: wall-clock time of the player; all episodes of a call share it equally.
-    """
+    """What an agent did in one episode."""
 
     task: DriftTask
-    actions: NDArray[np.int64]
-    history: History
-    failure: str = ""
-    planning_s: float = 0.0
+    actions: NDArray[np.int64]  # (decisions,) int64; fewer after an illegal action
+    history: History  # what followed from them
+    failure: str = ""  # why the episode ended early; empty if it did not
+    planning_s: float = 0.0  # wall-clock time of the player; all episodes of a call share it equally
 
     @property
     def seconds(self) -> float:
@@ -59,13 +51,10 @@ class PlayedEpisode:
 
 
 class _Function:
-    """A function of observations as a player."""
-
     def __init__(self, act: Callable[[ObservationDict], Any]) -> None:
         self.act = act
 
-    def begin(self, count: int) -> None:
-        """It remembers nothing."""
+    def begin(self, count: int) -> None: ...
 
 
 def player_of(agent: Any) -> Player:
@@ -76,12 +65,7 @@ def player_of(agent: Any) -> Player:
 def play(
     player: Player, tasks: Sequence[DriftTask], cost_model: str | AdditiveCostModel, progress: OnDecision | None = None
 ) -> list[PlayedEpisode]:
-    """The episodes of all tasks; an illegal action ends its episode.
-
-    Raises:
-        InvalidOptionError: what the player returns is no action for each task.
-        InvalidCostError: a cost is NaN or infinite.
-    """
+    """The episodes of all tasks; an illegal action ends its episode, and an action outside the space is an error."""
     every = np.arange(len(tasks))
     config = ReplanningConfig(DriftSuite("episodes", tuple(tasks)), cost_model=cost_model)
     episodes = ReplanningEpisodes(len(tasks), config)
@@ -121,11 +105,7 @@ def _actions(given: Any, count: int, num_actions: int) -> NDArray[np.int64]:
 
 
 def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: AdditiveCostModel) -> History:
-    """What follows from (decisions,) actions, as in the environment; it computes the plans that they make only.
-
-    Raises:
-        InvalidPlacementError: an action is illegal.
-    """
+    """What follows from (decisions,) legal actions, as in the environment; it computes the plans that they make only."""
     data, count = episode_data(task, model), len(actions)
     hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
     kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)

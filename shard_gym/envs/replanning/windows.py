@@ -66,12 +66,10 @@ KINDS = tuple(PlanKind(window, headroom) for headroom in (False, True) for windo
 
 
 def window_means(lookups: FloatArray, first_hour: int, hours: int) -> FloatArray:
-    """(hours, W, T) mean lookups in each of `WINDOWS` before each of `hours` decisions.
+    """(hours, W, T) mean lookups in each of `WINDOWS` before each of `hours` decisions, from (I, T) of all intervals.
 
-    Args:
-        lookups: (I, T) of all intervals.
-        first_hour: number of the first decision, counted from the first interval; the past must reach back far enough.
-        hours: how many decisions.
+    `first_hour` is the number of the first decision, counted from the first interval; the past must reach back far
+    enough.
     """
     longest = max(window.first for window in WINDOWS)
     begin = (first_hour - longest) * INTERVALS_PER_HOUR

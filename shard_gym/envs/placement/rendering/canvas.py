@@ -110,7 +110,6 @@ def spread(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap:
 
 
 def _pushed(wanted: FloatArray, widths: FloatArray, low: float, high: float, gap: float) -> FloatArray:
-    """`wanted`, with labels that overlap pushed to the right; then all moved back below `high`."""
     centers = np.maximum(wanted, low + widths / 2)
     needed = (widths[1:] + widths[:-1]) / 2 + gap
     for i in range(1, len(centers)):

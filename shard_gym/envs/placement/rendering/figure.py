@@ -48,15 +48,11 @@ SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
 
 
 def draw(view: PlacementView, *, title: str | None = None) -> Figure:
-    """The placement as a `matplotlib.figure.Figure`.
+    """The placement under its headline, by default the task's name, as a `matplotlib.figure.Figure`.
 
     The four phases follow each other on one time axis, and each is as long as its slowest device takes: the width of
     the chart is the cost. Solid is work, pale is waiting. Of more than 16 devices the most loaded are drawn, and the
     mean of the others.
-
-    Args:
-        view: the placement.
-        title: the headline; the task's name by default.
     """
     row = _row_height(view)
     splits = view.splits()
@@ -79,11 +75,7 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
 
 
 def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
-    """Placements side by side on one scale, each under its name; otherwise as `draw`.
-
-    Raises:
-        InvalidPlacementError: `views` is empty.
-    """
+    """Placements side by side on one scale, each under its name; otherwise as `draw`."""
     if not views:
         raise InvalidPlacementError("There is nothing to compare: pass at least one (name, view).")
     row = min(_row_height(view) for _, view in views)
@@ -159,7 +151,6 @@ def _cost(chart: Chart, size: float, factor: str = "") -> float:
 
 
 def _fit(canvas: Canvas, name: str, room: float, size: float, weight: str = "normal") -> str:
-    """`name`, shortened to `room` inches."""
     letters = len(name)
     while letters > 12 and canvas.width_of(shorten(name, letters), size, weight) > room:
         letters = max(12, int(letters * min(0.97, room / canvas.width_of(shorten(name, letters), size, weight))))
@@ -205,7 +196,6 @@ def _split_tables(canvas: Canvas, view: PlanView, splits: Sequence[tuple[int, st
 
 
 def _legend(canvas: Canvas, x: float, y: float) -> None:
-    """How to read the bars, in one line."""
     blue = PHASE_COLORS[0]
     for color, edge, words in (
         (blue, None, "busy"),
@@ -217,17 +207,7 @@ def _legend(canvas: Canvas, x: float, y: float) -> None:
 
 
 class Chart:
-    """A row for each device of `view`, drawn by `draw`; coordinates are in inches.
-
-    Args:
-        canvas: what to draw on.
-        view: the placement.
-        left: edge of the column of device numbers.
-        right: edge of the column of memory numbers.
-        row: height of a row.
-        horizon_ms: end of the time axis, ms.
-        narrow: leave out some labels.
-    """
+    """A row for each device of `view` between `left` and `right`, drawn by `draw`; coordinates are in inches."""
 
     def __init__(
         self,
@@ -263,11 +243,9 @@ class Chart:
         return self._bottom + 0.52
 
     def _x(self, ms: float) -> float:
-        """The x of a time."""
         return self._time_left + ms / self.horizon_ms * (self._time_right - self._time_left)
 
     def _number(self, ms: float) -> str:
-        """`ms` with as many decimals as all other times of the chart."""
         return format_like(ms, self.horizon_ms)
 
     def _rows(self, column: NDArray[np.generic]) -> FloatArray:

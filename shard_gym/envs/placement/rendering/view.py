@@ -27,29 +27,18 @@ MAX_SPLITS = 8
 
 @dataclass(frozen=True, eq=False)
 class PlacementView:
-    """A placement, complete or under way, and what it costs.
-
-    Attributes:
-        task: the task.
-        placement: (T,) int64, device of each table in the task's own order; -1 for a table that is not placed.
-        phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
-        cost_ms: cost of the tables placed so far in ms.
-        failure: why the placement failed, a sentence; empty if it did not.
-        next_table: the table to be placed next; -1 if there is none or the order is not known.
-
-    Raises:
-        InvalidPlacementError: a cost is NaN or infinite.
-    """
+    """A placement, complete or under way, and what it costs."""
 
     unit: ClassVar[str] = "tables"
     """The word for what is counted on each device."""
 
     task: Task
+    # (T,) int64, device of each table in the task's own order; -1 for a table that is not placed
     placement: NDArray[np.int64]
-    phases_ms: FloatArray
-    cost_ms: float
-    failure: str = ""
-    next_table: int = -1
+    phases_ms: FloatArray  # (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`)
+    cost_ms: float  # cost of the tables placed so far in ms
+    failure: str = ""  # why the placement failed, a sentence; empty if it did not
+    next_table: int = -1  # the table to be placed next; -1 if there is none or the order is not known
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
@@ -115,17 +104,13 @@ class PlacementView:
 
 @dataclass(frozen=True, eq=False)
 class PlanView(PlacementView):
-    """A checked sharding plan and what it costs, shown like a placement; its `placement` is that of the first shards.
-
-    Attributes:
-        plan: the plan; a table without shards is not placed yet.
-        split_rows: rows for split tables in a picture, at least; so all pictures of an episode have one size.
-    """
+    """A checked sharding plan and what it costs, shown like a placement; its `placement` is that of the first shards."""
 
     unit: ClassVar[str] = "shards"
 
+    # A table without shards is not placed yet
     plan: ShardingPlan = field(default_factory=lambda: ShardingPlan(()))
-    split_rows: int = 0
+    split_rows: int = 0  # rows for split tables in a picture, at least; so all pictures of an episode have one size
 
     @property
     @override
