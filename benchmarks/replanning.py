@@ -42,7 +42,6 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The first column."""
         return f"{self.tables}x{self.devices}" + (", growing" if self.level.growth else "")
 
 

@@ -78,22 +78,14 @@ def require_name(what: str, value: Any, error: type[ShardGymError]) -> None:
 
 
 def checked_seed(seed: int) -> int:
-    """`seed` as an int.
-
-    Raises:
-        InvalidOptionError: it is not an integer of at least 0.
-    """
+    """`seed` as an int; InvalidOptionError unless it is an integer of at least 0."""
     if not is_integer(seed) or seed < 0:
         raise InvalidOptionError(f"A seed is an integer of at least 0, not {short_repr(seed)}.")
     return int(seed)
 
 
 def checked_count(name: str, value: int, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int.
-
-    Raises:
-        InvalidOptionError: it is not an integer of at least `least`, and at most `most` if that is given.
-    """
+    """`value` as an int; InvalidOptionError unless it is an integer of at least `least`, and at most `most` if given."""
     if not is_integer(value) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidOptionError(f"{name} must be an integer {limits}, not {short_repr(value)}.")
@@ -101,12 +93,9 @@ def checked_count(name: str, value: int, least: int = 1, most: int | None = None
 
 
 def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **options: Any) -> None:
-    """Check that `call(*values, **options)` has all arguments it needs, and no others; it is not called.
+    """Raise InvalidOptionError, which begins with `subject`, unless `call` takes these arguments; it is not called.
 
     So a TypeError that is raised inside it is told from one of its options.
-
-    Raises:
-        InvalidOptionError: it has not, or does not tell them, as some classes in C; the message begins with `subject`.
     """
     try:
         signature = inspect.signature(call)
@@ -124,22 +113,14 @@ def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **op
 
 
 def checked_positive(name: str, value: float) -> float:
-    """`value` as a float.
-
-    Raises:
-        InvalidOptionError: it is not a finite number above 0.
-    """
+    """`value` as a float; InvalidOptionError unless it is a finite number above 0."""
     if not is_positive(value):
         raise InvalidOptionError(f"{name} must be a positive number, not {short_repr(value)}.")
     return float(value)
 
 
 def checked_learning_rate(value: float, name: str = "learning_rate") -> float:
-    """`value` as a float.
-
-    Raises:
-        InvalidOptionError: it is not a number above 0, and at most `MAX_LEARNING_RATE`.
-    """
+    """`value` as a float; InvalidOptionError unless it is above 0 and at most `MAX_LEARNING_RATE`."""
     rate = checked_positive(name, value)
     if rate > MAX_LEARNING_RATE:
         raise InvalidOptionError(f"{name} must be at most {MAX_LEARNING_RATE:g}, not {rate:g}.")

@@ -143,14 +143,7 @@ def install_extra(extra: str) -> str:
 
 
 def wrong_kind(argument: str, given: object, wanted: str, hint: str = "") -> InvalidOptionError:
-    """The error for an argument of the wrong type.
-
-    Args:
-        argument: its name.
-        given: its value; for a class, the message says to pass an instance.
-        wanted: what it must be.
-        hint: a sentence about what to pass instead, if `wanted` does not say it.
-    """
+    """The error for an argument of the wrong type; `hint` is a sentence about what to pass instead of `given`."""
     message = f"{argument} must be {wanted}, not {short_repr(given)}."
     if isinstance(given, type):
         message = f"{argument} must be {wanted}, not a class; pass an instance: {given.__name__}()."

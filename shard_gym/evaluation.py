@@ -126,7 +126,6 @@ class Evaluation:
 
     @property
     def _facts(self) -> dict[str, str]:
-        """The outcome in a few lines, for people."""
         low, high = map(format_ms, self.interval_ms)
         ordered = sorted(self.tasks, key=lambda each: each.cost_ms)
         facts = {
@@ -260,12 +259,10 @@ def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, fl
 
 
 def _name_of(agent: AnyAgent) -> str:
-    """The agent's name; without one, that of its function or class."""
     return str(getattr(agent, "name", None) or getattr(agent, "__name__", type(agent).__name__))
 
 
 def _result(agent: AnyAgent, task: Any, attempt: Attempt, model: CostModel, failures: FailuresInARow) -> TaskResult:
-    """The outcome of one task; see `evaluate`."""
     problem, listed, failure = problem_of(task), None, ""
     try:
         if attempt.error is not None:

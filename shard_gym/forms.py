@@ -43,17 +43,11 @@ ROOM = 0.9
 
 
 class Form(NamedTuple):
-    """How the tables of a task are split.
+    """How the tables of a task are split."""
 
-    Attributes:
-        widest: columns of a part at most; wider tables are halved until they have no more.
-        heavy: what heavy tables become: "table_wise", "row_wise" or "data_parallel".
-        room: the share of a device's memory that a part needs at most.
-    """
-
-    widest: int
-    heavy: str
-    room: float = ROOM
+    widest: int  # columns of a part at most; wider tables are halved until they have no more
+    heavy: str  # what heavy tables become: "table_wise", "row_wise" or "data_parallel"
+    room: float = ROOM  # the share of a device's memory that a part needs at most
 
 
 NO_LIMIT = 2**20
@@ -69,19 +63,13 @@ FINER, FINEST = (tuple(form._replace(room=ROOM / parts) for form in FORMS) for p
 
 @dataclass(frozen=True, eq=False)
 class SplitTask:
-    """A task in one form.
-
-    Attributes:
-        origin: the task.
-        task: its parts on the memory that spread tables leave.
-        table: (P,) int64, the table of each part; its parts come one after the other, from left to right.
-        spread: the spread tables by sharding type, "row_wise" or "data_parallel".
-    """
+    """A task in one form."""
 
     origin: Task
-    task: Task
+    task: Task  # its parts on the memory that spread tables leave
+    # (P,) int64, the table of each part; its parts come one after the other, from left to right
     table: NDArray[np.int64]
-    spread: dict[str, NDArray[np.int64]]
+    spread: dict[str, NDArray[np.int64]]  # the spread tables by sharding type, "row_wise" or "data_parallel"
 
     def loads(self, model: ShardingCostModel) -> FloatArray:
         """(K,) loads of the spread tables on each device; zeros without any."""
@@ -146,7 +134,6 @@ def formed(task: Task, form: Form) -> SplitTask | None:
 
 
 def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:
-    """(T,) int64, how often each table is halved."""
     halvings = np.zeros(len(tables), np.int64)
     for _ in range(MAX_HALVINGS):
         width = tables.embedding_dim >> halvings
@@ -156,7 +143,6 @@ def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:
 
 
 def _spread_bytes(task: Task, kind: str, tables: NDArray[np.int64]) -> int:
-    """Bytes that spread tables need on each device."""
     variants = variants_of(task.tables.select(tables), task.topology, (TABLE_WISE, kind), 0)
     return int(variants.memory[:, -1].sum())
 

@@ -190,13 +190,9 @@ FITTED_ON: Mapping[str, str] = {
 
 
 def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: float, lines: str = "") -> LinkSpec:
-    """The links of devices, from their line rates.
+    """The links of devices from their line rates, 1e9 bytes per second of one direction; `kind` is "pcie" or "nvlink".
 
-    Args:
-        kind: of the links inside a host, "pcie" or "nvlink".
-        intra_host_gb_per_s: line rate of one direction inside a host, 1e9 bytes per second.
-        inter_host_gb_per_s: line rate of a device's network card, 1e9 bytes per second.
-        lines: what the line rates are, for the sources.
+    `lines` says what the line rates are, for the sources.
     """
     numbers: dict[str, float] = {}
     for where, each, line_rate in (

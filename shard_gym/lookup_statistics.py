@@ -38,25 +38,15 @@ DISTINCT_DIGITS = 7
 
 
 class ReuseStatistics(NamedTuple):
-    """Lookup statistics of one batch for T tables; see `shard_gym.tables.Tables`.
+    """Lookup statistics of one batch for T tables; see `shard_gym.tables.Tables`."""
 
-    Attributes:
-        distinct_rows: (T,) float64, rows read at least once, at most min(rows, lookups).
-        reuse_histogram: (T, 17) float64, shares of those rows by number of reads.
-        access_histogram: (T, 17) float64, shares of the lookups by the same bins.
-    """
-
-    distinct_rows: Floats
-    reuse_histogram: Floats
-    access_histogram: Floats
+    distinct_rows: Floats  # (T,) float64, rows read at least once, at most min(rows, lookups)
+    reuse_histogram: Floats  # (T, 17) float64, shares of those rows by number of reads
+    access_histogram: Floats  # (T, 17) float64, shares of the lookups by the same bins
 
 
 def counted_statistics(rows: NDArray[np.integer[Any]]) -> tuple[float, Floats, Floats]:
-    """Distinct rows, and the (17,) histograms of reuse and of accesses, of one table's lookups; zeros without any.
-
-    Args:
-        rows: (N,) integers from 0, the row of each lookup of a batch.
-    """
+    """Distinct rows, and the (17,) histograms of reuse and of accesses, of one table's (N,) `rows` read in a batch."""
     if not len(rows):
         return 0.0, np.zeros(NUM_BINS), np.zeros(NUM_BINS)
     if int(rows.max()) < DENSE * len(rows):
@@ -88,13 +78,7 @@ def round_significant(values: Floats, digits: int) -> Floats:
 
 
 def part_of_batch(lookups: Floats, stats: ReuseStatistics, share: float) -> ReuseStatistics:
-    """Expected statistics of a random `share` of the samples of a batch.
-
-    Args:
-        lookups: (T,) lookups of the whole batch.
-        stats: its statistics.
-        share: of the samples, above 0 and at most 1.
-    """
+    """Expected statistics of a random `share` of the samples of a batch with (T,) `lookups`."""
     rows, reads_of_row = _rows_and_reads(lookups, stats)
     whole = np.floor(reads_of_row)
     distinct, accesses = np.zeros((2, len(lookups), NUM_BINS))

@@ -216,7 +216,6 @@ def _text(name_or_path: str | Path, suffix: str) -> str:
 
 
 def _held_out(suite: str | Path, tasks: TaskSuite) -> TaskSuite:
-    """The test tasks of the suite; `tasks` if it has none."""
     try:
         held_out: TaskSuite = load_suite(suite, "test")
     except InvalidOptionError:
@@ -225,7 +224,6 @@ def _held_out(suite: str | Path, tasks: TaskSuite) -> TaskSuite:
 
 
 def _about(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """What the costs and the observations of the episodes depend on."""
     placing: Any = env.unwrapped
     tasks = placing.tasks
     return {
@@ -237,11 +235,7 @@ def _about(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def _episodes(evaluations: Iterable[Evaluation], tasks: TaskSuite) -> list[_Episode]:
-    """The placements of all agents, each once.
-
-    Raises:
-        InvalidOptionError: the evaluations are of other tasks, a placement is not valid, or there is none.
-    """
+    """The placements of all agents, each once."""
     if any(task.splittable for task in tasks):
         raise InvalidOptionError(f"Data sets hold placements, but the tables of {tasks.name!r} may be split.")
     number = {task.name: index for index, task in enumerate(tasks)}
@@ -275,7 +269,6 @@ def _episodes(evaluations: Iterable[Evaluation], tasks: TaskSuite) -> list[_Epis
 
 
 def _replayed(env: gymnasium.Env[Any, Any], episodes: Sequence[_Episode], progress: Progress | None) -> Iterator[Any]:
-    """Minari's buffer of each episode."""
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     placing: Any = env.unwrapped
@@ -307,7 +300,6 @@ def _replayed(env: gymnasium.Env[Any, Any], episodes: Sequence[_Episode], progre
 
 
 def _costs(dataset: MinariDataset) -> Iterator[float]:
-    """The cost of each episode's placement, ms."""
     for episode in dataset.iterate_episodes():
         yield float(episode.infos["cost_ms"][-1])
 

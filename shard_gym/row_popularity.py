@@ -99,7 +99,6 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
 
 
 def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) -> ReuseStatistics:
-    """`reuse_statistics` without chunks."""
     node, multiplicity = _nodes(rows)
     density = (node + q[:, None]) ** -s[:, None]
     rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]

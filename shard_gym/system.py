@@ -84,11 +84,9 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Multiply NumPy's matrices on one thread, so that equal seeds give equal results whatever the number of CPUs: with
-    another number of threads the sums of large matrices are rounded in another order.
+    """Multiply NumPy's matrices on one thread, so that equal seeds give equal results whatever the number of CPUs.
 
-    Raises:
-        MissingExtraError: threadpoolctl is not installed.
+    With another number of threads the sums of large matrices are rounded in another order.
     """
     with _thread_pools().limit(limits=1, user_api="blas"):
         yield
@@ -125,7 +123,6 @@ def _flush_c_output() -> None:
 
 @cache
 def _c_library() -> Any:
-    """The C library of this process; None where it is not found."""
     try:
         return ctypes.CDLL(None)
     except (OSError, TypeError):  # Windows
@@ -156,7 +153,6 @@ def _cgroups(controller: str) -> Iterator[Path]:
 
 
 def _cpu_quotas() -> Iterator[float]:
-    """The limits on CPU time, in CPUs."""
     for group in _cgroups("cpu"):
         version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
         numbers = [int(word) for word in (_text(group / "cpu.max") or version_1).split() if word.isdecimal()]

@@ -105,7 +105,6 @@ class Tables:
         self._check_consistency()
 
     def _convert(self, name: str) -> None:
-        """Replace one array by a checked, read-only copy of its dtype."""
         dtype, low, high = _LIMITS[name]
         shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
         given = _as_array(name, getattr(self, name))
@@ -127,7 +126,6 @@ class Tables:
         object.__setattr__(self, name, array)
 
     def _check_consistency(self) -> None:
-        """Checks that need several arrays."""
         self._refuse(
             self.embedding_dim % 4 != 0,
             lambda i: f"has embedding_dim {self.embedding_dim[i]}, which is not a multiple of 4 as FBGEMM needs",
@@ -381,7 +379,6 @@ def _as_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArray[Any
 
 
 def _names(given: Any, count: int) -> tuple[str, ...]:
-    """The given names, or numbered ones if there are none."""
     names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")

@@ -393,11 +393,7 @@ class TaskSampler:
 def capped_task(
     name: str, tables: Tables, num_devices: int, profile: HardwareProfile | str, memory_slack: float
 ) -> Task:
-    """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`).
-
-    Raises:
-        InvalidTaskError: the devices' memory is too small for the tables.
-    """
+    """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`)."""
     hardware = _hardware(profile)
     known = pack_by_memory(tables, num_devices)
     packed = int(memory_used(known, tables, num_devices).max())
@@ -412,7 +408,6 @@ def capped_task(
 
 
 def _hardware(profile: Any) -> HardwareProfile:
-    """`profile`, or the profile of that name."""
     if isinstance(profile, HardwareProfile):
         return profile
     if isinstance(profile, str):
@@ -421,7 +416,6 @@ def _hardware(profile: Any) -> HardwareProfile:
 
 
 def _check_dims(dims: Any) -> None:
-    """Raise for dims that tables cannot have."""
     given = dims.tolist() if isinstance(dims, np.ndarray) else dims
     listed = isinstance(given, Sequence) and not isinstance(given, str)
     if not listed or not all(is_integer(dim) and 4 <= dim <= MAX_DIM and dim % 4 == 0 for dim in given):

@@ -167,7 +167,6 @@ class Topology:
 
     @property
     def _memory(self) -> str:
-        """The memory caps in words."""
         least, most = self.memory_cap_bytes.min(), self.memory_cap_bytes.max()
         return format_bytes(most) if least == most else f"{format_bytes(least)} to {format_bytes(most)}"
 

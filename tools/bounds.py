@@ -29,8 +29,6 @@ IMPROVED = "improved by CP-SAT"
 
 
 class Bounded(NamedTuple):
-    """What was found of one task: bounds and costs in ms, seconds, and the best answer."""
-
     simple_ms: float
     linear_ms: float
     bound_ms: float

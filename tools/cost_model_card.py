@@ -45,8 +45,6 @@ ROWS_BLOCK = "rows"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measurement and the prediction of the model."""
-
     label: str  # the setting, within its group
     measured: float | str  # the published value in ms, or a ratio of times; a text if it is not comparable
     predicted: float | None  # in the same unit; None if it is not comparable
@@ -218,7 +216,6 @@ def _constants_table(problem: Problem) -> str:
 
 
 def _constant(name: str, value: float) -> str:
-    """A constant with three significant digits and the unit that its name ends in."""
     for ending, size, unit in (("_bytes", 1e6, "MB"), ("_gb_per_s", 1.0, "GB/s"), ("_us", 1.0, "us")):
         if name.endswith(ending):
             return f"{_three_digits(value / size)} {unit}"
@@ -273,7 +270,6 @@ def _summary(groups: Sequence[Group]) -> str:
 
 
 def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = False) -> list[str]:
-    """The cells of a row of the summary; none if no row has a prediction."""
     ratios = np.array([row.ratio for row in rows if row.predicted is not None])
     if not ratios.size:
         return []
@@ -284,7 +280,6 @@ def _summary_row(title: str, rows: Sequence[Comparison], *, is_share: bool = Fal
 
 
 def _group_texts(group: Group) -> tuple[str, str, str]:
-    """Heading, setting and table of a group."""
     ratio = "share of the iteration" if group.is_share else "predicted / measured"
     header = ("setting", "measured", "predicted", ratio, "held out", "note")
     setting = f"{group.setting.rstrip('.')}. Source: {group.source}. {group.provenance}"
@@ -300,7 +295,6 @@ def _cells(row: Comparison) -> tuple[str, ...]:
 
 
 def pages(problem: Problem, model: AdditiveCostModel) -> dict[Path, str]:
-    """Both pages with a new card."""
     rows = render_rows(with_fit(compare(model), problem), model)
     return {PAGE: with_block(PAGE, FIT_BLOCK, render_fit(problem)), ROWS_PAGE: with_block(ROWS_PAGE, ROWS_BLOCK, rows)}
 

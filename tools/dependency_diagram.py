@@ -147,7 +147,6 @@ def _reachable(imports: Imports, start: str) -> set[str]:
 
 
 def package_imports() -> dict[str, frozenset[str]]:
-    """For every package above the lowest layer the packages, also above it, that it imports."""
     found: dict[str, set[str]] = {}
     for module, targets in module_imports(everywhere=False).items():
         if layer(module) > 0:
@@ -196,7 +195,6 @@ def _label(package_name: str) -> str:
 
 
 def _summary(path: Path) -> str:
-    """The first sentence of the module's docstring, or its first paragraph if that is shorter."""
     paragraph = (ast.get_docstring(_tree(path)) or "").partition("\n\n")[0]
     return re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(paragraph.split()), maxsplit=1)[0]
 

@@ -56,27 +56,16 @@ MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)
 
 @dataclass(frozen=True)
 class Entrant:
-    """An agent with an entry on some suites.
+    """An agent with an entry on some suites."""
 
-    Attributes:
-        slug: name of its folders; for an agent that is not trained here, the agent's name.
-        name: shown in the tables.
-        learner: name of the learner that trains it; empty if it is not trained.
-        suites: where it has entries; None for every suite of its tracks.
-        tracks: those of its suites.
-        options: of the learner.
-        placing: options that the trained agent is loaded with.
-        trained_on: the suite whose training tasks it learns from; empty for that of the entry.
-    """
-
-    slug: str
-    name: str
-    learner: str = ""
-    suites: tuple[str, ...] | None = None
+    slug: str  # name of its folders; for an agent that is not trained here, the agent's name
+    name: str  # shown in the tables
+    learner: str = ""  # name of the learner that trains it; empty if it is not trained
+    suites: tuple[str, ...] | None = None  # where it has entries; None for every suite of its tracks
     tracks: tuple[str, ...] = (SIMULATED,)
-    options: Mapping[str, Option] = field(default_factory=dict)
-    placing: Mapping[str, Option] = field(default_factory=dict)
-    trained_on: str = ""
+    options: Mapping[str, Option] = field(default_factory=dict)  # of the learner
+    placing: Mapping[str, Option] = field(default_factory=dict)  # options that the trained agent is loaded with
+    trained_on: str = ""  # the suite whose training tasks it learns from; empty for that of the entry
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""

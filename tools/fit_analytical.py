@@ -296,8 +296,6 @@ def _phase(quantity: str, *phases: float) -> float:
 
 
 class Error(NamedTuple):
-    """Geometric mean of |error| (a factor) and the worst factor."""
-
     mean: float
     worst: float
 

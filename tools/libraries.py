@@ -46,23 +46,14 @@ BOUND = 0.9
 
 
 class Library(NamedTuple):
-    """A library and its check.
+    """A library and its check."""
 
-    Attributes:
-        title: shown in the tables.
-        distribution: the package.
-        example: its program in examples/.
-        agent: what the program scores.
-        timesteps: of training in a check; 0 if the program takes none.
-        replanning: what tools/replanning_runs.py does with it.
-    """
-
-    title: str
+    title: str  # shown in the tables
     distribution: str
-    example: str
-    agent: str
-    timesteps: int
-    replanning: str
+    example: str  # its program in examples/
+    agent: str  # what the program scores
+    timesteps: int  # of training in a check; 0 if the program takes none
+    replanning: str  # what tools/replanning_runs.py does with it
 
     @property
     def command(self) -> list[str]:
@@ -101,10 +92,6 @@ def check(name: Positional[str]) -> None:
 
     Args:
         name: one of `LIBRARIES`.
-
-    Raises:
-        UnknownNameError: there is no such library.
-        CheckFailedError: a program failed, or the agent of the example is not better than random by `BOUND`.
     """
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
@@ -128,7 +115,6 @@ def check(name: Positional[str]) -> None:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a program of the project prints."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder}
         words = [sys.executable, *command]
@@ -178,11 +164,6 @@ def scores(output: str) -> dict[str, float]:
 
 
 def require_better_than_random(costs: Mapping[str, float], agent: str) -> None:
-    """Compare the agent with random.
-
-    Raises:
-        CheckFailedError: the cost of one of them is not known, or the agent's is more than `BOUND` times random's.
-    """
     if not {agent, "random"} <= costs.keys():
         raise CheckFailedError(f"The example must print the costs of {agent} and of random, not only of {[*costs]}.")
     share = costs[agent] / costs["random"]

@@ -25,17 +25,10 @@ RUNS = Path(__file__).parent.parent / "runs" / "trainings"
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that determines a trained agent.
+    """Everything that determines a trained agent."""
 
-    Attributes:
-        agent: name of the learner.
-        suite: suite whose training tasks it learns from.
-        seed: of training.
-        options: of the learner.
-    """
-
-    agent: str
-    suite: str
+    agent: str  # name of the learner
+    suite: str  # suite whose training tasks it learns from
     seed: int = 0
     options: Options = ()
 
@@ -60,11 +53,7 @@ class Run:
 def train_all(
     trainings: Iterable[Run], runs: Path = RUNS, jobs: int = 1, on_done: Callable[[], None] = lambda: None
 ) -> None:
-    """Train what is not trained yet, in at most `jobs` processes of one thread at a time.
-
-    Raises:
-        SystemExit: some trainings failed; the message has the command and the last words of each.
-    """
+    """Train what is not trained yet, in at most `jobs` processes of one thread at a time."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def train(run: Run) -> str:

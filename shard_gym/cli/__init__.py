@@ -88,12 +88,10 @@ def _show_warning(
     file: object = None,
     line: object = None,
 ) -> None:
-    """A warning as a sentence on standard error, without the line of code that raised it."""
     errors().print(sentence(str(message), "yellow"), soft_wrap=True)
 
 
 def _run(name: str, args: Sequence[str]) -> int:
-    """Run one sub-command."""
     module = name.replace("-", "_")
     function = getattr(import_module(f"shard_gym.cli.{module}"), module)
 

@@ -31,11 +31,7 @@ RESERVED = {
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Option]:
-    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), none, an integer, a number or a text.
-
-    Raises:
-        InvalidOptionError: one has another form, is given twice, or has a flag of its own.
-    """
+    """The options `given` as KEY=VALUE; a value is a Boolean (true, false), none, an integer, a number or a text."""
     options: dict[str, Option] = {}
     for each in given:
         key, equals, text = each.partition("=")

@@ -70,7 +70,6 @@ def _print_learner(console: Console, name: str) -> None:
 
 
 def _print_trained(console: Console, names: Sequence[str]) -> None:
-    """The options of trained agents, under a heading; nothing if there are none."""
     by_name = {}
     for name in names:
         with suppress(MissingExtraError):  # it is named above
@@ -83,7 +82,6 @@ def _print_trained(console: Console, names: Sequence[str]) -> None:
 
 
 def _print_agent(console: Console, name: str, about: str, options: Sequence[AgentOption]) -> None:
-    """A line for the agent, and one for each of its options."""
     console.print(Text.assemble("\n", (name, "bold cyan"), f": {about}"))
     if not options:
         return

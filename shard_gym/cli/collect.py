@@ -156,7 +156,6 @@ def parse_duration(text: str) -> float:
 
 
 def _machine(hardware: str) -> Machine:
-    """The machine that the option `--hardware` names."""
     if hardware == "auto":
         try:
             return this_machine("cuda")

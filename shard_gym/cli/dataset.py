@@ -89,10 +89,7 @@ def dataset(
 
 
 def _placements(names: Sequence[str], tasks: TaskSuite, count: int, cost_model: str, seed: int) -> list[Evaluation]:
-    """Every agent on `count` tasks, those of the suite again and again with the next seed.
-
-    An agent that places all of them as before is not asked again.
-    """
+    """Every agent on `count` tasks, again and again with the next seed until it repeats all its placements."""
     model = make_additive_cost_model(cost_model)
     evaluations: list[Evaluation] = []
     seen: dict[str, set[tuple[str, str]]] = {}
@@ -114,7 +111,6 @@ def _placements(names: Sequence[str], tasks: TaskSuite, count: int, cost_model: 
 
 
 def _print(written: MinariDataset, evaluations: Sequence[Evaluation], names: Sequence[str]) -> None:
-    """Print a table of the agents, and the first failure of each."""
     about = list(written.storage.get_episode_metadata(range(written.total_episodes)))
     table = new_table()
     table.add_column("agent", overflow="fold", min_width=12)

@@ -87,11 +87,7 @@ def demo(out: Path = Path("demo"), seed: int = 0) -> None:
 
 
 def _run(why: str, words: list[str]) -> None:
-    """Print a sentence and a command, then run the command here.
-
-    Raises:
-        SystemExit: the command failed; it has said why.
-    """
+    """Print a sentence and a command, then run the command here; a failure ends the demo."""
     heading(output(), f"\n{why}")
     output().print(sentence(f"$ {shlex.join(['shard-gym', *words])}\n", "cyan"), soft_wrap=True)
     if code := main(words):
@@ -99,7 +95,6 @@ def _run(why: str, words: list[str]) -> None:
 
 
 def _torch_missing() -> MissingExtraError | None:
-    """The error that says how to install what training needs, or None if all of it is installed."""
     for package in ("torch", "safetensors"):
         if find_spec(package) is None:
             return missing_extra(package, "torch", "Training")
@@ -107,7 +102,6 @@ def _torch_missing() -> MissingExtraError | None:
 
 
 def _draw(agent: str, path: Path) -> None:
-    """A picture of one task of `SUITE`, placed by the first heuristic and by `agent`."""
     from shard_gym.envs.placement.rendering.figure import draw_comparison  # needs matplotlib
 
     model, task = make_additive_cost_model("analytical"), load_suite(SUITE)[PICTURED]

@@ -68,7 +68,6 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _rows(diagnosis: Diagnosis) -> dict[str, Text]:
-    """The table: names and what was found."""
     have, build = diagnosis.installed, diagnosis.torch
     torch = have.torch
     if build is not None:

@@ -170,7 +170,6 @@ def print_evaluations(
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
-    """Print the failures in red: the first tasks of each agent."""
     for evaluation in evaluations:
         failed = [result for result in evaluation.tasks if not result.valid]
         if failed:

@@ -24,15 +24,7 @@ NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model a
 def print_explanation(
     console: Console, explanation: Explanation, devices: int = 16, named: int = 2, moves: int = 0
 ) -> None:
-    """Print the devices, the cost, the splits and the moves that gain.
-
-    Args:
-        console: where.
-        explanation: what.
-        devices: number of devices to list; the busiest, if there are more.
-        named: number of shards to name on each device, the costliest first.
-        moves: number of moves to list, the largest gain first.
-    """
+    """Print `devices` with `named` shards each, the cost, the splits, and at most `moves` that gain."""
     _print_devices(console, explanation, devices, named)
     _print_totals(console, explanation)
     if explanation.noun == "plan":
@@ -73,7 +65,6 @@ def _print_devices(console: Console, explanation: Explanation, count: int, named
 
 
 def _named(explanation: Explanation, shards: list[int]) -> Text:
-    """The ms of shards alone and what they are, a line for each."""
     lines = (f"{format_ms(explanation.single_shard_ms[shard])} {_label(explanation, shard)}" for shard in shards)
     text = sentence("\n".join(lines))
     text.no_wrap = True
@@ -81,7 +72,6 @@ def _named(explanation: Explanation, shards: list[int]) -> Text:
 
 
 def _label(explanation: Explanation, shard: int) -> str:
-    """The name of the table of a shard, and how much of the table it has."""
     table, *_, columns = explanation.shards[shard].tolist()
     sharding = explanation.plan.tables[table]
     part = {TABLE_WISE: "", COLUMN_WISE: f" {columns} cols", DATA_PARALLEL: " replica"}.get(
@@ -91,7 +81,6 @@ def _label(explanation: Explanation, shard: int) -> str:
 
 
 def _print_totals(console: Console, explanation: Explanation) -> None:
-    """The cost, the best known cost and the lower bound, in ms."""
     total = explanation.total_ms
     grid = new_table(header=False)
     grid.add_column()
@@ -109,7 +98,6 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
 
 
 def _print_splits(console: Console, explanation: Explanation) -> None:
-    """The sharding types of all tables, and what each split gains over the best device for the whole table."""
     kinds: dict[str, int] = {}
     for sharding in explanation.plan.tables:
         kinds[sharding.sharding_type] = kinds.get(sharding.sharding_type, 0) + 1
@@ -133,7 +121,6 @@ def _print_splits(console: Console, explanation: Explanation) -> None:
 
 
 def _print_moves(console: Console, explanation: Explanation, count: int) -> None:
-    """The moves of one shard that reduce the cost most; at most one for each shard."""
     console.print()
     if explanation.moves is None:
         console.print(sentence(NO_MOVES, "dim"))

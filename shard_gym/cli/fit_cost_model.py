@@ -92,11 +92,6 @@ def fit_cost_model(
 
 
 def _check_splits(measurements: Measurements) -> None:
-    """All three splits, before anything is fitted.
-
-    Raises:
-        InvalidOptionError: one has no placement yet.
-    """
     try:
         for split in ("train", "validation", "test"):
             measurements.first.part(split)
@@ -105,7 +100,6 @@ def _check_splits(measurements: Measurements) -> None:
 
 
 def _warn_if_small(measurements: Measurements) -> None:
-    """Warn on standard error of a collection of fewer than `ENOUGH` placements."""
     count, train = len(measurements.first.data), len(measurements.first.part("train"))
     if count < ENOUGH:
         text = (
@@ -117,7 +111,6 @@ def _warn_if_small(measurements: Measurements) -> None:
 
 
 def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:
-    """A fitted network with its card; shows a progress bar."""
     from shard_gym.cost_models.neural.fit import fit_cost_model as fit
 
     costs = measurements.first

@@ -57,18 +57,11 @@ def agent_named(
     suite: str | None = None,
     **options: Any,
 ) -> Agent:
-    """The agent that a command's --agent names.
+    """The agent that a command's --agent names; the other arguments are those of `make_agent`.
 
-    Args:
-        name: as for `make_agent`; or FILE.py:NAME or MODULE:NAME of a custom one, where NAME is a class, a function
-            that makes an agent, a function of a task that returns its placement, or an agent. A class or maker gets
-            the arguments `cost_model`, `seed` and `suite` if it has parameters of these names.
-        cost_model, seed, suite, options: as for `make_agent`.
-
-    Raises:
-        InvalidOptionError: there is no such file, module or name, what has that name is no agent, or it does not take
-            the options.
-        UnknownNameError, InvalidCheckpointError, MissingExtraError: see `make_agent`.
+    Beyond what `make_agent` takes, `name` may be FILE.py:NAME or MODULE:NAME of a custom agent, where NAME is a class,
+    a function that makes an agent, a function of a task that returns its placement, or an agent. A class or maker gets
+    the arguments `cost_model`, `seed` and `suite` if it has parameters of these names.
     """
     where, colon, what = name.rpartition(":")
     if not colon or Path(name).exists():

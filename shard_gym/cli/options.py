@@ -52,12 +52,7 @@ class CostModelOptions:
         return self.cost_model == "measured"
 
     def make(self, cache: Path | None = None) -> CostModel:
-        """The cost model; measurements are kept in `cache` if the options do not say where.
-
-        Raises:
-            InvalidOptionError: options of measured costs are given for another cost model; or as `make_cost_model` and
-                `MeasuredCostModel`.
-        """
+        """The cost model; measurements are kept in `cache` if the options do not say where."""
         given = {name: value for name, value in vars(self).items() if name != "cost_model" and value is not None}
         if self.measures:
             from shard_gym.cost_models.measured import model
@@ -96,11 +91,7 @@ def placing_agent(
 
 
 def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:
-    """The first `count` tasks of a suite; all of them for 0.
-
-    Raises:
-        InvalidOptionError: it has fewer.
-    """
+    """The first `count` tasks of a suite; all of them for 0."""
     if not 0 <= count <= len(suite):
         raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
     return suite if count in (0, len(suite)) else replace(suite, tasks=suite.tasks[:count])

@@ -109,12 +109,7 @@ def place(
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
-    """The tables of a pool, each with a dim and a name of its own.
-
-    Raises:
-        InvalidOptionError: the dim is missing, or given although the tables have their own.
-        InvalidTablesError: two tables have the same name.
-    """
+    """The tables of a pool, each with a dim and a name of its own."""
     pool = load_pool(pool_source(name_or_path))
     if pool.dims_known == (embedding_dim is not None):
         raise InvalidOptionError(
@@ -130,11 +125,7 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
 
 
 def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
-    """The memory cap in bytes.
-
-    Raises:
-        InvalidOptionError: the cap is no positive number, or more than the memory of `device`.
-    """
+    """The memory cap in bytes, at most the memory of `device`."""
     if gib is None:
         return None
     if not 0 < gib < math.inf or int(gib * GIB) < 1:

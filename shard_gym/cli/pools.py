@@ -34,11 +34,7 @@ def pools(
 
 
 def pool_source(name_or_path: str) -> str | Path:
-    """The argument for `load_pool`: a Path for what looks like one, else the name of a pool that ships.
-
-    Raises:
-        InvalidOptionError: it looks like a path, but does not end in .json.
-    """
+    """The argument for `load_pool`: a Path for what looks like one, else the name of a pool that ships."""
     path = Path(name_or_path)
     separators = (os.sep, os.altsep or os.sep)
     if not (path.suffix.lower() == ".json" or path.is_file() or any(mark in name_or_path for mark in separators)):
@@ -101,6 +97,5 @@ def _section(console: Console, heading: str, *paragraphs: str) -> None:
 
 
 def _dims(pool: Pool) -> str:
-    """The range of the embedding dims, if the data have any."""
     dims = pool.tables.embedding_dim
     return format_range(int(dims.min()), int(dims.max())) if pool.dims_known else NONE

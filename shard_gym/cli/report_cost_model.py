@@ -72,10 +72,7 @@ def report_cost_model(
 
 
 def _models_of(models: dict[Path, NeuralCostModel], measurements: Measurements) -> dict[str, NeuralCostModel]:
-    """The models that were fitted to the workload of `measurements`, by architecture, or by path if that is not unique.
-
-    A model whose card has no workload is left out.
-    """
+    """The models fitted to the workload of `measurements`, by architecture, or by path if that is not unique."""
     workload = vars(measurements.index.workload)
     found = {path: model for path, model in models.items() if model.card.get("data", {}).get("workload") == workload}
     names = [model.architecture for model in found.values()]
@@ -142,7 +139,6 @@ def _rows(comparison: Comparison) -> Iterator[Row]:
 
 
 def _columns(times: CostDataset | Estimates) -> list[FloatArray]:
-    """The ms of the iterations, and of each phase on all devices."""
     return [times.cost_ms, *(times.phases_ms[..., phase].ravel() for phase in range(len(PHASES)))]
 
 

@@ -91,7 +91,6 @@ def show(
 
 
 def _show_answer(asked: Asked) -> None:
-    """A placement or a sharding plan."""
     model = asked.cost.make()
     suite = as_measured(asked.suite, model)
     task, problem, console = suite.task(asked.task), problem_of(suite.task(asked.task)), output()
@@ -164,7 +163,6 @@ def _show_episode(asked: Asked) -> None:
 
 
 def _print_histories(histories: Mapping[str, History]) -> None:
-    """A row for each agent."""
     table = new_table()
     for name in ("", "total", "over the\noracle", "iterations", "pauses", "migrations", "plans", "repairs"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)

@@ -56,7 +56,6 @@ def _list(verbose: bool) -> int:
 
 
 def _verify() -> int:
-    """Check every shipped file; the exit code is 1 if one is damaged."""
     checks = [("pool", name, _check_pool) for name in pool_names()]
     checks += [("suite", name, _check_suite) for name in suite_names()]
     table = new_table()

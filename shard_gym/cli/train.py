@@ -171,7 +171,6 @@ def _evaluations(learner: Learner) -> str:
 
 
 def _compare(name: str, trained: Agent, tasks: Suite[Any], model: CostModel) -> None:
-    """Print the trained agent on the test tasks, beside the problem's simple agents."""
     problem = problem_of(tasks[0])
     others = dict.fromkeys((*problem.rivals, problem.reference))
     agents = {name: trained, **{other: make_agent(other, suite=tasks.name) for other in others}}

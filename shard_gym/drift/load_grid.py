@@ -26,14 +26,10 @@ def drifted_tables(
     rows: FloatArray | float = 1.0,
     exponent: FloatArray | float = 1.0,
 ) -> Tables:
-    """`tables` with other lookups; their statistics are those expected under the row popularity.
+    """The T `tables` with other lookups and the statistics that are expected under the row popularity.
 
-    Args:
-        tables: the T tables at the start.
-        popularity: of their rows at the start.
-        lookups: (T,) multiples of their pooling factors.
-        rows: (T,) multiples of their rows, rounded to whole rows.
-        exponent: (T,) multiples of the exponents of the popularity.
+    `lookups`, `rows` and `exponent` are (T,) multiples of the pooling factors, of the rows (rounded to whole rows) and
+    of the exponents of the popularity.
     """
     num_embeddings = np.maximum(np.rint(tables.num_embeddings * rows), 1.0)
     pooling = tables.pooling_factor * lookups

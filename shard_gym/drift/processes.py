@@ -94,7 +94,6 @@ def _daily(level: DriftLevel, day: Floats, num_tables: int, rng: np.random.Gener
 
 
 def _shifts(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> Floats:
-    """Sums of the lasting shifts so far."""
     happens = rng.random((intervals, num_tables)) < level.shifts / INTERVALS_PER_DAY
     steps = np.zeros((intervals, num_tables))
     steps[happens] = rng.normal(0.0, level.shift, int(happens.sum()))

@@ -242,7 +242,6 @@ def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
 
 
 def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
-    """The sharding of one table from its JSON."""
     from torch.distributed._shard.metadata import ShardMetadata
     from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
@@ -269,7 +268,6 @@ def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
 
 
 def _is_shard(shard: Any) -> bool:
-    """Whether a shard in JSON has two offsets, two sizes and a placement."""
     return (
         isinstance(shard, dict)
         and all(
@@ -281,7 +279,6 @@ def _is_shard(shard: Any) -> bool:
 
 
 def _sharding(of_table: Mapping[str, Any], tables: Tables, table: int, topology: Topology) -> TableSharding:
-    """The sharding of one table from TorchRec's."""
     name = tables.names[table]
     if name not in of_table:
         raise InvalidPlanError(f"The plan has no table {name!r}; it has {short_repr(sorted(of_table))}.")
@@ -318,7 +315,6 @@ def _device(rank: int, topology: Topology, device_type: str) -> str:
 
 
 def _collections(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The path of every `EmbeddingBagCollection` in a model, and the collection, sharded or not."""
     _torchrec("modules.embedding_modules")
     for path, module in model.named_modules():
         if hasattr(module, "embedding_bag_configs"):
@@ -331,7 +327,6 @@ def _configs(model: nn.Module) -> list[Any]:
 
 
 def _sizes(configs: list[Any], batch_size: int, optimizer: str) -> dict[str, Any]:
-    """The arguments of `Tables` that configurations say."""
     dtypes = {config.data_type.value for config in configs}
     if len(dtypes) > 1 or not dtypes <= set(_WEIGHT_DTYPES):
         raise InvalidTablesError(
@@ -349,11 +344,6 @@ def _sizes(configs: list[Any], batch_size: int, optimizer: str) -> dict[str, Any
 
 
 def _torchrec(module: str) -> Any:
-    """A module of TorchRec.
-
-    Raises:
-        MissingExtraError: TorchRec is not installed.
-    """
     from importlib import import_module
 
     try:

@@ -34,18 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def save_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-    """Write `arrays` and the JSON values `about` to `path`, atomically.
-
-    Args:
-        path: the file.
-        kind: "agent", "training" or "cost-model".
-        arrays: the arrays by name.
-        about: metadata for the reader.
-
-    Raises:
-        UnwritablePathError: the file cannot be written.
-        MissingExtraError: safetensors is not installed.
-    """
+    """Write `arrays` and the JSON values `about` to `path`, atomically; `kind` says what they are, such as "agent"."""
     try:
         from safetensors.numpy import save
     except ImportError as error:
@@ -137,11 +126,7 @@ def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDArray[Any]]) -> None:
-    """Check that the names, shapes and dtypes of `arrays` are those of `expected`.
-
-    Raises:
-        InvalidCheckpointError: the message names the first difference.
-    """
+    """Raise InvalidCheckpointError unless the names, shapes and dtypes of `arrays` are those of `expected`."""
     for name in sorted(expected.keys() | arrays.keys()):
         if name not in arrays:
             raise InvalidCheckpointError(f"{path} lacks the array {name!r}.")

@@ -29,11 +29,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The content of the regular file at `path`, of at most `limit` bytes.
-
-    Raises:
-        DamagedFileError: the file is missing, unreadable, too large, or a folder, pipe or device.
-    """
+    """The content of the regular file at `path`, of at most `limit` bytes; anything else is a DamagedFileError."""
     try:
         # A pipe would block without O_NONBLOCK.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -51,11 +47,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file at `path`.
-
-    Raises:
-        DamagedFileError: a folder above it may not be read.
-    """
+    """Whether there is a file at `path`; DamagedFileError if a folder above it may not be read."""
     try:
         return path.is_file()
     except OSError as error:
@@ -63,20 +55,12 @@ def is_file(path: Path) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in the file at `path`.
-
-    Raises:
-        DamagedFileError: see `read_bytes` and `parse_json`.
-    """
+    """The JSON value in the file at `path`; see `read_bytes` and `parse_json` for errors."""
     return parse_json(read_bytes(path), str(path))
 
 
 def read_index(folder: Path) -> dict[str, str]:
-    """SHA-256 of the data files that ship in `folder`, by name, from its index.json.
-
-    Raises:
-        DamagedFileError: the index is missing or damaged.
-    """
+    """SHA-256 of the data files that ship in `folder`, by name, from its index.json."""
     index = read_json(folder / INDEX)
     if not isinstance(index, dict) or not all(isinstance(value, str) for value in index.values()):
         raise DamagedFileError(f"{folder / INDEX} must map names to SHA-256 sums. Reinstall shard-gym.")
@@ -84,12 +68,7 @@ def read_index(folder: Path) -> dict[str, str]:
 
 
 def read_shipped(folder: Path, name: str, kind: str) -> bytes:
-    """The content of `name`.json in `folder`, checked against the folder's index.
-
-    Args:
-        folder: a folder with an index.json.
-        name: a name in the index.
-        kind: what the files hold, for messages: "pool" or "suite".
+    """The content of `name`.json in `folder`, checked against the folder's index; messages call the file a `kind`.
 
     Raises:
         UnknownNameError: the index has no such name; the message lists its names.
@@ -109,11 +88,7 @@ def read_shipped(folder: Path, name: str, kind: str) -> bytes:
 
 
 def require_writable(path: Path) -> None:
-    """Check that `write_atomically` can write to `path`, before the work for its content begins; writes nothing.
-
-    Raises:
-        UnwritablePathError: `path` is a folder or a device, or its folder cannot be created or written to.
-    """
+    """Raise UnwritablePathError unless `write_atomically` can write to `path`; writes nothing."""
     try:
         if path.exists() and not path.is_file():
             raise UnwritablePathError(
@@ -130,11 +105,7 @@ def require_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees either the old or the new content, never a part.
-
-    Raises:
-        UnwritablePathError: writing fails, or `path` is a folder or a device.
-    """
+    """Write `data` to `path` so that a reader sees either the old or the new content, or raise UnwritablePathError."""
     require_writable(path)
     try:
         _write_and_rename(path, data)
@@ -168,7 +139,6 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> UnwritablePathError:
-    """`error` with the path that was requested instead of a temporary one."""
     if isinstance(error, UnwritablePathError):
         return error
     return UnwritablePathError(

@@ -17,12 +17,8 @@ LOCK = ".lock"
 def exclusive_access(folder: str | Path) -> Iterator[None]:
     """Keep other programs from adding to `folder`, which is made; the lock ends with the program.
 
-    Temporary files that a killed program left in `folder` are removed.
-
-    Raises:
-        InvalidOptionError: another program adds to it now.
-        UnwritablePathError: the folder cannot be made or written to.
-        MissingExtraError: filelock is not installed.
+    Temporary files that a killed program left in `folder` are removed. Another program that adds to it now is an
+    InvalidOptionError.
     """
     try:
         from filelock import FileLock, Timeout

@@ -39,11 +39,7 @@ def has_block(page: Path, block: str) -> bool:
 
 
 def with_block(page: Path, block: str, content: str) -> str:
-    """The text of `page` with `content` in its generated block, between blank lines.
-
-    Raises:
-        DamagedFileError: the file is missing, not UTF-8, or has no such block.
-    """
+    """The text of `page` with `content` in its generated block, between blank lines; DamagedFileError without one."""
     text = _text(page) if page.is_file() else ""
     before, start, rest = text.partition(f"{begin(block)}\n")
     _, end, after = rest.partition(f"{END}\n")
@@ -55,11 +51,7 @@ def with_block(page: Path, block: str, content: str) -> str:
 
 
 def without_blocks(page: Path, block: str) -> str:
-    """The text of `page` without the content of its first generated block of that name; all of it if there is none.
-
-    Raises:
-        DamagedFileError: it is not UTF-8.
-    """
+    """The text of `page` without the content of its first generated block of that name; all of it if there is none."""
     before, start, rest = _text(page).partition(f"{begin(block)}\n")
     _, end, after = rest.partition(f"{END}\n")
     return f"{before}{start}{end}{after}" if end else f"{before}{start}{rest}"

@@ -28,11 +28,7 @@ _MAX_ITEMS = 100_000
 
 
 def require_arrow() -> Any:
-    """The module pyarrow.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
+    """The module pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -52,12 +48,6 @@ def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
 
 def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS) -> Any:
     """The pyarrow table in a Parquet file, which messages call `name`.
-
-    Args:
-        content: of the file.
-        schema: its columns.
-        name: what messages call it.
-        max_rows: the most rows.
 
     Raises:
         DamagedFileError: it is no Parquet file, has other columns than `schema`, or is too large.
@@ -84,7 +74,6 @@ def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS)
 
 
 def _check_counts(about: Any, name: str, max_rows: int) -> None:
-    """Refuse a file by what its metadata say of its size."""
     groups = map(about.row_group, range(about.num_row_groups))
     chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     values: dict[str, int] = {}

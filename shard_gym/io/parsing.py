@@ -37,16 +37,10 @@ Kinds = Mapping[str, type | tuple[type, ...]]
 
 
 def parse_json(data: bytes, source: str, max_containers: int = MAX_CONTAINERS) -> Any:
-    """The JSON value in `data`, which must be UTF-8.
-
-    Args:
-        data: the content of a file.
-        source: names it in messages.
-        max_containers: the most lists and objects in it.
+    """The JSON value in `data`, which must be UTF-8 and within the limits of this module; messages call it `source`.
 
     Raises:
-        DamagedFileError: `data` is no such JSON, or larger than the limits of this module; the message names `source`
-            and the reason.
+        DamagedFileError: it is not.
     """
     try:
         text = _decoded(data)
@@ -65,12 +59,7 @@ def parse_json(data: bytes, source: str, max_containers: int = MAX_CONTAINERS) -
 
 
 def parse_toml(data: bytes, source: str) -> dict[str, Any]:
-    """The TOML document in `data`, which must be UTF-8 and has no text of several lines.
-
-    Raises:
-        DamagedFileError: see `parse_json`.
-        MissingExtraError: Python is older than 3.11, and tomli is not installed.
-    """
+    """The TOML document in `data`, which must be UTF-8 and has no text of several lines; else a DamagedFileError."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -91,11 +80,7 @@ def parse_toml(data: bytes, source: str) -> dict[str, Any]:
 
 
 def require_schema(record: Any, schema: int | str, source: str) -> dict[str, Any]:
-    """`record`, if it is an object with that "schema"; `True` and `1.0` are not 1.
-
-    Raises:
-        DamagedFileError: it is not; the message says if a newer version wrote it.
-    """
+    """`record`, if it is an object with that "schema", else a DamagedFileError; `True` and `1.0` are not 1."""
     if not isinstance(record, dict):
         raise DamagedFileError(f"{source} must be an object, not {short_repr(record)}.")
     found = record.get("schema")
@@ -111,11 +96,7 @@ def require_schema(record: Any, schema: int | str, source: str) -> dict[str, Any
 
 
 def require_fields(record: Any, kinds: Kinds, source: str, optional: Kinds | None = None) -> dict[str, Any]:
-    """`record`, if it is an object with these keys and no others, and values of these types.
-
-    Raises:
-        DamagedFileError: it is not; the message names the first key that is missing, unknown or of another type.
-    """
+    """`record`, if it is an object with these keys and no others, and values of these types; else a DamagedFileError."""
     if not isinstance(record, dict):
         raise DamagedFileError(f"{source} must be an object, not {short_repr(record)}.")
     known = {**kinds, **(optional or {})}

@@ -30,13 +30,7 @@ def matplotlib_missing() -> MissingExtraError | None:
 
 
 def require_picture(path: Path) -> None:
-    """Check that `save_picture` can write to `path`, before the work for it begins.
-
-    Raises:
-        InvalidOptionError: the suffix names no format.
-        MissingExtraError: matplotlib is not installed.
-        UnwritablePathError: nothing can be written there.
-    """
+    """Raise unless `save_picture` can write to `path`: a known suffix, matplotlib, and a writable folder."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidOptionError(f"{path} cannot be a picture: its name must end in one of {', '.join(FORMATS)}.")
     if missing := matplotlib_missing():
@@ -45,7 +39,7 @@ def require_picture(path: Path) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write `figure` atomically, in the format that the suffix of `path` names; see `require_picture` for errors."""
+    """Write `figure` atomically, in the format that the suffix of `path` names."""
     require_picture(path)
     buffer = BytesIO()
     figure.savefig(buffer, format=path.suffix.lower().removeprefix("."), dpi=130)

@@ -37,23 +37,14 @@ MIN_POOLING, MAX_POOLING = 0.02, 300.0
 
 @dataclass(frozen=True)
 class Totals:
-    """The published numbers of one batch, summed over all tables.
-
-    Attributes:
-        batch_size: samples.
-        num_tables: tables.
-        lookups: row reads.
-        distinct_rows: distinct rows read.
-        unique_hist: (17,) shares of the distinct rows by number of reads; they sum to one within rounding.
-        access_hist: (17,) shares of the lookups by the same bins.
-    """
+    """The published numbers of one batch, summed over all tables."""
 
     batch_size: int
     num_tables: int
     lookups: int
     distinct_rows: int
-    unique_hist: Floats
-    access_hist: Floats
+    unique_hist: Floats  # (17,) shares of the distinct rows by number of reads; they sum to one within rounding
+    access_hist: Floats  # (17,) shares of the lookups by the same bins
 
 
 @dataclass(frozen=True)
@@ -205,7 +196,6 @@ class _StratifiedNoise:
         return (order + 0.5) / self._count
 
     def normal(self) -> Floats:
-        """(count,) standard normal quantiles."""
         return np.array([NormalDist().inv_cdf(rank) for rank in self.ranks()])
 
 

@@ -28,17 +28,11 @@ _CHUNK_BYTES = 8 * 2**20  # unpacked at once
 
 
 class Lookups(NamedTuple):
-    """The three memory-mapped arrays of a file.
+    """The three memory-mapped arrays of a file."""
 
-    Attributes:
-        indices: (N,) int, row of every lookup, table by table and sample by sample.
-        offsets: (T * B + 1,) int, start of each bag of lookups; the last entry is N.
-        lengths: (T, B) int, lookups of each sample in each table.
-    """
-
-    indices: Integers
-    offsets: Integers
-    lengths: Integers
+    indices: Integers  # (N,) int, row of every lookup, table by table and sample by sample
+    offsets: Integers  # (T * B + 1,) int, start of each bag of lookups; the last entry is N
+    lengths: Integers  # (T, B) int, lookups of each sample in each table
 
     def bags(self, table: int) -> tuple[Integers, Integers]:
         """Views of the (B + 1,) offsets and the (B,) lengths of one table; the last offset is the end of its bags."""
@@ -47,17 +41,7 @@ class Lookups(NamedTuple):
 
 
 def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Integers) -> Integers:
-    """A view of the checked indices of one table.
-
-    Args:
-        subject: the file and the table, for messages.
-        indices: (N,) int, of all tables.
-        offsets: (B + 1,) int, see `Lookups.bags`.
-        lengths: (B,) int.
-
-    Raises:
-        DamagedFileError: lengths and offsets contradict each other, or an index is negative or 2**40 or more.
-    """
+    """A view of the checked indices of one table; messages begin with `subject`."""
     inside = offsets[0] >= 0 and offsets[-1] <= len(indices)
     if not inside or (lengths < 0).any() or (np.diff(offsets) != lengths).any():
         raise DamagedFileError(f"{subject}: its lengths and its offsets contradict each other.")
@@ -70,12 +54,7 @@ def indices_of(subject: str, indices: Integers, offsets: Integers, lengths: Inte
 
 
 def require_unpacked(path: Path) -> None:
-    """Check that a file can be memory-mapped without unpacking, before several processes open it.
-
-    Raises:
-        DamagedFileError: the file is missing, or a git-LFS pointer.
-        InvalidOptionError: it is a gzip file.
-    """
+    """Check that a file can be memory-mapped without unpacking, before several processes open it."""
     if _checked_head(path).startswith(_GZIP):
         raise InvalidOptionError(
             f"{path} is a gzip file, and every process would unpack it. Unpack it first: gunzip --keep FILE."
@@ -83,26 +62,14 @@ def require_unpacked(path: Path) -> None:
 
 
 def load_unpacked(path: Path) -> Lookups:
-    """The arrays of a file that is not packed, mapped into memory.
-
-    Raises:
-        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or not a tuple of three such arrays.
-        InvalidOptionError: it is packed.
-        MissingExtraError: torch is not installed.
-    """
+    """The arrays of a file that is not packed, mapped into memory."""
     require_unpacked(path)
     return _load(path, path)
 
 
 @contextmanager
 def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
-    """The arrays of the file at `path`; a gzip file is unpacked into a temporary file beside it, or in `tmp_dir`.
-
-    Raises:
-        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or not a tuple of three such arrays.
-        InvalidOptionError: the unpacked file cannot be written.
-        MissingExtraError: torch is not installed.
-    """
+    """The arrays of the file at `path`; a gzip file is unpacked into a temporary file beside it, or in `tmp_dir`."""
     if not _checked_head(path).startswith(_GZIP):
         yield _load(path, path)
         return
@@ -118,7 +85,6 @@ def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterat
 
 
 def _checked_head(path: Path) -> bytes:
-    """The first bytes of a file, if it is not a git-LFS pointer."""
     head = _head(path)
     if head.startswith(_POINTER):
         raise DamagedFileError(

@@ -169,11 +169,7 @@ def _numbers_of(array: NDArray[Any]) -> list[Any]:
 
 
 def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Pool:
-    """The pool in `data`; messages name `source`.
-
-    Raises:
-        DamagedFileError: `data` is not a pool; the message says why.
-    """
+    """The pool in `data`; DamagedFileError, which names `source`, if it is none."""
     record = require_fields(require_schema(parse_json(data, source), SCHEMA, source), _KEYS, source)
     if not record["name"]:
         raise DamagedFileError(f"{source} has no name: its key 'name' is ''.")

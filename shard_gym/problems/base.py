@@ -31,48 +31,36 @@ FAILURES = (NoPlacementFoundError, InvalidPlacementError, MeasurementError)
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """What an agent returned for one task.
+    """What an agent returned for one task."""
 
-    Attributes:
-        returned: not checked; None after an error.
-        seconds: wall-clock time.
-        queries: evaluations of the scoring cost model by the agent.
-        error: one of `FAILURES`, or None.
-    """
-
-    returned: Any
-    seconds: float
-    queries: int
-    error: Exception | None = None
+    returned: Any  # not checked; None after an error
+    seconds: float  # wall-clock time
+    queries: int  # evaluations of the scoring cost model by the agent
+    error: Exception | None = None  # one of `FAILURES`, or None
 
 
 class Problem(ABC, Generic[TaskT]):
     """One of the problems. Costs are in ms, whatever `unit` people read.
 
     Attributes:
-        name: "placement", "sharding" or "replanning".
-        env_id: of its Gymnasium environment.
-        noun: what an answer is called; in files the key of an answer.
-        unit: that people read costs in.
         reference: name of the agent that others are compared with.
-        rivals: names of the simple agents that trained ones are compared with.
-        goals: names of those that answer all training tasks before a training, to show what is to be beaten.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
         best_name: what tables call the best answers known.
-        takes: what an agent of this problem is, for messages.
     """
 
-    name: str
-    env_id: str
-    noun: str
-    unit: Literal["ms", "s"] = "ms"
+    name: str  # "placement", "sharding" or "replanning"
+    env_id: str  # of its Gymnasium environment
+    noun: str  # what an answer is called; in files the key of an answer
+    unit: Literal["ms", "s"] = "ms"  # that people read costs in
     reference = "random"
+    # names of the simple agents that trained ones are compared with
     rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
+    # names of those that answer all training tasks before a training, to show what is to be beaten
     goals: tuple[str, ...] = rivals
     bounds_are_reached = False
     best_name = "best"
-    takes: str
+    takes: str  # what an agent of this problem is, for messages
 
     def format_cost(self, cost_ms: float) -> str:
         """A cost in the unit that people read, without its name."""
@@ -135,11 +123,7 @@ class Problem(ABC, Generic[TaskT]):
         return {}
 
     def require_agent(self, agent: Any) -> None:
-        """Refuse what answers no tasks of this problem.
-
-        Raises:
-            InvalidOptionError: `agent` is no agent of this problem.
-        """
+        """Raise InvalidOptionError unless `agent` is one of this problem."""
         plays = getattr(agent, "problems", (self.name,))
         if not isinstance(agent, type) and self.name not in plays:
             raise InvalidOptionError(

@@ -102,11 +102,7 @@ class ReplanningProblem(Problem[DriftTask]):
 
     @override
     def cost_ms(self, answer: Sequences, task: DriftTask, model: CostModel) -> float:
-        """The time of the whole episode: iterations, pauses and migrations.
-
-        Raises:
-            InvalidPlacementError: an action is illegal.
-        """
+        """The time of the whole episode: iterations, pauses and migrations."""
         return float(_history(task, answer, model).seconds.sum()) * 1e3
 
     @override

@@ -73,14 +73,12 @@ def _plan(
 
 
 def _pair(entry: Any, table: int, name: str) -> TableSharding:
-    """The sharding of one table in a list of `shardings_to_json`."""
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
         raise InvalidPlanError(f"Table {table} ({name}) of a plan is a type and its shards, not {short_repr(entry)}.")
     return TableSharding(entry[0], _shards(entry[1], table, name))
 
 
 def _object(entry: Any, table: int, name: str) -> TableSharding:
-    """The sharding of one table in a list of `plan_to_json`."""
     if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(entry["sharding_type"], str):
         raise InvalidPlanError(
             f"Table {table} ({name}) of a plan in JSON is an object with the keys {', '.join(sorted(_KEYS))}, "

@@ -18,22 +18,12 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
     """What one shard of each table is to the device that has it, as tables.
 
     - table_wise: the table.
-    - column_wise: `widths` columns of all rows; every lookup reads a part of its row from every shard.
+    - column_wise: `widths` columns, (T,), of all rows; every lookup reads a part of its row from every shard.
     - row_wise and table_row_wise: a block of ceil(rows / n) rows. It gets an n-th of the lookups and of the distinct
       rows, as if the rows were shuffled; each of its rows is read as often as before. Its pooled outputs are partial
-      sums of all samples, as wide as the table.
+      sums of all samples, as wide as the table. Hosts of different sizes are an InvalidPlanError.
     - data_parallel: the table in the samples of one device, ceil(B / D) of them. A row that is read k times in the
       batch is among them with probability 1 - (1 - 1/D)^k (`Tables.at_batch_size`).
-
-    Args:
-        tables: the T tables.
-        sharding_type: one for all of them.
-        topology: the devices.
-        widths: (T,) integers, columns of the shard; for column_wise.
-
-    Raises:
-        InvalidPlanError: table_row_wise on hosts of different sizes.
-        InvalidTablesError: a width is not one that a table can have.
     """
     if sharding_type == COLUMN_WISE and widths is not None:
         return tables.with_dims(widths)

@@ -30,22 +30,19 @@ FULL_WIDTH = 128
 
 @dataclass(frozen=True, eq=False)
 class Variants:
-    """V variants of T tables. Variant 0 is the whole table, variant h its columns halved h times, then the other types.
+    """V variants of T tables.
 
-    Attributes:
-        sharding_types: V sharding types; those of halves are column_wise.
-        parts: (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas; of
-            `with_all_widths` (T, V) float64.
-        tables: V times what a part of each table is to its device (`shard_tables`).
-        legal: (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty.
-        memory: (T, V) int64, bytes of one part; of blocks, the largest.
+    Variant 0 is the whole table, variant h its columns halved h times, then the other types.
     """
 
-    sharding_types: tuple[str, ...]
+    sharding_types: tuple[str, ...]  # V sharding types; those of halves are column_wise
+    # (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas; of
+    # `with_all_widths` (T, V) float64
     parts: NDArray[np.int64] | NDArray[np.float64]
-    tables: tuple[Tables, ...]
+    tables: tuple[Tables, ...]  # V times what a part of each table is to its device (`shard_tables`)
+    # (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty
     legal: NDArray[np.bool_]
-    memory: NDArray[np.int64]
+    memory: NDArray[np.int64]  # (T, V) int64, bytes of one part; of blocks, the largest
 
     @property
     def num_variants(self) -> int:
@@ -76,10 +73,6 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     """The sharding types in the order of `SHARDING_TYPES`; table_wise is always one of them.
 
     A text is names with commas between them, or "all", as on the command line.
-
-    Raises:
-        UnknownNameError: there is no such type.
-        InvalidOptionError: it is no list of names, or table_wise is missing.
     """
     if isinstance(sharding_types, str):
         sharding_types = SHARDING_TYPES if sharding_types == "all" else sharding_types.split(",")
@@ -94,11 +87,7 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
 
 
 def checked_max_shards(max_shards: int) -> int:
-    """`max_shards`, the most column shards of a table.
-
-    Raises:
-        InvalidOptionError: it is no power of two, or more than columns can be halved.
-    """
+    """`max_shards`, the most column shards of a table, if it is a power of two."""
     shards = checked_count("max_shards", max_shards, most=MAX_DIM // 4)
     if shards & (shards - 1):
         raise InvalidOptionError(f"max_shards must be a power of two, because tables are halved; got {shards}.")
@@ -122,17 +111,9 @@ def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
 def variants_of(
     tables: Tables, topology: Topology, sharding_types: Collection[str] = SHARDING_TYPES, max_halvings: int = 3
 ) -> Variants:
-    """The variants of `tables` on `topology`.
+    """The variants of `tables` on `topology`; with column_wise, a table is halved at most `max_halvings` times.
 
-    Args:
-        tables: the T tables.
-        topology: the devices. Where hosts differ in size, table_row_wise is legal for no table.
-        sharding_types: those to include.
-        max_halvings: how often a table is halved at most, if column_wise is included.
-
-    Raises:
-        UnknownNameError: there is no such sharding type.
-        InvalidOptionError: table_wise is not included, or `max_halvings` is no integer of at least 0.
+    Where hosts differ in size, table_row_wise is legal for no table.
     """
     types = checked_sharding_types(sharding_types)
     every = np.ones(len(tables), np.bool_)

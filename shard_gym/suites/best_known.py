@@ -49,11 +49,7 @@ def best_known_costs(suite: Suite[Any], cost_model: CostModel) -> dict[str, floa
 
 
 def stated_costs(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
-    """Cost in ms that the file states of the best known placement, by name of the task, which nobody computed again.
-
-    Raises:
-        DamagedFileError: see `best_known`.
-    """
+    """Cost in ms that the file states of the best known placement, by name of the task, which nobody computed again."""
     path = best_known_path(suite.name)
     tasks = {task.name: task for task in suite}
     return {name: _cost(entry, tasks[name], path) for name, entry in read_entries(path, suite, cost_model).items()}
@@ -63,9 +59,6 @@ def best_known(suite: Suite[Any], cost_model: CostModel) -> dict[str, BestKnown]
     """The best known placements, by name of the task; their costs are computed again, about a millisecond for each.
 
     Empty for a suite without a file of best known placements, or with one for another cost model.
-
-    Raises:
-        DamagedFileError: the file is for another version of the suite, or is damaged.
     """
     path = best_known_path(suite.name)
     tasks = {task.name: task for task in suite}
@@ -74,7 +67,6 @@ def best_known(suite: Suite[Any], cost_model: CostModel) -> dict[str, BestKnown]
 
 
 def _cost(entry: Any, task: SuiteTask, path: Path) -> float:
-    """The cost in a JSON record of one task."""
     noun = problem_of(task).noun
     if not isinstance(entry, dict) or set(entry) != {"cost_ms", noun}:
         raise DamagedFileError(f"Task {task.name!r} in {path} must have the keys cost_ms and {noun}.")
@@ -85,7 +77,6 @@ def _cost(entry: Any, task: SuiteTask, path: Path) -> float:
 
 
 def _entry(entry: Any, task: SuiteTask, cost_model: CostModel, path: Path) -> BestKnown:
-    """The best known answer to one task from its JSON record."""
     cost, problem = _cost(entry, task, path), problem_of(task)
     try:
         answer = problem.from_json(entry[problem.noun], task)
@@ -101,11 +92,7 @@ def _entry(entry: Any, task: SuiteTask, cost_model: CostModel, path: Path) -> Be
 
 
 def best_known_effort(suite: str) -> str:
-    """How the best known placements of the suite named `suite` were found, a sentence; empty without a file.
-
-    Raises:
-        DamagedFileError: the file is damaged.
-    """
+    """How the best known placements of the suite named `suite` were found, a sentence; empty without a file."""
     return str(read_record(best_known_path(suite)).get("how", ""))
 
 
@@ -119,20 +106,9 @@ def improved_by(suite: str) -> set[str]:
 def write_best_known(
     splits: Sequence[Suite[Any]], answers: Mapping[str, Answer], cost_model: CostModel, how: str
 ) -> Path:
-    """Check and evaluate the best known answers to the tasks of a suite and write them to its file, atomically.
+    """Check and evaluate the best answers to tasks of one named suite, by name, and write them to its file, atomically.
 
-    Args:
-        splits: the splits of one named suite.
-        answers: placements or plans, by name of the task; tasks may be missing.
-        cost_model: the model under which they are best.
-        how: how they were found, a sentence.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
-        InvalidPlacementError: a placement is not valid.
+    `how` is a sentence about how they were found. Returns the path of the file.
     """
     check_names(splits, answers)
     entries = {
@@ -147,7 +123,6 @@ def write_best_known(
 
 
 def _record(task: SuiteTask, answer: Answer, cost_model: CostModel) -> dict[str, Any]:
-    """The JSON record of one task's answer, with its cost."""
     problem = problem_of(task)
     checked = problem.checked(answer, task)
     cost = problem.cost_ms(checked, task, problem.model(cost_model))

@@ -15,9 +15,7 @@ from shard_gym.tasks import Suite
 
 
 def lower_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
-    """Ms that no answer costs less than, by name of the task.
-
-    Empty for a suite without a file of lower bounds, or with one for another cost model.
+    """Ms that no answer costs less than, by name of the task; empty without a file for this cost model.
 
     Raises:
         DamagedFileError: the file is for another version of the suite, or is damaged; or a best known placement costs
@@ -38,31 +36,14 @@ def lower_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
 
 
 def lower_bounds_effort(suite: str) -> str:
-    """How the lower bounds of the suite named `suite` were found, a sentence; empty without a file.
-
-    Raises:
-        DamagedFileError: the file is damaged.
-    """
+    """How the lower bounds of the suite named `suite` were found, a sentence; empty without a file."""
     return str(read_record(bounds_path(suite)).get("how", ""))
 
 
 def write_lower_bounds(
     splits: Sequence[Suite[Any]], bounds_ms: Mapping[str, float], cost_model: CostModel, how: str
 ) -> Path:
-    """Write the lower bounds of a suite to its file, atomically.
-
-    Args:
-        splits: the splits of one named suite.
-        bounds_ms: ms, by name of the task; tasks may be missing.
-        cost_model: the model under which they hold.
-        how: how they were found, a sentence.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
-    """
+    """Write lower bounds of tasks of one named suite, in ms by name, to its file, atomically; returns its path."""
     path = bounds_path(splits[0].name)
     write_entries(path, splits, bounds_ms, cost_model, how)
     return path

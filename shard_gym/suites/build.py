@@ -63,11 +63,7 @@ class Recipe:
 
 
 def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
-    """`tables` with every table above `max_bytes` split into 2, 4, 8, ... equal column shards, each a table of its own.
-
-    Returns:
-        The shards, and for each the position of its table, int64.
-    """
+    """`tables`, those above `max_bytes` in 2, 4, 8, ... equal column shards; and the table of each shard."""
     shards = np.ones(len(tables), np.int64)
     while (too_large := tables.memory_bytes // shards > max_bytes).any():
         shards[too_large] *= 2
@@ -290,7 +286,6 @@ GENERALIZE = Recipe(
 
 
 def _sharded(recipe: Recipe, name: str, description: str) -> Recipe:
-    """The suite with tables that may be split."""
     return replace(recipe, name=f"shard-{name}", description=description, track=SHARDING)
 
 

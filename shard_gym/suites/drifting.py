@@ -55,11 +55,7 @@ def info(name: str) -> SuiteInfo:
 
 @lru_cache(maxsize=64)
 def load(name: str, split: str) -> DriftSuite:
-    """One split of the suite named `name`, such as "drift-strong-600".
-
-    Raises:
-        InvalidOptionError, DamagedFileError: see `shard_gym.suites.load_suite`.
-    """
+    """One split of the suite named `name`, such as "drift-strong-600"; see `shard_gym.suites.load_suite` for errors."""
     file, _, pause = name.rpartition("-")
     record, sha256 = _record(file)
     splits, pause_s = record["splits"], float(pause)
@@ -82,10 +78,7 @@ def load(name: str, split: str) -> DriftSuite:
 
 @lru_cache(maxsize=2048)
 def _task_and_law(name: str, memory_cap_bytes: int | None, pool: str) -> tuple[Task, RowPopularity]:
-    """A placement task of another suite, perhaps with other memory caps; the popularity of the rows of its tables.
-
-    It is the same object whatever a pause takes, so that environments share what they compute of it.
-    """
+    """A task of another suite, perhaps with other memory caps, and the popularity of its rows; shared by all pauses."""
     suite, split, _ = name.split("/")
     task = placing.load(suite, split)[name]
     if memory_cap_bytes is not None:
@@ -105,7 +98,6 @@ def law_of(tables: Tables, pool_name: str) -> RowPopularity:
 
 @lru_cache(maxsize=64)
 def _record(file: str) -> tuple[dict[str, Any], str]:
-    """The record in a suite's file, and its SHA-256."""
     data = read_shipped(DRIFTING, file, "suite of drifting tasks")
     record = parse_json(data, f"Suite {file!r}")
     if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:

@@ -20,24 +20,15 @@ PROVEN = 1e-3
 
 @dataclass(frozen=True)
 class ProvenGap:
-    """Best known costs beside lower bounds.
+    """Best known costs beside lower bounds."""
 
-    Attributes:
-        mean: mean over the tasks of best known cost / lower bound, less 1: no agent gains more on average.
-        largest: the largest of any task.
-        proven: tasks whose best known placement is proven to be within `PROVEN` of the best one.
-        tasks: number of tasks.
-        noun: "placement" or "plan".
-    """
-
-    mean: float
-    largest: float
-    proven: int
+    mean: float  # mean over the tasks of best known cost / lower bound, less 1: no agent gains more on average
+    largest: float  # the largest of any task
+    proven: int  # tasks whose best known placement is proven to be within `PROVEN` of the best one
     tasks: int
-    noun: str = "placement"
+    noun: str = "placement"  # "placement" or "plan"
 
     def __str__(self) -> str:
-        """A sentence."""
         return (
             f"The best known {self.noun}s cost {100 * self.mean:.2f}% more than the proven bounds on average, at most "
             f"{100 * self.largest:.2f}%; {self.proven} of {self.tasks} are proven to be within {100 * PROVEN:g}% of "
@@ -48,15 +39,9 @@ class ProvenGap:
 def proven_gap(
     suite: Suite[Any], cost_model: CostModel, best_ms: Mapping[str, float] | None = None
 ) -> ProvenGap | None:
-    """How far the best known placements are from the bounds that ship with the suite.
+    """How far the best known placements are from the bounds that ship with the suite; None if one of them is not known.
 
-    Args:
-        suite: a split of a named suite.
-        cost_model: the model of costs and bounds.
-        best_ms: best known costs in ms by name of the task; those that ship with the suite if left out.
-
-    Returns:
-        None if a task has no best known cost, or no bound: both are computed by tools, for one version of the model.
+    The best known costs, in ms by name of the task, are those that ship with the suite if left out.
     """
     best = best_known_costs(suite, cost_model) if best_ms is None else best_ms
     bounds = lower_bounds(suite, cost_model)

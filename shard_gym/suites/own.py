@@ -66,12 +66,7 @@ def save_suite(path: str | Path, *suites: TaskSuite) -> None:
 
 
 def read_suite(path: Path, split: str) -> TaskSuite:
-    """One split of the suite in the file at `path`; a suite with a single split needs no name of it.
-
-    Raises:
-        DamagedFileError: the file is missing, or holds no suite.
-        InvalidOptionError: the suite has no such split.
-    """
+    """One split of the suite in the file at `path`; a suite with a single split needs no name of it."""
     data = read_bytes(path)
     try:
         record = require_fields(require_schema(parse_json(data, "It"), SCHEMA, "It"), _KEYS, "It")

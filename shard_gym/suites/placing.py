@@ -57,11 +57,7 @@ def info(name: str) -> SuiteInfo:
 
 @lru_cache(maxsize=64)
 def load(name: str, split: str) -> TaskSuite:
-    """One split of the suite named `name`.
-
-    Raises:
-        UnknownNameError, InvalidOptionError, DamagedFileError: see `shard_gym.suites.load_suite`.
-    """
+    """One split of the suite named `name`; see `shard_gym.suites.load_suite` for errors."""
     record, sha256 = _record(name)
     if split not in record["splits"]:
         known = sorted(record["splits"])
@@ -88,7 +84,6 @@ def load(name: str, split: str) -> TaskSuite:
 
 
 def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """`sizes` of a suite's JSON record, whose keys are checked."""
     entries = [entry for split in record["splits"].values() for entry in split]
     for entry in entries:
         if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
@@ -104,7 +99,6 @@ def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str, splittable: bool) -> Task:
-    """One task from its JSON record."""
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
         topology = hardware.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
@@ -116,7 +110,6 @@ def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, sui
 
 
 def _record(name: str) -> tuple[dict[str, Any], str]:
-    """The checked JSON record of a suite, and the SHA-256 of its file."""
     data = read_shipped(DATA, name, "suite")
     path = DATA / f"{name}.json"
     record = parse_json(data, str(path))

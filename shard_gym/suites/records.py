@@ -21,11 +21,7 @@ _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The JSON record of a file, with checked keys; empty without a file.
-
-    Raises:
-        DamagedFileError: the file is damaged.
-    """
+    """The JSON record of a file, with checked keys; empty without a file."""
     if not path.exists():
         return {}
     record = read_json(path)
@@ -47,10 +43,8 @@ def read_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
 def read_entries(path: Path, suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
     """The entries of a file for one split, by name of the task.
 
-    Empty for a suite that is not a named one, without a file, or with one for another cost model.
-
-    Raises:
-        DamagedFileError: the file is for another version of the suite, or is damaged.
+    Empty for a suite that is not a named one, without a file, or with one for another cost model. A file for another
+    version of the suite is a DamagedFileError.
     """
     record = read_record(path) if _is_shipped(suite) else {}
     if not record:
@@ -74,17 +68,9 @@ def read_entries(path: Path, suite: Suite[Any], cost_model: CostModel) -> dict[s
 def write_entries(
     path: Path, splits: Sequence[Suite[Any]], entries: Mapping[str, Any], cost_model: CostModel, how: str
 ) -> None:
-    """Write the entries of the tasks of one named suite, atomically.
+    """Write JSON values by name of the task, for tasks of one named suite and a cost model, atomically.
 
-    Args:
-        path: the file.
-        splits: the splits of the suite.
-        entries: JSON values, by name of the task; tasks may be missing.
-        cost_model: the model that they are for.
-        how: how they were found, a sentence.
-
-    Raises:
-        InvalidTaskError: the splits are not of one named suite, or a name is not that of a task in them.
+    `how` is a sentence about how they were found. Other splits or names are an InvalidTaskError.
     """
     check_names(splits, entries)
     record = {
@@ -110,5 +96,5 @@ def check_names(splits: Sequence[Suite[Any]], entries: Mapping[str, Any]) -> Non
 
 
 def _is_shipped(suite: Suite[Any]) -> bool:
-    """Whether it is a suite of the package. One of your own may have its name; the index alone says which is which."""
+    """Whether it is a suite of the package. A custom one may have its name; the index alone says which is which."""
     return suite.name in suite_names() and suite_info(suite.name).sha256 == suite.sha256

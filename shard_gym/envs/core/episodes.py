@@ -236,7 +236,7 @@ class Episodes(EpisodeBatch[Task]):
                 self._details[f"measurement_{name}"][env] = details[name]
 
     def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
-        """(N,) actions, where an illegal one becomes the legal device with least memory in use; (N,) bool, which did."""
+        """(N,) actions with the legal device of least memory in use for an illegal one; (N,) bool, which changed."""
         legal = self.masks()
         illegal = ~legal[np.arange(len(actions)), actions] & ~self.state.over
         if not illegal.any():

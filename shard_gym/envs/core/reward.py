@@ -124,11 +124,7 @@ def _memory_missing(transition: Transition, env: int) -> float:
 
 
 def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
-    """The rewards that a custom function returns, as a new (N,) float64 array, or () for the same of all.
-
-    Raises:
-        InvalidOptionError: it is no such array of finite numbers.
-    """
+    """The rewards that a custom function returns, if they are finite numbers: a new (N,) float64 array, or () for all."""
     rewards: Any = reward(transition)
     count = len(transition.over)
     try:
@@ -162,12 +158,7 @@ REWARDS: dict[str, Reward] = {
 
 
 def make_reward(reward: str | Reward) -> Reward:
-    """The reward named `reward`; an object is returned as it is.
-
-    Raises:
-        UnknownNameError: there is no reward of that name.
-        InvalidOptionError: `reward` is neither a name nor an object of the shape of `Reward`.
-    """
+    """The reward named `reward`; an object is returned as it is."""
     if not isinstance(reward, str):
         if isinstance(reward, type) or not isinstance(reward, Reward):
             raise wrong_kind("reward", reward, f"the name of one, {sorted(REWARDS)}, or a function of a Transition")

@@ -105,7 +105,7 @@ def _actions(given: Any, count: int, num_actions: int) -> NDArray[np.int64]:
 
 
 def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: AdditiveCostModel) -> History:
-    """What follows from (decisions,) legal actions, as in the environment; it computes the plans that they make only."""
+    """What follows from (decisions,) legal actions, as in the environment; only the plans that they make are computed."""
     data, count = episode_data(task, model), len(actions)
     hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
     kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)

@@ -104,7 +104,7 @@ class PlacementView:
 
 @dataclass(frozen=True, eq=False)
 class PlanView(PlacementView):
-    """A checked sharding plan and what it costs, shown like a placement; its `placement` is that of the first shards."""
+    """A checked sharding plan and what it costs, shown like a placement; `placement` is that of the first shards."""
 
     unit: ClassVar[str] = "shards"
 
