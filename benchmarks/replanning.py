@@ -25,11 +25,8 @@ from shard_gym.io.markdown import table
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tasks import Task
 
-TASKS = 4
-"""Tasks of a suite."""
-
-KEEP, LAST_DAY = 0, 2
-"""Actions."""
+TASKS = 4  # tasks of a suite
+KEEP, LAST_DAY = 0, 2  # actions
 
 
 class Shape(NamedTuple):

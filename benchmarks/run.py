@@ -49,11 +49,8 @@ from shard_gym.tasks import TaskSampler, pack_by_memory
 from shard_gym.text import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))
-"""Tables and devices."""
-
-NUM_ENVS = (1, 16, 128, 1024, 4096)
-"""Sizes of the vector environment."""
+SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))  # tables and devices
+NUM_ENVS = (1, 16, 128, 1024, 4096)  # sizes of the vector environment
 
 PLANNED = ("shard-4", "shard-8", "mixdim-4", "mixdim-8")
 PLANNED += ("shard-mlperf-x8", "shard-merlin-medium-x128", "merlin-jumbo-x128")

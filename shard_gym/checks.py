@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 
-MAX_NAME = 200
-"""The most characters of a name: a line of a page."""
-
-MAX_LEARNING_RATE = 1e9
-"""Far beyond any use. Weights are float32, which end at 3.4e38."""
+MAX_NAME = 200  # the most characters of a name: a line of a page
+MAX_LEARNING_RATE = 1e9  # far beyond any use; weights are float32, which end at 3.4e38
 
 MAX_UNITS = 4096
 """The most units of a layer of an agent's network: a layer of so many has 64 MiB of weights, and an LSTM 512 MiB."""
@@ -85,7 +82,7 @@ def checked_seed(seed: int) -> int:
 
 
 def checked_count(name: str, value: int, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int; InvalidOptionError unless it is an integer of at least `least`, and at most `most` if given."""
+    """`value` as an int; InvalidOptionError unless it is an integer from `least` to `most`."""
     if not is_integer(value) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidOptionError(f"{name} must be an integer {limits}, not {short_repr(value)}.")

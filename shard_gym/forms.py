@@ -29,17 +29,13 @@ from shard_gym.sharding.variants import variants_of
 from shard_gym.tables import AMOUNT_NAMES, Tables
 from shard_gym.tasks import Task
 
-MAX_HALVINGS = 3
-"""Of the columns of a table: 8 shards, as `EmbeddingSharding-v0` has them."""
-
-WIDTH_UNIT = 4
-"""Shards have multiples of so many columns."""
+MAX_HALVINGS = 3  # halvings of the columns of a table: 8 shards, as `EmbeddingSharding-v0` has them
+WIDTH_UNIT = 4  # shards have multiples of so many columns
 
 HEAVY = 1.0
 """A table with more than so many D-ths of the lookups of its task is heavy: alone it makes its device the slowest."""
 
-ROOM = 0.9
-"""A part needs at most this share of a device's memory, or it is halved."""
+ROOM = 0.9  # a part needs at most this share of a device's memory, or it is halved
 
 
 class Form(NamedTuple):

@@ -19,19 +19,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-NUM_BINS = 17
-"""Bins of the number of reads of a row in one batch: (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)."""
+NUM_BINS = 17  # bins of the number of reads of a row in one batch: (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)
 
 BIN_UPPER_EDGES: Floats = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
 
-BIN_LEAST: Floats = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)
-"""(17,) the least number of reads of a row in each bin."""
+BIN_LEAST: Floats = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # (17,) the least number of reads of a row in each bin
 
 EXACT_READS = 64
 """Binomial probabilities of at most this many reads are summed; above, the normal distribution approximates them."""
 
-DENSE = 4
-"""Tables with at most this many rows per lookup are counted in an array of all rows."""
+DENSE = 4  # tables with at most this many rows per lookup are counted in an array of all rows
 
 HISTOGRAM_DECIMALS = 5
 DISTINCT_DIGITS = 7

@@ -17,8 +17,7 @@ from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 
-SHIPPED_PLANNERS = ("plan-search", "hugectr")
-"""Planners that need no extra."""
+SHIPPED_PLANNERS = ("plan-search", "hugectr")  # planners that need no extra
 
 
 def search(suite_name: str, number: int, max_queries: int, seed: int) -> Answer:

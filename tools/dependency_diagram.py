@@ -35,11 +35,8 @@ LAYERS = (
 
 LAYER_NAMES = ("shared helpers", "problem", "cost", "environments", "agents", "comparison", "command line")
 
-LINKED = ("agents", "cost_models")
-"""Folders at the top that are imported as parts of shard_gym."""
-
-Imports = Mapping[str, frozenset[str]]
-"""Module or package -> those it imports."""
+LINKED = ("agents", "cost_models")  # folders at the top that are imported as parts of shard_gym
+Imports = Mapping[str, frozenset[str]]  # module or package -> those it imports
 
 
 @cache

@@ -41,17 +41,13 @@ LEADERBOARDS = ROOT / "leaderboards"
 AUTHORS = ("The ShardGym authors",)
 REPLAYED_TASKS = 5
 
-SMALL = ("dlrm-20x4", "mixdim-4")
-"""Suites with entries of the agents that train slowly."""
-
-BOTH = (SIMULATED, SHARDING)
-"""The tracks of entries that are scored by the cost model: placements and plans."""
+SMALL = ("dlrm-20x4", "mixdim-4")  # suites with entries of the agents that train slowly
+BOTH = (SIMULATED, SHARDING)  # the tracks of entries that are scored by the cost model: placements and plans
 
 SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of learned agents that split tables; of slow ones on the first."""
 
-MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)
-"""Suites whose training tasks one attention policy learns from."""
+MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 
 @dataclass(frozen=True)

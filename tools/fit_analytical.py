@@ -36,17 +36,10 @@ from shard_gym.io.files import read_json
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-SEEDS = (0, 1, 2)
-"""Seeds of the splits: the first three."""
-
-ERROR = 0.15
-"""Logarithmic errors beyond this are outliers (see soft L1)."""
-
-PULL = 0.7
-"""Weight of the pull to the start values."""
-
-SMALL_LOOKUPS = 100_000
-"""Operators with fewer lookups are a kind of their own: launches and the host dominate them."""
+SEEDS = (0, 1, 2)  # seeds of the splits: the first three
+ERROR = 0.15  # logarithmic errors beyond this are outliers (see soft L1)
+PULL = 0.7  # weight of the pull to the start values
+SMALL_LOOKUPS = 100_000  # operators with fewer lookups are a kind of their own: launches and the host dominate them
 
 
 class Parameter(NamedTuple):

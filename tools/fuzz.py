@@ -41,8 +41,7 @@ from tools.fuzz_subjects import CACHE, Subject, subjects
 
 MAX_SECONDS, MAX_BYTES = 20, 2**30
 
-FORGED = 0.3
-"""Share of the cases in which a file with a checksum is signed again after the change."""
+FORGED = 0.3  # share of the cases in which a file with a checksum is signed again after the change
 
 REFUSED, SAME, VALID = "error of ShardGym", "the same result", "another valid result"
 FOREIGN, SILENT, SLOW, LARGE = "other error", "silent damage", "more than 20 s", "more than 1 GB"

@@ -34,8 +34,7 @@ from shard_gym.suites.own import save_suite
 from shard_gym.tasks import TaskSuite
 from shard_gym.workload import Workload
 
-CACHE = ".sqlite"
-"""Ending of the cache of measurements."""
+CACHE = ".sqlite"  # ending of the cache of measurements
 
 SUITE = "mlperf-x8"
 

@@ -38,11 +38,8 @@ CHECKED = ROOT / "build" / "libraries"
 PUBLISHED = ROOT / "docs" / "libraries.json"
 PAGE = ROOT / "docs" / "libraries.md"
 
-REPLANNING = "replanning"
-"""The names of records of runs of replanning begin so."""
-
-BOUND = 0.9
-"""The agent's mean cost may be at most this share of random's, after the short budget of a check."""
+REPLANNING = "replanning"  # the names of records of runs of replanning begin so
+BOUND = 0.9  # the agent's mean cost may be at most this share of random's, after the short budget of a check
 
 
 class Library(NamedTuple):

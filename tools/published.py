@@ -18,8 +18,7 @@ from shard_gym.workload import Workload
 
 MEASUREMENTS = Path(__file__).parent.parent / "docs" / "published_measurements.json"
 
-NO_CARD_GB_PER_S = 1.0
-"""Line rate of a network card that no message of a row passes."""
+NO_CARD_GB_PER_S = 1.0  # line rate of a network card that no message of a row passes
 
 CRITEO_ROWS = (
     *(45833188, 36746, 17245, 7413, 20243, 3, 7114, 1441, 62, 29275261, 1572176, 345138, 10),

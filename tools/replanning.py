@@ -52,8 +52,7 @@ MORE, MORE_TABLES = 2, 60
 """Forecasts are also fitted to new drift of the tasks of up to 60 tables, twice; not where tables grow, since the
 memory of those tasks has room for their own drift only."""
 
-UNTUNED = "ski-rental, untuned"
-"""`ski-last-hour` with the factor of a textbook."""
+UNTUNED = "ski-rental, untuned"  # `ski-last-hour` with the factor of a textbook
 
 LABELS: Mapping[str, str] = {
     UNTUNED: UNTUNED,

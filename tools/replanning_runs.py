@@ -20,8 +20,7 @@ from gymnasium import spaces
 
 ENV_ID = "shard_gym:EmbeddingReplanning-v0"
 SUITE = "drift-medium-120"
-HOURS = 3 * 24
-"""Decisions that are trained on in each environment."""
+HOURS = 3 * 24  # decisions that are trained on in each environment
 
 NUM_ENVS = 8
 

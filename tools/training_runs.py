@@ -17,8 +17,7 @@ from shard_gym.io.files import sha256_of
 from shard_gym.suites import suite_info
 
 Option = bool | int | float | str
-Options = tuple[tuple[str, Option], ...]
-"""Pairs in the order of their names."""
+Options = tuple[tuple[str, Option], ...]  # pairs in the order of their names
 
 RUNS = Path(__file__).parent.parent / "runs" / "trainings"
 

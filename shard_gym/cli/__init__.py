@@ -17,11 +17,8 @@ from shard_gym.cli.console import errors, new_table, output, print_table, senten
 from shard_gym.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
-ERROR_EXIT_CODE = 2
-"""Also that of arguments tyro cannot parse."""
-
-INTERRUPTED_EXIT_CODE = 130
-"""Ctrl-C, as shells report it: 128 and the number of the signal."""
+ERROR_EXIT_CODE = 2  # also that of arguments tyro cannot parse
+INTERRUPTED_EXIT_CODE = 130  # Ctrl-C, as shells report it: 128 and the number of the signal
 
 COMMANDS: dict[str, str] = {
     "demo": "Train an agent, compare it with heuristics, show a plan: in half a minute.",

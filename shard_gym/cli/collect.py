@@ -29,11 +29,8 @@ DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.5}
 """Default share of a device's memory for the tables of a placement; the rest is for lookups and outputs."""
 
-DEFAULT_PROFILE = "a100-dgx"
-"""Hardware profile of the topologies where the device has none of its own."""
-
-MAX_REASONS = 5
-"""Reasons of failed measurements that are shown."""
+DEFAULT_PROFILE = "a100-dgx"  # hardware profile of the topologies where the device has none of its own
+MAX_REASONS = 5  # reasons of failed measurements that are shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIB = 2**30

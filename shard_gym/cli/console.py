@@ -9,16 +9,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-NONE = "-"
-"""Shown where there is no value."""
-
-REFERENCE = "random"
-"""The agent all others are compared with."""
+NONE = "-"  # shown where there is no value
+REFERENCE = "random"  # the agent all others are compared with
 
 FAILED = "bold red"
 
-GAP = 2
-"""Characters between two columns of a table."""
+GAP = 2  # characters between two columns of a table
 
 
 def output() -> Console:

@@ -20,16 +20,12 @@ from shard_gym.text import counted, format_seconds
 SUITE = "dlrm-mixdim-4"
 """An open suite: the best agents that ask for no cost while they place are well above the best known placements."""
 
-TASKS = 20
-"""Test tasks of the comparison: the first ones."""
+TASKS = 20  # test tasks of the comparison: the first ones
 
 TRAINING = ("iterations=4", "measurements=10", "cost_updates=300")
 HEURISTICS = ("lookup-greedy", "lane-greedy", "cost-greedy")
-SPLIT = ("shard-4", "3")
-"""The suite and the test task of the sharding plan."""
-
-PICTURED = 0
-"""The test task of the picture."""
+SPLIT = ("shard-4", "3")  # the suite and the test task of the sharding plan
+PICTURED = 0  # the test task of the picture
 
 PICTURE = "placement.png"
 

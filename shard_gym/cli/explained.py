@@ -12,11 +12,8 @@ from shard_gym.text import counted, format_change, format_gib, format_ms
 
 CRITICAL = "bold yellow"
 
-MAX_SPLITS = 8
-"""The most split tables that are printed: those that gain most."""
-
-MIN_GAIN_MS = 1e-9
-"""A move that gains less is rounding error."""
+MAX_SPLITS = 8  # the most split tables that are printed: those that gain most
+MIN_GAIN_MS = 1e-9  # a move that gains less is rounding error
 
 NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model analytical lists estimates."
 

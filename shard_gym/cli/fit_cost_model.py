@@ -28,8 +28,7 @@ from shard_gym.text import counted, format_percent
 if TYPE_CHECKING:
     from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
 
-LINEAR = "linear"
-"""The baseline shown beside the networks; it is refitted when needed and has no file."""
+LINEAR = "linear"  # the baseline shown beside the networks; it is refitted when needed and has no file
 
 ENOUGH = 1_000
 """Placements below which a collection gets a warning. With 1,109 of them the networks were nearly as close to

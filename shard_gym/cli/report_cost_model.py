@@ -92,11 +92,8 @@ def _check_all_used(models: dict[Path, NeuralCostModel], chosen: Sequence[dict[s
 
 # The picture
 
-MAX_POINTS = 1_000
-"""Most points of a panel; more would overlap and make the file large."""
-
-MARGIN = 1.6
-"""Panels extend beyond the shortest and the longest measured time by this factor."""
+MAX_POINTS = 1_000  # most points of a panel; more would overlap and make the file large
+MARGIN = 1.6  # panels extend beyond the shortest and the longest measured time by this factor
 
 Row = tuple[str, CostDataset, Estimates, Errors]
 

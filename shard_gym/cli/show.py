@@ -29,11 +29,8 @@ from shard_gym.suites.bounds import lower_bounds
 from shard_gym.tasks import Suite
 from shard_gym.text import counted, format_change, format_seconds
 
-DEVICES, TABLES, MOVES = 16, 2, 5
-"""So many are listed, unless another number is asked for."""
-
-ORACLE = "oracle"
-"""The best sequence of an episode, with hindsight."""
+DEVICES, TABLES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
+ORACLE = "oracle"  # the best sequence of an episode, with hindsight
 
 
 @dataclass(frozen=True)

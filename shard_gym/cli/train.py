@@ -34,11 +34,8 @@ from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import Suite
 from shard_gym.text import counted, format_ms, format_seconds
 
-MEASUREMENTS = "measurements.sqlite"
-"""File of a run's folder that keeps what was measured."""
-
-MAX_LINES = 50
-"""Lines about iterations where standard error is no terminal."""
+MEASUREMENTS = "measurements.sqlite"  # file of a run's folder that keeps what was measured
+MAX_LINES = 50  # lines about iterations where standard error is no terminal
 
 
 def train(

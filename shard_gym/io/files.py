@@ -16,11 +16,8 @@ from shard_gym.io.parsing import parse_json
 
 INDEX = "index.json"
 
-_TEMPORARY = ".shard-gym-"
-"""Beginning of the names of files that are not complete yet."""
-
-MAX_BYTES = 2**28
-"""The largest file that is read as a whole."""
+_TEMPORARY = ".shard-gym-"  # beginning of the names of files that are not complete yet
+MAX_BYTES = 2**28  # the largest file that is read as a whole
 
 
 def sha256_of(data: bytes) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 from shard_gym.errors import InvalidOptionError, UnwritablePathError, missing_extra
 from shard_gym.io.files import remove_temporaries
 
-LOCK = ".lock"
-"""The name of the lock's file in its folder; it stays there and holds nothing."""
+LOCK = ".lock"  # the name of the lock's file in its folder; it stays there and holds nothing
 
 
 @contextmanager

@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, missing_extra
 
-MAX_VALUES = 2**23
-"""The most values of a column; 64 MiB of numbers."""
+MAX_VALUES = 2**23  # the most values of a column; 64 MiB of numbers
 
 MAX_ROWS = 2**20
 
-MAX_TEXT = 1_000
-"""The most bytes of one text."""
-
-_MAX_ITEMS = 100_000
-"""The most items of a list in the metadata of a file."""
+MAX_TEXT = 1_000  # the most bytes of one text
+_MAX_ITEMS = 100_000  # the most items of a list in the metadata of a file
 
 
 def require_arrow() -> Any:

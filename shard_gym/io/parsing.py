@@ -15,17 +15,10 @@ from typing import Any
 
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 
-MAX_DEPTH = 32
-"""Lists and objects inside each other, and parts of a dotted key."""
-
-MAX_KEYS = 10_000
-"""Keys of one object."""
-
-MAX_CONTAINERS = 1_000_000
-"""Lists and objects in one file; an empty one takes 60 bytes of memory."""
-
-KEYS_EACH = 10
-"""Keys that a file may have for each of the lists and objects that it may have."""
+MAX_DEPTH = 32  # lists and objects inside each other, and parts of a dotted key
+MAX_KEYS = 10_000  # keys of one object
+MAX_CONTAINERS = 1_000_000  # lists and objects in one file; an empty one takes 60 bytes of memory
+KEYS_EACH = 10  # keys that a file may have for each of the lists and objects that it may have
 
 _BRACKETS = b'[]{}"'
 _OTHERS = bytes(code for code in range(256) if code not in _BRACKETS)
@@ -96,7 +89,7 @@ def require_schema(record: Any, schema: int | str, source: str) -> dict[str, Any
 
 
 def require_fields(record: Any, kinds: Kinds, source: str, optional: Kinds | None = None) -> dict[str, Any]:
-    """`record`, if it is an object with these keys and no others, and values of these types; else a DamagedFileError."""
+    """`record`, if it is an object with these keys and no others, and values of these types, or a DamagedFileError."""
     if not isinstance(record, dict):
         raise DamagedFileError(f"{source} must be an object, not {short_repr(record)}.")
     known = {**kinds, **(optional or {})}

@@ -17,11 +17,8 @@ INK, GREY, LINE = "#1F2933", "#66727F", "#D5DBE1"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E6A100", "#56B4E9", "#1F2933")
 """Okabe and Ito's colours, which colour-blind readers tell apart."""
 
-SIZE = 12.0
-"""Font size in points; a page shows a figure at about half its size."""
-
-FORMATS = (".pdf", ".png", ".svg")
-"""Suffixes of picture files; for these, matplotlib needs no other package."""
+SIZE = 12.0  # font size in points; a page shows a figure at about half its size
+FORMATS = (".pdf", ".png", ".svg")  # suffixes of picture files; for these, matplotlib needs no other package
 
 
 def matplotlib_missing() -> MissingExtraError | None:

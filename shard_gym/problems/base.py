@@ -20,8 +20,7 @@ from shard_gym.errors import (
 from shard_gym.tasks import SuiteTask
 from shard_gym.text import format_ms
 
-Answer = Any
-"""A checked answer to a task; each problem says what it is."""
+Answer = Any  # a checked answer to a task; each problem says what it is
 
 TaskT = TypeVar("TaskT", bound=SuiteTask)
 
@@ -40,26 +39,18 @@ class Attempt:
 
 
 class Problem(ABC, Generic[TaskT]):
-    """One of the problems. Costs are in ms, whatever `unit` people read.
-
-    Attributes:
-        reference: name of the agent that others are compared with.
-        bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
-            bounds are best known costs, too.
-        best_name: what tables call the best answers known.
-    """
+    """One of the problems. Costs are in ms, whatever `unit` people read."""
 
     name: str  # "placement", "sharding" or "replanning"
     env_id: str  # of its Gymnasium environment
     noun: str  # what an answer is called; in files the key of an answer
     unit: Literal["ms", "s"] = "ms"  # that people read costs in
-    reference = "random"
-    # names of the simple agents that trained ones are compared with
+    reference = "random"  # name of the agent that others are compared with
+    # Names of the simple agents that trained ones are compared with.
     rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
-    # names of those that answer all training tasks before a training, to show what is to be beaten
-    goals: tuple[str, ...] = rivals
-    bounds_are_reached = False
-    best_name = "best"
+    goals: tuple[str, ...] = rivals  # names of those that answer the training tasks first, to show what is to be beaten
+    bounds_are_reached = False  # whether an answer costs as much as the proven bound; then bounds are best known costs
+    best_name = "best"  # what tables call the best answers known
     takes: str  # what an agent of this problem is, for messages
 
     def format_cost(self, cost_ms: float) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan, TableSharding
 from shard_gym.text import counted
 
-MAX_LISTED = 8
-"""Shards listed one by one; of more, the widths or devices are summed up."""
+MAX_LISTED = 8  # shards listed one by one; of more, the widths or devices are summed up
 
 
 def describe_sharding(sharding: TableSharding) -> str:

@@ -24,8 +24,7 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import MAX_DIM, Tables
 from shard_gym.topology import Topology
 
-FULL_WIDTH = 128
-"""Columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there."""
+FULL_WIDTH = 128  # columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,14 +15,12 @@ from shard_gym.suites.info import DATA
 from shard_gym.suites.records import check_names, read_bounds, read_entries, read_record, write_entries
 from shard_gym.tasks import Suite, SuiteTask
 
-BEST_KNOWN = DATA / "best_known"
-"""Folder with one JSON file per suite."""
+BEST_KNOWN = DATA / "best_known"  # folder with one JSON file per suite
 
 IMPROVED_BY = "improved by entries of the leaderboards: "
 """Begins the part of a suite's sentence about the search effort that names the entries."""
 
-TOLERANCE = 1e-9
-"""Relative difference of two costs that differ by rounding only."""
+TOLERANCE = 1e-9  # relative difference of two costs that differ by rounding only
 
 
 @dataclass(frozen=True, eq=False)

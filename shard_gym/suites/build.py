@@ -27,14 +27,9 @@ NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
 MEMORY_SLACK = 1.5
 """Memory cap of a device, in multiples of the fullest device when tables are packed by memory; see `capped_task`."""
 
-TIGHT_SLACK = 1.1
-"""The same of suites whose tables may be split, so that memory is nearly full."""
-
-UNPLACEABLE = 10
-"""Of the tasks whose tables may be split, every tenth has a table that is larger than a device."""
-
-SampledTask = tuple[Task, NDArray[np.int64]]
-"""A task, and the positions of its tables in the pool."""
+TIGHT_SLACK = 1.1  # the same of suites whose tables may be split, so that memory is nearly full
+UNPLACEABLE = 10  # of the tasks whose tables may be split, every tenth has a table that is larger than a device
+SampledTask = tuple[Task, NDArray[np.int64]]  # a task, and the positions of its tables in the pool
 
 
 @dataclass(frozen=True)

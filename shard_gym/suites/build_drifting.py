@@ -25,14 +25,9 @@ from shard_gym.tasks import MIB, Task
 
 POOL = "dlrm-2021"
 SUITES = ("mixdim-8", "shard-8")
-TASKS_PER_SPLIT = {"train": 30, "test": 25}
-"""Of each of the `SUITES`."""
-
-STEP = 1.05
-"""Memory caps that are too small grow by this factor."""
-
-SPARE = 1.15
-"""Where tables grow, caps are so many times the smallest that were found to have room on all days."""
+TASKS_PER_SPLIT = {"train": 30, "test": 25}  # tasks of each of the `SUITES`
+STEP = 1.05  # memory caps that are too small grow by this factor
+SPARE = 1.15  # where tables grow, caps are so many times the smallest that were found to have room on all days
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.tasks import Suite
 
-PROVEN = 1e-3
-"""A placement within this share of its lower bound counts as proven to be nearly the best one."""
+PROVEN = 1e-3  # a placement within this share of its lower bound counts as proven to be nearly the best one
 
 
 @dataclass(frozen=True)

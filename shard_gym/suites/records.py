@@ -14,8 +14,7 @@ from shard_gym.suites.load import suite_info, suite_names
 from shard_gym.tasks import Suite
 
 SCHEMA = 1
-BOUNDS = DATA / "bounds"
-"""Folder with one JSON file of lower bounds for each suite."""
+BOUNDS = DATA / "bounds"  # folder with one JSON file of lower bounds for each suite
 
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "how", "splits"}
 

@@ -20,10 +20,8 @@ class Status(IntEnum):
 
     RUNNING = 0
     COMPLETE = 1
-    ILLEGAL_ACTION = 2
-    """The chosen device does not exist, or the table does not fit it; nothing was placed."""
-    DEAD_END = 3
-    """The table was placed, and the next one fits no device."""
+    ILLEGAL_ACTION = 2  # the chosen device does not exist, or the table does not fit it; nothing was placed
+    DEAD_END = 3  # the table was placed, and the next one fits no device
 
 
 # As integers, because looking up a member of an enumeration takes longer than the comparison.

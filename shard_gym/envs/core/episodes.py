@@ -44,8 +44,7 @@ from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.text import format_bytes
 
 FAILURES = np.zeros(len(Status), np.int64)
-FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
-"""The number of a failure in infos, by `Status`; 0 for none."""
+FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2  # the number of a failure in infos, by `Status`; 0 for none
 
 REASONS: dict[int, str] = {
     ILLEGAL_ACTION: "was put on a device that does not exist or has too little memory free",
@@ -57,8 +56,7 @@ SPLIT_REASONS: dict[int, str] = {
 }
 """The reasons of failures where tables may be split."""
 
-_FIRST = np.zeros(1, np.int64)
-"""Index of the only episode."""
+_FIRST = np.zeros(1, np.int64)  # index of the only episode
 
 
 @runtime_checkable

@@ -23,8 +23,7 @@ IntArray = NDArray[np.int64]
 TableOrder = Callable[[Tables], IntArray]
 """Gives the order in which tables are placed, (T,) int64, from the tables alone."""
 
-WIDE = 128
-"""Columns that a warp reads at once (32 threads, four columns each); the unit of the widths."""
+WIDE = 128  # columns that a warp reads at once (32 threads, four columns each); the unit of the widths
 
 
 def by_device(num_envs: int, num_devices: int, *rest: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:

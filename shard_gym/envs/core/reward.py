@@ -124,7 +124,7 @@ def _memory_missing(transition: Transition, env: int) -> float:
 
 
 def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
-    """The rewards that a custom function returns, if they are finite numbers: a new (N,) float64 array, or () for all."""
+    """The rewards that a custom function returns as a new (N,) float64 array, or () for the same of all."""
     rewards: Any = reward(transition)
     count = len(transition.over)
     try:

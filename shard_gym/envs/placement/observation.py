@@ -23,11 +23,8 @@ from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 
-MAX_FEATURE = 100.0
-"""Bound of the features in the space; standardised logarithms and shares are far below it."""
-
-MAX_MS = 1e9
-"""Bound of the costs in the space."""
+MAX_FEATURE = 100.0  # bound of the features in the space; standardised logarithms and shares are far below it
+MAX_MS = 1e9  # bound of the costs in the space
 
 
 class CompactObservation:
@@ -143,8 +140,7 @@ class FeaturesObservation(CompactObservation):
     Tables come by descending values read (`Tables.amounts`), the order of the heuristic `lookup-greedy`.
     """
 
-    most: float = 1.0
-    """What a device holds of an amount at most, as a share of that of all tables."""
+    most: float = 1.0  # what a device holds of an amount at most, as a share of that of all tables
 
     def order(self, tables: Tables) -> IntArray:
         """(T,) int64, the order in which the tables are placed."""

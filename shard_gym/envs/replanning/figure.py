@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = ("v", "o", "s", "^")
-"""The markers of plans, by window."""
+MARKERS = ("v", "o", "s", "^")  # the markers of plans, by window
 
 WIDTH, ROW, MARGIN = 11.0, 1.55, 1.0
 

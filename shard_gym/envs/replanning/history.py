@@ -9,11 +9,8 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
 
-SECONDS = ("running_s", "paused_s", "moved_s")
-"""Keys of infos: what time is spent on."""
-
-NO_PLAN = -1
-"""Stands for the kind of plan at decisions that made none."""
+SECONDS = ("running_s", "paused_s", "moved_s")  # keys of infos: what time is spent on
+NO_PLAN = -1  # stands for the kind of plan at decisions that made none
 
 
 class History(NamedTuple):

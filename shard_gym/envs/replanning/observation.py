@@ -20,14 +20,9 @@ Rows = NDArray[np.float32]
 
 NUM_WINDOWS = len(WINDOWS)
 
-MAX_NUMBER = 1e4
-"""The largest number in an observation; larger ones are cut off."""
-
-KEPT_DAYS = KEPT * DAYS
-"""The most days of tasks whose rows are kept."""
-
-MIN_LOOKUPS = 0.01
-"""What is added to lookups before a logarithm, in multiples of the pooling factor."""
+MAX_NUMBER = 1e4  # the largest number in an observation; larger ones are cut off
+KEPT_DAYS = KEPT * DAYS  # the most days of tasks whose rows are kept
+MIN_LOOKUPS = 0.01  # what is added to lookups before a logarithm, in multiples of the pooling factor
 
 
 class MadePlan(NamedTuple):

@@ -23,17 +23,10 @@ from shard_gym.io.files import sha256_of
 Floats = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-NO_PLAN = -1
-"""Where there is no plan of a kind."""
-
-NOT_A_NUMBER = -1
-"""In files, in place of NaN."""
-
-VERSION = "1"
-"""Raised when plans, or what they cost, change; files of other versions are not read."""
-
-KIND = "plan-table"
-"""Of the files."""
+NO_PLAN = -1  # where there is no plan of a kind
+NOT_A_NUMBER = -1  # in files, in place of NaN
+VERSION = "1"  # raised when plans, or what they cost, change; files of other versions are not read
+KIND = "plan-table"  # the kind of these files
 
 
 @dataclass(frozen=True, eq=False)

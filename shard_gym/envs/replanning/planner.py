@@ -12,14 +12,9 @@ from shard_gym.topology import Cluster, Topology
 
 IntArray = NDArray[np.int64]
 
-NO_PLACEMENT = -1
-"""All devices of a window in which a part found no room."""
-
-MAX_NUMBERS = 2**22
-"""Of the largest array at once."""
-
-ROUNDING = 1e-12
-"""Relative difference of loads that are equal but for rounding."""
+NO_PLACEMENT = -1  # all devices of a window in which a part found no room
+MAX_NUMBERS = 2**22  # numbers in the largest array at once
+ROUNDING = 1e-12  # relative difference of loads that are equal but for rounding
 
 
 @dataclass(frozen=True, eq=False)

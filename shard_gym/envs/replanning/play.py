@@ -20,8 +20,7 @@ from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
 
-OnDecision = Callable[[int], None]
-"""Called with the number of decisions made."""
+OnDecision = Callable[[int], None]  # called with the number of decisions made
 
 
 class Player(Protocol):
@@ -105,7 +104,7 @@ def _actions(given: Any, count: int, num_actions: int) -> NDArray[np.int64]:
 
 
 def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: AdditiveCostModel) -> History:
-    """What follows from (decisions,) legal actions, as in the environment; only the plans that they make are computed."""
+    """What follows from (decisions,) legal actions, as in the environment; no other plans than theirs are computed."""
     data, count = episode_data(task, model), len(actions)
     hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
     kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)

@@ -14,11 +14,8 @@ from shard_gym.text import counted, format_ms, format_seconds
 LEVELS = ".:-=+*#%@"
 """The characters of hours, from the cheapest to the costliest."""
 
-LETTERS = "hd3n"
-"""The letters of plans, by window."""
-
-_WIDTH = 80
-"""The most characters of a line."""
+LETTERS = "hd3n"  # the letters of plans, by window
+_WIDTH = 80  # the most characters of a line
 
 
 def render(task: DriftTask, history: History, render_mode: str, failure: dict[str, Any] | None = None) -> Any:

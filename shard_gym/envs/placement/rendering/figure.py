@@ -40,8 +40,7 @@ WIDTH, MARGIN, CHART_WIDTH, CHART_GAP = 12.0, 0.45, 5.6, 0.5
 PHASE_COLORS = ("#0072B2", "#56B4E9", "#E6A100", "#D55E00")
 PHASE_LABELS = (("forward",), ("forward", "all-to-all"), ("backward", "all-to-all"), ("backward",))
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2.5}
-PALE = 0.80
-"""How far the colour of a waiting device is blended into white."""
+PALE = 0.80  # how far the colour of a waiting device is blended into white
 
 SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
 """Inches of a split table: the height of its row, the width of its bar, and the gap between its shards."""

@@ -18,19 +18,15 @@ from shard_gym.sharding.text import describe_plan, describe_sharding
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
-MAX_ROWS = 16
-"""Devices shown one by one; of more, the most loaded."""
-
-MAX_SPLITS = 8
-"""Split tables shown one by one; of more, the largest."""
+MAX_ROWS = 16  # devices shown one by one; of more, the most loaded
+MAX_SPLITS = 8  # split tables shown one by one; of more, the largest
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementView:
     """A placement, complete or under way, and what it costs."""
 
-    unit: ClassVar[str] = "tables"
-    """The word for what is counted on each device."""
+    unit: ClassVar[str] = "tables"  # the word for what is counted on each device
 
     task: Task
     # (T,) int64, device of each table in the task's own order; -1 for a table that is not placed
