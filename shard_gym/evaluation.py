@@ -87,10 +87,7 @@ class Evaluation:
     """An agent's outcome on a suite.
 
     Attributes:
-        suite: name of the suite.
         sha256: of the suite's file.
-        split: its split.
-        agent: name of the agent.
         cost_model: fingerprint of the cost model that scored.
         mean_cost_ms: mean over all tasks, failures charged with their penalty.
         interval_ms: 95% bootstrap interval of that mean, over tasks.

@@ -27,8 +27,6 @@ class Move:
 
     Attributes:
         shard: its number; in a placement that of the table.
-        source: the device it is on.
-        target: the device it would go to.
         gain_ms: cost now less the cost afterwards, in ms; negative if the answer gets worse.
     """
 
@@ -59,11 +57,9 @@ class Explanation:
     """The costs of S shards of T tables on D devices. In a placement, each table is one shard.
 
     Attributes:
-        task: the task.
         plan: the plan; of a placement that of whole tables.
         cost_model: fingerprint of the model that costed it.
         phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
-        total_ms: its cost.
         memory_used: (D,) int64, bytes of the shards on each device.
         shards: (S, 6) int64, see `ShardingPlan.shard_arrays`.
         single_shard_ms: (S,) float64, cost of each shard alone on a device; estimated under a model that is not
@@ -139,7 +135,6 @@ def explain(
     """Explain a placement or a sharding plan of `task` under `model`.
 
     Args:
-        task: the task.
         answer: (T,) ints, the device of each table; or a sharding plan.
         model: the cost model, or its name. If it is not additive, such as a measured one, the costs of single tables
             are those of the analytical model, and there are no moves.
@@ -229,8 +224,6 @@ def best_moves(
         loads: (S, K) float64.
         devices: (S,) int64, of a valid answer.
         memory: (S,) int64, bytes.
-        topology: the D devices.
-        model: estimates the costs.
         movable: (S,) bool, the shards that are tried; all by default.
     """
     cluster, num_devices = topology.cluster(), topology.num_devices

@@ -82,9 +82,7 @@ def write_dataset(
             `MINARI_DATASETS_PATH`, or ~/.minari/datasets.
         evaluations: what `evaluate` returned for agents on tasks of this suite and split.
         suite: name or file of the suite.
-        split: its split.
         cost_model: name or file of the cost model of the environment; costs and rewards are computed with it.
-        reward: name of the reward.
         observation: name of the observation. The size of "full" and of the data set grow with the number of tables.
         progress: called after every episode.
 

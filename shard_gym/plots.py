@@ -29,7 +29,6 @@ def plot_placement(task: Task, placement: ArrayLike, cost_model: str | CostModel
     """What each device does in each phase, and its memory: the figure of `shard-gym show --picture`.
 
     Args:
-        task: the task.
         placement: (T,) ints, the device of each table.
         cost_model: the model that estimates the times, or its name.
 

@@ -163,12 +163,10 @@ class Suite(Generic[TaskT]):
     """A fixed, ordered list of tasks: one split of a named suite, or custom tasks. Each problem has a subclass.
 
     Attributes:
-        name: name of the suite.
         split: "train" or "test" for the named suites.
         tasks: the tasks, at least one.
         version: raised when the suite's data change.
         sha256: SHA-256 of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
-        description: one sentence.
         padding: the largest tasks over all splits, so that an agent trained on one split can answer the others: of
             `TaskSuite` T and D, of `DriftSuite` parts and D; or None.
 

@@ -48,14 +48,11 @@ class DeviceSpec:
 
     Attributes:
         name: for example "A100-SXM4-80GB".
-        memory_bytes: device memory, in bytes.
         dram_gb_per_s: reachable DRAM bandwidth, 1e9 bytes per second.
         l2_gb_per_s: reachable L2 bandwidth, 1e9 bytes per second.
-        l2_bytes: L2 capacity, in bytes.
         num_sms: streaming multiprocessors.
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
-        sources: the source of each number.
 
     Raises:
         InvalidTopologyError: the name or a number is impossible.
@@ -92,7 +89,6 @@ class LinkSpec:
         intra_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
         inter_host_knee_bytes: bytes of a device up to which its network card is slower.
         inter_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
-        sources: the source of each number.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -117,8 +113,6 @@ class Topology:
     """D equal devices; device d belongs to host d // devices_per_host.
 
     Attributes:
-        device: the kind of all devices.
-        links: the links between them.
         num_devices: D, at most `MAX_DEVICES`.
         devices_per_host: devices of one host, at most `MAX_DEVICES`; the last host may have fewer.
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the

@@ -38,8 +38,6 @@ class DriftTask:
         name: unique in its suite.
         task: the tables at the beginning of the history, and the devices.
         popularity: of the rows of the tables then.
-        level: how strongly they drift.
-        seed: of the drift.
         pause_s: seconds without training for each new plan.
 
     Raises:

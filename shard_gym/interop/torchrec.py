@@ -107,10 +107,8 @@ def to_torchrec(
     """The plan as the argument `plan` of TorchRec's `DistributedModelParallel`.
 
     Args:
-        plan: the plan of `tables` on `topology`.
         tables: the tables of the model, by name.
         topology: the devices; device d is rank d.
-        model: the module that will be wrapped.
         device_type: "cuda" or "cpu".
 
     Raises:
@@ -175,9 +173,7 @@ def torchrec_json(
     """The plan as TorchRec's JSON; needs no TorchRec.
 
     Args:
-        plan: the plan of `tables` on `topology`.
         tables: their names are those of the model.
-        topology: the devices.
         modules: path of the collection of every table in the module that will be wrapped, by the table's name; or one
             for all.
         device_type: "cuda" or "cpu".

@@ -30,8 +30,6 @@ def import_meta(
     when it reads the saved pool.
 
     Args:
-        path: the file.
-        name: the pool's name.
         tmp_dir: folder to unpack a gzip file into, with room for several times its size; default is the file's folder.
         progress: called with (done, total), first in bytes while unpacking, then in tables.
 

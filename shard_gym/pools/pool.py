@@ -62,9 +62,7 @@ class Pool:
     """Tables to sample tasks from.
 
     Attributes:
-        name: the pool's name.
         tables: its T tables.
-        card: the origin of the tables.
         popularity: the popularity of the T tables' rows, or None if only the histograms are known.
         dims_known: False if the data has no embedding dims; those of `tables` are then a choice and are not stored.
 

@@ -49,7 +49,6 @@ class TableSharding:
 
     Attributes:
         sharding_type: one of `SHARDING_TYPES`.
-        shards: its shards.
     """
 
     sharding_type: str
@@ -133,9 +132,6 @@ def column_wise(
     """Column shards from left to right, one for each of `devices`, which may repeat.
 
     Args:
-        tables: the tables.
-        table: which of them.
-        devices: the device of each shard.
         widths: columns of each shard, multiples of 4 with the dim as their sum; by default equal.
 
     Raises:

@@ -21,13 +21,10 @@ class SuiteInfo:
     """Summary of a suite, read without building its tasks.
 
     Attributes:
-        name: its name.
         version: raised when its data change.
-        description: one sentence.
         pool: name of the pool of its tables.
         hardware: name of the hardware profile.
         track: one of `TRACKS`.
-        sha256: SHA-256 of its file.
         tasks: number of tasks in each split.
         num_tables: smallest and largest T over all splits.
         num_devices: smallest and largest D over all splits.

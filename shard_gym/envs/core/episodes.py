@@ -125,9 +125,6 @@ class Episodes(EpisodeBatch[Task]):
     Attributes:
         final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`. Its details
             are in infos.
-        observe: builds the observations.
-        max_tables: padding of the tables.
-        max_devices: padding of the devices.
         state: the state of each episode; changed in place.
     """
 

@@ -27,10 +27,8 @@ def plan_of(
     """The plan that an episode recorded; a table of which no part has a device is table_wise without shards.
 
     Args:
-        task: the task.
         placement: (T or more, U) integers in the task's own order of tables: the action that gave a shard to devices,
             at the U-th of the columns where the shard begins, -1 elsewhere. Infos have it as `placement`.
-        rules: the rules of the episode.
         current: the table of which parts wait, if there is one.
         begun: U-ths of its columns that have devices.
     """

@@ -39,18 +39,12 @@ class SplitRules:
 
     Types that are not allowed have no action (-1). Variants are numbered as those of `variants_of`: the whole table,
     `max_halvings` times halved columns, then the other types.
-
-    Attributes:
-        sharding_types: the allowed ones, in the order of `SHARDING_TYPES`.
-        max_devices: padding of the devices.
-        max_hosts: padding of the hosts.
-        max_halvings: how often a part is halved at most.
     """
 
-    sharding_types: tuple[str, ...]
-    max_devices: int
-    max_hosts: int
-    max_halvings: int
+    sharding_types: tuple[str, ...]  # the allowed ones, in the order of `SHARDING_TYPES`
+    max_devices: int  # padding of the devices
+    max_hosts: int  # padding of the hosts
+    max_halvings: int  # how often a part is halved at most
 
     @staticmethod
     def of(sharding_types: Collection[str], max_devices: int, max_hosts: int, max_shards: int = 8) -> SplitRules:

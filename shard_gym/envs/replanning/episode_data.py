@@ -55,14 +55,9 @@ class EpisodeData:
     Decisions are numbered 0, 1, ..., days too. What is asked about the time before a decision knows only the past.
 
     Attributes:
-        task: the problem; its pause does not matter here.
         form: how its tables are split.
         first_plan: the plan in action when the episode begins: that for the three days before it.
         reference_ms: what that plan costs on those days.
-
-    Args:
-        task: the problem.
-        model: estimates the costs.
 
     Raises:
         InvalidTaskError: the tables have no room on all days; see `split_of` and `Parts.known`.

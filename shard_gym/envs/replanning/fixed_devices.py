@@ -70,9 +70,6 @@ class FixedDevices:
     """The plans of a task on m devices. Everything is computed when it is first asked for, and knows the past alone.
 
     Days are counted from the first of the episode.
-
-    Args:
-        parts: what plans place, on m devices.
     """
 
     def __init__(self, parts: Parts) -> None:

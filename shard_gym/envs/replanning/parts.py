@@ -27,7 +27,7 @@ IntArray = NDArray[np.int64]
 
 
 class Parts:
-    """P parts of the tables of a task on m devices, but not tables that are on all devices; day 0 begins the history."""
+    """P parts of the tables of a task on m devices, without those on all devices; day 0 is the first of the history."""
 
     def __init__(self, task: DriftTask, form: SplitTask, model: AdditiveCostModel, devices: int) -> None:
         self.task, self.form, self.model = task, form, model

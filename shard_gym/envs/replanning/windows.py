@@ -16,13 +16,7 @@ INTERVALS_PER_HOUR = INTERVALS_PER_DAY // HOURS
 
 
 class Window(NamedTuple):
-    """Complete hours before a decision: from `first` to before `last` hours ago.
-
-    Attributes:
-        name: in tables and pictures.
-        first: hours before the decision at which it begins.
-        last: hours before the decision at which it ends.
-    """
+    """Complete hours before a decision: it begins `first` hours before, and ends `last` hours before."""
 
     name: str
     first: int
@@ -43,19 +37,14 @@ LAST_HOUR, LAST_DAYS = 0, 2
 
 
 class PlanKind(NamedTuple):
-    """What a plan is made for.
-
-    Attributes:
-        window: index in `WINDOWS`.
-        headroom: whether it leaves memory for the growth of `HEADROOM_DAYS`.
-    """
+    """What a plan is made for: index in `WINDOWS`, and whether it leaves memory for the growth of `HEADROOM_DAYS`."""
 
     window: int
     headroom: bool
 
     @property
     def name(self) -> str:
-        """In tables and pictures."""
+        """The words for it in tables and pictures."""
         return WINDOWS[self.window].name + (", with headroom" if self.headroom else "")
 
 
