@@ -57,11 +57,11 @@ def test_an_agent_of_replanning_is_trained_and_scored(
     pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
     page = (REPO / "docs" / "tutorials" / "replanning.md").read_text(encoding="utf-8")
-    exec(compile(program(page, "oracle_seconds").replace("tasks[:2]", "tasks[:1]"), "replanning.md", "exec"), {})
+    exec(compile(program(page, "make_learner").replace("tasks[:2]", "tasks[:1]"), "replanning.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     found = [re.fullmatch(r"drift-strong-120/test/(\d): (\d+\.\d)% over the oracle", line) for line in lines]
     assert [each and each[1] for each in found] == ["0"]
-    assert (tmp_path / "ppo.safetensors").exists()
+    assert (tmp_path / "runs" / "ppo" / "agent.safetensors").exists()
 
 
 def test_the_first_policy_is_trained_and_scored(capsys: pytest.CaptureFixture[str]) -> None:
