@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
@@ -37,13 +36,6 @@ CONFIDENCE = 0.95
 
 Progress = Callable[[int, int], None]
 """Called with the number of tasks done and of all tasks."""
-
-
-class Placer(Protocol):
-    """The least that an agent has; see `shard_gym.agents.Agent` for more."""
-
-    def place(self, task: Task) -> ArrayLike:
-        """(T,) int64, a device for every table."""
 
 
 AnyAgent = Any

@@ -125,8 +125,8 @@ def write_dataset(
         while batch := list(islice(buffers, BATCH)):
             dataset.update_dataset_from_buffer(batch)
         dataset.storage.update_episode_metadata(
-            {"agent": each.agent, "task": tasks[each.task].name, "cost_ms": cost}
-            for each, cost in zip(episodes, _costs(dataset), strict=True)
+            {"agent": each.agent, "task": tasks[each.task].name, "cost_ms": float(replayed.infos["cost_ms"][-1])}
+            for each, replayed in zip(episodes, dataset.iterate_episodes(), strict=True)
         )
         dataset.storage.update_metadata({ABOUT: _about(env)})
         dataset = minari.load_dataset(name)
@@ -295,11 +295,6 @@ def _replayed(env: gymnasium.Env[Any, Any], episodes: Sequence[_Episode], progre
         )
         if progress:
             progress(done, len(episodes))
-
-
-def _costs(dataset: MinariDataset) -> Iterator[float]:
-    for episode in dataset.iterate_episodes():
-        yield float(episode.infos["cost_ms"][-1])
 
 
 def _reference_scores(tasks: TaskSuite, model: AdditiveCostModel, reward: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation
 from shard_gym.explain import explain
-from shard_gym.io.pictures import COLORS, INK, LINE, matplotlib_missing
+from shard_gym.io.pictures import COLORS, INK, LINE, require_matplotlib
 from shard_gym.tasks import Task
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plot_placement(task: Task, placement: ArrayLike, cost_model: str | CostModel
         InvalidPlacementError: the placement is not valid (see `check_placement`).
         MissingExtraError: matplotlib is not installed.
     """
-    _require_matplotlib()
+    require_matplotlib()
     explained = explain(task, placement, make_cost_model(cost_model))
     return draw(PlacementView(task, explained.devices, explained.phases_ms, explained.total_ms))
 
@@ -51,7 +51,7 @@ def plot_costs(*evaluations: Evaluation) -> Figure:
         InvalidOptionError: there is none, or they are of other tasks or cost models.
         MissingExtraError: matplotlib is not installed.
     """
-    _require_matplotlib()
+    require_matplotlib()
     if not evaluations:
         raise InvalidOptionError("plot_costs wants at least one Evaluation, as shard_gym.evaluate returns it.")
     first = evaluations[0]
@@ -82,8 +82,3 @@ def plot_costs(*evaluations: Evaluation) -> Figure:
     axes.spines[:].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False)
     return figure
-
-
-def _require_matplotlib() -> None:
-    if missing := matplotlib_missing():
-        raise missing

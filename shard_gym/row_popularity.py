@@ -23,9 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import as_floats
 from shard_gym.errors import InvalidTablesError, short_repr
-from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics
-
-Floats = NDArray[np.float64]
+from shard_gym.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
 
 EXACT_ROWS = 512
 _CELLS = 256

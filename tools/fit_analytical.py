@@ -80,7 +80,6 @@ NAMES = list(PARAMETERS)
 START = np.log([parameter.start for parameter in PARAMETERS.values()])
 SPREAD = np.array([parameter.spread for parameter in PARAMETERS.values()])
 
-COMPUTE_KINDS = ("forward", "backward", "small operators")
 EXCHANGES = ("PCIe", "NVLink", "network")
 LARGE_KINDS = ("forward", "backward", *EXCHANGES)
 

@@ -17,9 +17,10 @@ from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finit
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.no_costs import without_costs
+from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.core.state import COMPLETE, PlacementState, advance, initial_state
+from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task, TaskSuite
 

@@ -17,8 +17,8 @@ from shard_gym.agents.training.modules import NOWHERE, finite
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
 from shard_gym.envs.core.problem import IntArray, Problem
-from shard_gym.envs.core.state import COMPLETE, PlacementState
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite

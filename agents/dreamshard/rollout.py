@@ -12,8 +12,9 @@ from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.features import plain_features, table_latents
 from shard_gym.cost_models.neural.network import FloatWeights
+from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.core.state import COMPLETE, advance, initial_state
+from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.topology import Cluster
 
 

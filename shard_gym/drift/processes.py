@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.drift.levels import DriftLevel
-
-Floats = NDArray[np.float64]
+from shard_gym.lookup_statistics import Floats
 
 INTERVALS_PER_DAY = 96
 """Of a quarter of an hour: the lookups are constant within one."""

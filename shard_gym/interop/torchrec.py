@@ -186,6 +186,10 @@ def torchrec_json(
     paths = modules.values() if isinstance(modules, Mapping) else [modules]
     if not all(isinstance(path, str) for path in paths):
         raise InvalidPlanError(f"modules is a path, or the path of each table by its name, not {short_repr(modules)}.")
+    names = [
+        "cpu" if device_type == "cpu" else f"cuda:{rank % topology.devices_per_host}"
+        for rank in range(topology.num_devices)
+    ]
     content: dict[str, dict[str, Any]] = {}
     for name, sharding in zip(tables.names, check_plan(plan, tables, topology).tables, strict=True):
         path = modules if isinstance(modules, str) else modules.get(name)
@@ -204,7 +208,7 @@ def torchrec_json(
                 {
                     "shard_offsets": [shard.first_row, shard.first_column],
                     "shard_sizes": [shard.num_rows, shard.num_columns],
-                    "placement": f"rank:{shard.device}/{_device(shard.device, topology, device_type)}",
+                    "placement": f"rank:{shard.device}/{names[shard.device]}",
                 }
                 for shard in sharding.shards
             ]
@@ -296,18 +300,11 @@ def _sharding(of_table: Mapping[str, Any], tables: Tables, table: int, topology:
     return TableSharding(
         given.sharding_type,
         tuple(
-            Shard(shard.placement.rank(), shard.shard_offsets[0], shard.shard_sizes[0], *_columns(shard))
-            for shard in given.sharding_spec.shards
+            Shard(each.placement.rank(), row, rows, column, columns)
+            for each in given.sharding_spec.shards
+            for (row, column), (rows, columns) in [(each.shard_offsets, each.shard_sizes)]
         ),
     )
-
-
-def _columns(shard: Any) -> tuple[int, int]:
-    return shard.shard_offsets[1], shard.shard_sizes[1]
-
-
-def _device(rank: int, topology: Topology, device_type: str) -> str:
-    return "cpu" if device_type == "cpu" else f"cuda:{rank % topology.devices_per_host}"
 
 
 def _collections(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -26,12 +26,17 @@ def matplotlib_missing() -> MissingExtraError | None:
     return None if importlib.util.find_spec("matplotlib") else missing_extra("matplotlib", "viz", "A picture")
 
 
+def require_matplotlib() -> None:
+    """Raise MissingExtraError, which says how to install matplotlib, if it is not installed."""
+    if missing := matplotlib_missing():
+        raise missing
+
+
 def require_picture(path: Path) -> None:
     """Raise unless `save_picture` can write to `path`: a known suffix, matplotlib, and a writable folder."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidOptionError(f"{path} cannot be a picture: its name must end in one of {', '.join(FORMATS)}.")
-    if missing := matplotlib_missing():
-        raise missing
+    require_matplotlib()
     require_writable(path)
 
 

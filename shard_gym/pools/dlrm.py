@@ -20,16 +20,13 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
-from shard_gym.lookup_statistics import ReuseStatistics, round_significant
+from shard_gym.lookup_statistics import Floats, ReuseStatistics, round_significant
 from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pools
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
-
-Floats = NDArray[np.float64]
 
 MIN_ROWS, MAX_ROWS = 100, 50_000_000
 MIN_POOLING, MAX_POOLING = 0.02, 300.0

@@ -121,12 +121,6 @@ def load_pool(name_or_path: str | Path, *, embedding_dim: int = DEFAULT_DIM) -> 
     return from_bytes(data, source, embedding_dim)
 
 
-@lru_cache(maxsize=16)
-def _parsed(data: bytes, source: str, embedding_dim: int) -> Pool:
-    """`from_bytes`, once for each content of a file; nothing in a pool can be changed."""
-    return from_bytes(data, source, embedding_dim)
-
-
 def save_pool(pool: Pool, path: str | Path) -> None:
     """Write `pool` to `path` atomically. Equal pools give equal bytes, and `load_pool` returns equal numbers."""
     write_atomically(Path(path), to_bytes(pool))
@@ -187,6 +181,9 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     except ValueError as error:
         raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error
     return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))
+
+
+_parsed = lru_cache(maxsize=16)(from_bytes)  # once for each content of a file: nothing in a pool can be changed
 
 
 def _card(record: dict[str, Any], source: str) -> PoolCard:

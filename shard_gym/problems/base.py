@@ -32,26 +32,26 @@ FAILURES = (NoPlacementFoundError, InvalidPlacementError, MeasurementError)
 class Attempt:
     """What an agent returned for one task."""
 
-    returned: Any  # not checked; None after an error
-    seconds: float  # wall-clock time
-    queries: int  # evaluations of the scoring cost model by the agent
-    error: Exception | None = None  # one of `FAILURES`, or None
+    returned: Any  #: not checked; None after an error
+    seconds: float  #: wall-clock time
+    queries: int  #: evaluations of the scoring cost model by the agent
+    error: Exception | None = None  #: one of `FAILURES`, or None
 
 
 class Problem(ABC, Generic[TaskT]):
     """One of the problems. Costs are in ms, whatever `unit` people read."""
 
-    name: str  # "placement", "sharding" or "replanning"
-    env_id: str  # of its Gymnasium environment
-    noun: str  # what an answer is called; in files the key of an answer
-    unit: Literal["ms", "s"] = "ms"  # that people read costs in
-    reference = "random"  # name of the agent that others are compared with
-    # Names of the simple agents that trained ones are compared with.
+    name: str  #: "placement", "sharding" or "replanning"
+    env_id: str  #: of its Gymnasium environment
+    noun: str  #: what an answer is called; in files the key of an answer
+    unit: Literal["ms", "s"] = "ms"  #: that people read costs in
+    reference = "random"  #: name of the agent that others are compared with
+    #: Names of the simple agents that trained ones are compared with.
     rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
-    goals: tuple[str, ...] = rivals  # names of those that answer the training tasks first, to show what is to be beaten
-    bounds_are_reached = False  # whether an answer costs as much as the proven bound; then bounds are best known costs
-    best_name = "best"  # what tables call the best answers known
-    takes: str  # what an agent of this problem is, for messages
+    goals: tuple[str, ...] = rivals  #: those that answer the training tasks first, to show what is to be beaten
+    bounds_are_reached = False  #: whether an answer costs as much as the proven bound; then bounds are best known costs
+    best_name = "best"  #: what tables call the best answers known
+    takes: str  #: what an agent of this problem is, for messages
 
     def format_cost(self, cost_ms: float) -> str:
         """A cost in the unit that people read, without its name."""

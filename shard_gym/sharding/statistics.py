@@ -42,7 +42,5 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
     return tables
 
 
-@lru_cache(maxsize=128)
-def _replicas(tables: Tables, batch_size: int) -> Tables:
-    """`Tables.at_batch_size`, kept: it takes most of preparing a task, and many environments prepare the same ones."""
-    return tables.at_batch_size(batch_size)
+# It takes most of preparing a task, and many environments prepare the same ones.
+_replicas = lru_cache(maxsize=128)(Tables.at_batch_size)

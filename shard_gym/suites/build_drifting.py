@@ -53,7 +53,7 @@ RECIPES = (
 
 def entries(recipe: Recipe, split: str) -> list[dict[str, Any]]:
     """The tasks of one split: those of the `SUITES` in turns."""
-    rng = _generator(f"{recipe.name}/{split}")
+    rng = np.random.default_rng(np.frombuffer(sha256_of(f"{recipe.name}/{split}".encode()).encode(), np.uint8))
     chosen = [rng.choice(len(load_suite(each, split)), TASKS_PER_SPLIT[split], replace=False) for each in SUITES]
     found = []
     for numbers in zip(*chosen, strict=True):
@@ -93,10 +93,6 @@ def _require_room(task: DriftTask) -> None:
 
 def _whole_mib(bytes_: float) -> int:
     return -(-int(bytes_) // MIB) * MIB
-
-
-def _generator(name: str) -> np.random.Generator:
-    return np.random.default_rng(np.frombuffer(sha256_of(name.encode()).encode(), np.uint8))
 
 
 def main() -> None:

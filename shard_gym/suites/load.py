@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.suites import drifting, placing
 from shard_gym.suites.info import SPLITS, SuiteInfo
 from shard_gym.suites.own import SUFFIX, read_suite
-from shard_gym.tasks import Suite
 
-
-class Format(Protocol):
-    """A kind of files of suites; its modules are `placing` and `drifting`."""
-
-    def names(self) -> list[str]:
-        """The names of the suites in these files."""
-
-    def info(self, name: str) -> SuiteInfo:
-        """Summary of a suite."""
-
-    def load(self, name: str, split: str) -> Suite[Any]:
-        """One split of a suite."""
-
-
-FORMATS: tuple[Format, ...] = (placing, drifting)
+FORMATS = (placing, drifting)
+"""The kinds of files; each module has the functions `names`, `info` and `load`."""
 
 
 def suite_names(track: str | None = None) -> list[str]:
@@ -61,7 +47,7 @@ def load_suite(name: str | Path, split: str = "test") -> Any:
     return _format_of(name).load(name, split)
 
 
-def _format_of(name: Any) -> Format:
+def _format_of(name: Any) -> ModuleType:
     for each in FORMATS:
         if isinstance(name, str) and name in each.names():
             return each

@@ -27,7 +27,7 @@ from shard_gym.cost_models import (
     make_sharding_cost_model,
 )
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
-from shard_gym.envs.core.state import ILLEGAL_ACTION
+from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
 from shard_gym.evaluation import evaluate
 from shard_gym.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole

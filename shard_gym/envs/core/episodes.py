@@ -19,11 +19,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import IntArray, Problem, require_room
-from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
-from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.envs.core.state import (
+from shard_gym.envs.core.episode_state import (
     COMPLETE,
     DEAD_END,
     ILLEGAL_ACTION,
@@ -32,12 +28,12 @@ from shard_gym.envs.core.state import (
     PlacementState,
     ShardingState,
     Status,
-    action_mask,
-    advance,
-    begin,
-    current_rows,
-    initial_state,
 )
+from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.envs.core.problem import IntArray, Problem, require_room
+from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
+from shard_gym.envs.core.split_rules import SplitRules
+from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state
 from shard_gym.errors import InvalidCostError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import COMPUTE, FloatArray
-from shard_gym.envs.core.episode_state import PlacementState
+from shard_gym.envs.core.episode_state import DEAD_END, PlacementState
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.core.state import DEAD_END, current_rows
+from shard_gym.envs.core.state import current_rows
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 
 

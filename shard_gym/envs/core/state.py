@@ -17,27 +17,9 @@ from shard_gym.envs.core.episode_state import (
     UNPLACED,
     PlacementState,
     ShardingState,
-    Status,
 )
 from shard_gym.envs.core.problem import IntArray, Problem, by_device
 from shard_gym.envs.core.splits import act, begin_table, legal_actions
-
-__all__ = [
-    "COMPLETE",
-    "DEAD_END",
-    "ILLEGAL_ACTION",
-    "MAX_PLAIN_DEVICES",
-    "RUNNING",
-    "UNPLACED",
-    "PlacementState",
-    "ShardingState",
-    "Status",
-    "action_mask",
-    "advance",
-    "begin",
-    "current_rows",
-    "initial_state",
-]
 
 MAX_PLAIN_DEVICES = 64
 """Up to this many devices, a single environment steps and observes on plain Python numbers instead of arrays.

@@ -9,8 +9,8 @@ from typing import Any
 
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
+from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.core.state import PlacementState
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import wrong_kind

@@ -17,9 +17,10 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
-from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, PlacementState, action_mask, current_rows
+from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -15,16 +15,10 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tasks import Suite, Task, TaskSource, TaskSuite
 
-
-@overload
-def as_measured(source: Suite[Any], model: CostModel) -> Suite[Any]: ...
+Source = TypeVar("Source", bound=TaskSource | Suite[Any])
 
 
-@overload
-def as_measured(source: TaskSource, model: CostModel) -> TaskSource: ...
-
-
-def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource | Suite[Any]:
+def as_measured(source: Source, model: CostModel) -> Source:
     """The tasks of `source` as `model` measures them, so that features and estimates describe what is measured.
 
     Devices and links are those of the machine's hardware profile, if it has one; memory caps stay. Lookups, distinct
@@ -38,8 +32,8 @@ def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource
             f"Answers to tasks of {source.name!r} cannot be measured. Pass --cost-model analytical."
         )
     if isinstance(source, TaskSuite):
-        return suite_as_measured(source, model.hardware, model.batch_size)
-    return _SourceAsMeasured(source, profile_of(model.hardware), model.batch_size)
+        return cast(Source, suite_as_measured(source, model.hardware, model.batch_size))
+    return cast(Source, _SourceAsMeasured(cast(TaskSource, source), profile_of(model.hardware), model.batch_size))
 
 
 class _SourceAsMeasured:

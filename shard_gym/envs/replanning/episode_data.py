@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.fixed_devices import FixedDevices, PlansOfDay, RunOfDay
 from shard_gym.envs.replanning.migration import migration_seconds
 from shard_gym.envs.replanning.parts import Parts
@@ -18,7 +19,6 @@ from shard_gym.envs.replanning.split import split_of
 from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, LAST_HOUR
 from shard_gym.placement import Placement
 
-IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 DECISIONS = DAYS * HOURS
@@ -70,7 +70,7 @@ class EpisodeData:
         for fixed in self._on.values():
             fixed.parts.known  # noqa: B018  # raises if there is no room
         everywhere = self.on(task.task.num_devices)
-        first = everywhere.plan(0, 0, LAST_DAYS).placement
+        first, _ = everywhere.plan(0, 0, LAST_DAYS)
         self.first_plan = Plan(first, np.arange(task.task.num_devices))
         self.reference_ms = everywhere.window_ms(first, 0, 0, LAST_DAYS)
         self._options: dict[int, PlansOfDay] = {}
@@ -102,12 +102,12 @@ class EpisodeData:
     def plan(self, decision: int, kind: int) -> Plan:
         """The plan of a kind that can be made at a decision."""
         there = np.flatnonzero(self.task.available[decision])
-        return Plan(self.on(len(there)).plan(*divmod(decision, HOURS), kind).placement, there)
+        return Plan(self.on(len(there)).plan(*divmod(decision, HOURS), kind)[0], there)
 
     def is_possible(self, decision: int, kind: int) -> bool:
         """Whether there is a plan of a kind at a decision."""
         devices = int(self.task.available[decision].sum())
-        return self.on(devices).plan(*divmod(decision, HOURS), kind).is_possible
+        return self.on(devices).plan(*divmod(decision, HOURS), kind)[1]
 
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""

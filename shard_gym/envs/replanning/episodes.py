@@ -19,6 +19,7 @@ from shard_gym.drift.suite import DriftSource, DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.config import EnvConfig, drift_source, padding
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, episode_data
 from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.observation import MadePlan, ObservationRows
@@ -34,7 +35,6 @@ from shard_gym.envs.replanning.windows import (
 )
 from shard_gym.errors import InvalidCostError, InvalidTaskError, wrong_kind
 
-IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 REWARDS = ("time", "excess")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS
-from shard_gym.io.pictures import COLORS, GREY, INK, LINE, matplotlib_missing
+from shard_gym.io.pictures import COLORS, GREY, INK, LINE, require_matplotlib
 from shard_gym.text import counted, format_percent
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def draw(task: DriftTask, histories: Mapping[str, History]) -> Figure:
 
     The grey line in every row is the last history, so the oracle should be the last.
     """
-    if missing := matplotlib_missing():
-        raise missing
+    require_matplotlib()
     from matplotlib.lines import Line2D
 
     from shard_gym.io.figures import NotebookFigure

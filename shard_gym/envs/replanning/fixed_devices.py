@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.planner import MAX_NUMBERS, NO_PLACEMENT, Planner
 from shard_gym.envs.replanning.windows import HOURS, INTERVALS_PER_HOUR, KINDS, LAST_HOUR, WINDOWS, window_means
 from shard_gym.placement import Placement
-
-IntArray = NDArray[np.int64]
 
 ALL_HOURS: IntArray = np.arange(HOURS)
 
@@ -36,18 +35,6 @@ class PlansOfDay(NamedTuple):
     plans: IntArray
     possible: NDArray[np.bool_]
     replayed_ms: FloatArray
-
-
-class PlanOfKind(NamedTuple):
-    """The plan of one kind at one decision.
-
-    Attributes:
-        placement: (P,) int64, devices.
-        is_possible: False of a kind that leaves headroom where there is no room, or tables do not grow.
-    """
-
-    placement: Placement
-    is_possible: bool
 
 
 class RunOfDay(NamedTuple):
@@ -99,18 +86,18 @@ class FixedDevices:
             self._plans[day] = PlansOfDay(plans, possible, replayed)
         return self._plans[day]
 
-    def plan(self, day: int, hour: int, kind: int) -> PlanOfKind:
-        """One of `plans(day)`. Where these are not known yet, nothing else of them is computed."""
+    def plan(self, day: int, hour: int, kind: int) -> tuple[Placement, bool]:
+        """One of `plans(day)`, and whether it is possible. Where they are not known yet, no others are computed."""
         if kind >= len(self._kinds):
-            return PlanOfKind(np.zeros(self.parts.count, np.int64), False)
+            return np.zeros(self.parts.count, np.int64), False
         if day in self._plans:
-            return PlanOfKind(self._plans[day].plans[hour, kind], bool(self._plans[day].possible[hour, kind]))
+            return self._plans[day].plans[hour, kind], bool(self._plans[day].possible[hour, kind])
         window, headroom = KINDS[kind]
         before = self._greedy_of_window(day - 1, headroom, window)[hour + 1 :] if day else ()
         tried = np.array([*before, *self._greedy_of_window(day, headroom, window)[: hour + 1]])[:, None]
         room = self._has_room(tried, day, headroom)
         plans, possible = self._cheapest(day, hour, headroom, tried, room, slice(window, window + 1))
-        return PlanOfKind(plans[0], bool(possible[0]))
+        return plans[0], bool(possible[0])
 
     def window_ms(self, plan: Placement, day: int, hour: int, window: int) -> float:
         """Ms of a plan with the mean lookups of a window before a decision."""

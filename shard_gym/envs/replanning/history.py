@@ -16,8 +16,8 @@ NO_PLAN = -1  # stands for the kind of plan at decisions that made none
 class History(NamedTuple):
     """What was done in an episode so far, in h hours."""
 
-    hourly_ms: FloatArray  # (h,) mean cost of an iteration in each hour
-    seconds: FloatArray  # (h, 3) spent on each of `SECONDS`
-    # (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`
+    hourly_ms: FloatArray  #: (h,) mean cost of an iteration in each hour
+    seconds: FloatArray  #: (h, 3) spent on each of `SECONDS`
+    #: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`
     kinds: NDArray[np.int8]
-    repairs: NDArray[np.bool_]  # (h,) bool, whether it had to be made, whichever action made it
+    repairs: NDArray[np.bool_]  #: (h,) bool, whether it had to be made, whichever action made it

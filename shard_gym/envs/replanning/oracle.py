@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.migration import migration_seconds
 from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.topology import Topology
-
-IntArray = NDArray[np.int64]
 
 
 class BestSequence(NamedTuple):

@@ -13,6 +13,7 @@ from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.drift.load_grid import LoadGrid, TableGrid
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.windows import HEADROOM_DAYS
 from shard_gym.errors import InvalidTaskError
 from shard_gym.forms import SplitTask
@@ -22,8 +23,6 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
-
-IntArray = NDArray[np.int64]
 
 
 class Parts:

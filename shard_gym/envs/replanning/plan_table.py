@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.drift.processes import DAYS_PER_WEEK
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan, episode_data
 from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
 from shard_gym.io.files import sha256_of
-
-Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NO_PLAN = -1  # where there is no plan of a kind
 NOT_A_NUMBER = -1  # in files, in place of NaN
@@ -33,19 +31,19 @@ KIND = "plan-table"  # the kind of these files
 class PlanTable:
     """n plans of P parts, and what they cost at T decisions. Nothing in it depends on the pause."""
 
-    where: IntArray  # (n, P) int64, the device of each part. The first plan is in action when the episode begins
-    used: IntArray  # (n,) int64, devices that each plan is made for
-    number: IntArray  # (T, Z) int64, the plan of each kind that can be made at each decision, or `NO_PLAN`
-    # (n, T) float64, of the hour after each decision; NaN before the day on which a plan can first be made, and where
-    # it cannot run
-    seconds: Floats
-    # (n, T, W) float32, cost with the mean lookups of each window before each decision, in multiples of the reference;
-    # NaN before that day
+    where: IntArray  #: (n, P) int64, the device of each part. The first plan is in action when the episode begins
+    used: IntArray  #: (n,) int64, devices that each plan is made for
+    number: IntArray  #: (T, Z) int64, the plan of each kind that can be made at each decision, or `NO_PLAN`
+    #: (n, T) float64, of the hour after each decision; NaN before the day on which a plan can first be made, and where
+    #: it cannot run
+    seconds: FloatArray
+    #: (n, T, W) float32, cost with the mean lookups of each window before each decision, in multiples of the reference;
+    #: NaN before that day
     replayed: NDArray[np.float32]
-    bytes_of: IntArray  # (days, P) int64, bytes of the parts
-    available: IntArray  # (T,) int64, devices that are there
-    clock: Floats  # (T, 4) float64, sine and cosine of the hour of the day, and of the week
-    day_s: Floats  # () float64, seconds of a day at the reference cost
+    bytes_of: IntArray  #: (days, P) int64, bytes of the parts
+    available: IntArray  #: (T,) int64, devices that are there
+    clock: FloatArray  #: (T, 4) float64, sine and cosine of the hour of the day, and of the week
+    day_s: FloatArray  #: () float64, seconds of a day at the reference cost
 
     @staticmethod
     def of(data: EpisodeData, decisions: int = DECISIONS) -> PlanTable:
@@ -91,7 +89,8 @@ def plan_tables(suite: DriftSuite, model: AdditiveCostModel, folder: Path | None
         if path is None or not path.exists():
             table = PlanTable.of(episode_data(task, model))
             if path is not None:
-                _write(path, table, about)
+                arrays = {key: np.nan_to_num(array, nan=NOT_A_NUMBER) for key, array in vars(table).items()}
+                save_arrays(path, KIND, arrays, about)
             yield table
         else:
             yield _read(path, task, about)
@@ -105,11 +104,6 @@ def _fingerprint(task: DriftTask) -> str:
             value = getattr(each, field.name)
             parts.append(sha256_of(value.tobytes()) if isinstance(value, np.ndarray) else repr(value))
     return sha256_of("\n".join(parts).encode())
-
-
-def _write(path: Path, table: PlanTable, about: dict[str, object]) -> None:
-    arrays = {each.name: np.nan_to_num(getattr(table, each.name), nan=NOT_A_NUMBER) for each in fields(table)}
-    save_arrays(path, KIND, arrays, about)
 
 
 def _read(path: Path, task: DriftTask, about: dict[str, object]) -> PlanTable:

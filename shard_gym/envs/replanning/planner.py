@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.envs.core.problem import IntArray
 from shard_gym.topology import Cluster, Topology
-
-IntArray = NDArray[np.int64]
 
 NO_PLACEMENT = -1  # all devices of a window in which a part found no room
 MAX_NUMBERS = 2**22  # numbers in the largest array at once

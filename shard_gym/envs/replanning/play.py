@@ -38,10 +38,10 @@ class PlayedEpisode:
     """What an agent did in one episode."""
 
     task: DriftTask
-    actions: NDArray[np.int64]  # (decisions,) int64; fewer after an illegal action
-    history: History  # what followed from them
-    failure: str = ""  # why the episode ended early; empty if it did not
-    planning_s: float = 0.0  # wall-clock time of the player; all episodes of a call share it equally
+    actions: NDArray[np.int64]  #: (decisions,) int64; fewer after an illegal action
+    history: History  #: what followed from them
+    failure: str = ""  #: why the episode ended early; empty if it did not
+    planning_s: float = 0.0  #: wall-clock time of the player; all episodes of a call share it equally
 
     @property
     def seconds(self) -> float:

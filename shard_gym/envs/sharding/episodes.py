@@ -14,11 +14,11 @@ from shard_gym.checks import checked_count
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.envs.core.config import padding
+from shard_gym.envs.core.episode_state import ShardingState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun
-from shard_gym.envs.core.state import ShardingState
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView

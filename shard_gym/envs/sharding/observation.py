@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.episode_state import PlacementState, ShardingState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
-from shard_gym.envs.core.state import PlacementState, ShardingState
 from shard_gym.envs.placement.observation import (
     MAX_MS,
     CompactObservation,

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.envs.core.episode_state import ShardingState, Status
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.envs.core.state import ShardingState, Status, action_mask, advance, initial_state
+from shard_gym.envs.core.state import action_mask, advance, initial_state
 from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, column_wise, plan_memory_used
 from shard_gym.tasks import Task

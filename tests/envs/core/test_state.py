@@ -11,17 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
+from shard_gym.envs.core.episode_state import UNPLACED, PlacementState, Status
 from shard_gym.envs.core.problem import Problem, prepare
-from shard_gym.envs.core.state import (
-    MAX_PLAIN_DEVICES,
-    UNPLACED,
-    PlacementState,
-    Status,
-    action_mask,
-    advance,
-    begin,
-    initial_state,
-)
+from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.placement import memory_used
 

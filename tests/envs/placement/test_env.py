@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.envs.core.state import Status
+from shard_gym.envs.core.episode_state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from shard_gym.envs.core.state import Status
+from shard_gym.envs.core.episode_state import Status
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidActionError
 from shard_gym.tasks import TaskSampler

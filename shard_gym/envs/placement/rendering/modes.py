@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.placement.rendering.view import PlacementView, shorten
 from shard_gym.text import counted
 
@@ -38,11 +37,11 @@ def render_ansi(view: PlacementView) -> str:
         f": {placed}/{counted(task.num_tables, 'table')} on {counted(task.num_devices, 'device')}, "
         f"cost {_ms(view.cost_ms)} ms{'' if placed == task.num_tables else ' so far'}"
     )
+    title = f"bars: 0 to {_ms(spans.sum())} ms" if spans.sum() > 0 else ""
     lines = [
         f"{shorten(task.name, _WIDTH - len(facts))}{facts}",
         "",
-        f"dev {view.unit:>6}   fwd F   a2a f   a2a b   bwd B  {_timeline_title(spans):<{_BAR}} "
-        f"memory, {view.memory_unit()[0]}",
+        f"dev {view.unit:>6}   fwd F   a2a f   a2a b   bwd B  {title:<{_BAR}} memory, {view.memory_unit()[0]}",
         *(_device_line(view, device) for device in shown),
     ]
     if shown.size < task.num_devices:
@@ -59,10 +58,6 @@ def render_ansi(view: PlacementView) -> str:
     if view.failure:
         lines += textwrap.wrap(f"FAILED: {shorten(view.failure, 1000)}", _WIDTH)
     return "\n".join(lines) + "\n"
-
-
-def _timeline_title(spans: FloatArray) -> str:
-    return f"bars: 0 to {_ms(spans.sum())} ms" if spans.sum() > 0 else ""
 
 
 def _device_line(view: PlacementView, device: int) -> str:
