@@ -36,11 +36,7 @@ LARGEST = ((1_000, 128), (4_000, 512), (10_000, 1_024))
 
 NUM_ENVS = 16
 
-PLANNERS = {
-    "`cost-greedy`": "cost-greedy",
-    "DreamShard's policy (`paper`)": "policy",
-    "`plan-search`": "plan-search",
-}
+PLANNERS = {"`cost-greedy`": "cost-greedy", "DreamShard's policy (`paper`)": "policy", "`plan-search`": "plan-search"}
 ENVIRONMENTS = {
     "EmbeddingPlacement-v0": EmbeddingPlacementVectorEnv,
     "EmbeddingSharding-v0": EmbeddingShardingVectorEnv,

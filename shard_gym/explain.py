@@ -169,11 +169,7 @@ def explain(
 
 
 def _explain_plan(
-    task: Task,
-    plan: ShardingPlan,
-    model: ShardingCostModel,
-    best_known_ms: float | None,
-    lower_bound_ms: float | None,
+    task: Task, plan: ShardingPlan, model: ShardingCostModel, best_known_ms: float | None, lower_bound_ms: float | None
 ) -> Explanation:
     tables, topology = task.tables, task.topology
     checked = check_plan(plan, tables, topology)

@@ -147,10 +147,7 @@ _CPU = _device(
     memory_bytes=(8 * _GIB, "[assumed] a share of a server's memory"),
     dram_gb_per_s=(600.0, f"{_CALIBRATED}; so large that it limits nothing"),
     l2_gb_per_s=(6.89, f"{_CALIBRATED}, mainly the core's arithmetic"),
-    l2_bytes=(
-        16 * _MIB,
-        "[assumed] half of the 32 MiB that two processes share; the measurements do not determine it",
-    ),
+    l2_bytes=(16 * _MIB, "[assumed] half of the 32 MiB that two processes share; the measurements do not determine it"),
     num_sms=(1, "[assumed] one; clock_ghz is the rate that its lanes reach"),
     clock_ghz=(0.82, _CALIBRATED),
     kernel_launch_us=(25.1, _CALIBRATED),

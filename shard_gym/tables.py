@@ -322,9 +322,7 @@ class Tables:
         if outside.size:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
         return replace(
-            self,
-            **{name: getattr(self, name)[chosen] for name in _LIMITS},
-            names=tuple(self.names[i] for i in chosen),
+            self, **{name: getattr(self, name)[chosen] for name in _LIMITS}, names=tuple(self.names[i] for i in chosen)
         )
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:

@@ -13,16 +13,7 @@ from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.console import (
-    FAILED,
-    NONE,
-    heading,
-    new_progress,
-    new_table,
-    output,
-    print_table,
-    sentence,
-)
+from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured

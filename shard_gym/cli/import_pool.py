@@ -16,10 +16,7 @@ from shard_gym.text import counted
 
 
 def import_pool(
-    file: Annotated[Path, tyro.conf.Positional],
-    name: str,
-    out: Path,
-    tmp_dir: OptionalPath = None,
+    file: Annotated[Path, tyro.conf.Positional], name: str, out: Path, tmp_dir: OptionalPath = None
 ) -> None:
     """Make a pool from one of Meta's lookup files; needs torch.
 

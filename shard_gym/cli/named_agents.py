@@ -50,12 +50,7 @@ class CustomAgent(Agent):
 
 
 def agent_named(
-    name: str,
-    *,
-    cost_model: str | CostModel = "analytical",
-    seed: int = 0,
-    suite: str | None = None,
-    **options: Any,
+    name: str, *, cost_model: str | CostModel = "analytical", seed: int = 0, suite: str | None = None, **options: Any
 ) -> Agent:
     """The agent that a command's --agent names; the other arguments are those of `make_agent`.
 

@@ -140,11 +140,7 @@ def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
 
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     """A placement or plan as a JSON value, every table by its name."""
-    record: dict[str, Any] = {
-        "agent": agent,
-        "cost_model": explanation.cost_model,
-        "cost_ms": explanation.total_ms,
-    }
+    record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
     tables, devices = explanation.task.tables, explanation.devices
     if explanation.noun == "plan":
         return record | {"plan": plan_to_json(explanation.plan, tables)}

@@ -18,12 +18,7 @@ from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import (
-    ANALYTICAL,
-    CostModelOptions,
-    OptionalPath,
-    command_line,
-)
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.evaluation import Evaluation, evaluate

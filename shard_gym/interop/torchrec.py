@@ -164,11 +164,7 @@ def modules_of(model: nn.Module) -> dict[str, str]:
 
 
 def torchrec_json(
-    plan: ShardingPlan,
-    tables: Tables,
-    topology: Topology,
-    modules: str | Mapping[str, str],
-    device_type: str = "cuda",
+    plan: ShardingPlan, tables: Tables, topology: Topology, modules: str | Mapping[str, str], device_type: str = "cuda"
 ) -> dict[str, Any]:
     """The plan as TorchRec's JSON; needs no TorchRec.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shard_gym.errors import unknown_name, wrong_kind

@@ -149,12 +149,7 @@ def _less_redirected(transition: Transition, rewards: FloatArray, unit: FloatArr
     return rewards - REDIRECTED * unit * transition.redirected
 
 
-REWARDS: dict[str, Reward] = {
-    "terminal": terminal,
-    "dense": dense,
-    "normalized": normalized,
-    "balance": balance,
-}
+REWARDS: dict[str, Reward] = {"terminal": terminal, "dense": dense, "normalized": normalized, "balance": balance}
 
 
 def make_reward(reward: str | Reward) -> Reward:

@@ -24,11 +24,7 @@ def begin_table(state: ShardingState, envs: IntArray) -> None:
 
 
 def act(
-    problem: Problem,
-    state: ShardingState,
-    actions: NDArray[np.integer[Any]],
-    envs: IntArray,
-    model: AdditiveCostModel,
+    problem: Problem, state: ShardingState, actions: NDArray[np.integer[Any]], envs: IntArray, model: AdditiveCostModel
 ) -> None:
     """Do the legal `actions[envs]`, in place: halve the current part, or add what the action means to its devices."""
     rules, chosen = _rules(problem), actions[envs]

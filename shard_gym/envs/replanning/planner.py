@@ -95,12 +95,7 @@ class Planner:
 
 
 def _costs_with(
-    model: AdditiveCostModel,
-    cluster: Cluster,
-    held: FloatArray,
-    own: FloatArray,
-    device: IntArray,
-    loads: FloatArray,
+    model: AdditiveCostModel, cluster: Cluster, held: FloatArray, own: FloatArray, device: IntArray, loads: FloatArray
 ) -> FloatArray:
     """(N,) ms of N placements with (N, D, K) loads when `device` of each gets (N, K) loads; changes `own` in place."""
     each, shared = np.arange(len(held)), held[..., model.shared_loads].copy()

@@ -17,13 +17,7 @@ from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
-from shard_gym.envs.placement.observation import (
-    MAX_MS,
-    CompactObservation,
-    FeaturesObservation,
-    FullObservation,
-    box,
-)
+from shard_gym.envs.placement.observation import MAX_MS, CompactObservation, FeaturesObservation, FullObservation, box
 from shard_gym.tables import AMOUNT_NAMES
 
 
