@@ -59,7 +59,6 @@ def untrained_policy() -> DreamShardAgent:
 
 
 def planned(name: str, task: Task) -> Any:
-    """The plan of one of `PLANNERS`."""
     return (untrained_policy() if name == "policy" else make_agent(name)).plan(task)
 
 

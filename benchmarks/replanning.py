@@ -101,7 +101,6 @@ def first_seconds(suite: DriftSuite) -> float:
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
-    """A row for each shape and number of environments."""
     rows = []
     for shape in SHAPES:
         suite = suite_of(shape)
@@ -113,7 +112,6 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 
 
 def page_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
     rates = ("keep, decisions a second", "a plan every 12 hours", "first episode of a task, s")
     cells = []
     for row in rows:

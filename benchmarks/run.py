@@ -121,7 +121,6 @@ def vector_env(envs: EmbeddingPlacementVectorEnv, suite: shard_gym.TaskSuite, re
 
 
 def rates(tables: int, devices: int, repeats: int) -> list[dict[str, Any]]:
-    """All rates for one number of tables and devices."""
     suite, rows = fixed_suite(tables, devices), list[dict[str, Any]]()
 
     def vectors(make: type[EmbeddingPlacementVectorEnv], num_envs: int) -> dict[str, int]:
@@ -154,7 +153,6 @@ def task_preparation(repeats: int) -> float:
 
 
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
-    """Moves costed per second, and evaluations per second of a whole search."""
     task, model = sampler(tables, devices).sample(np.random.default_rng(0)), make_additive_cost_model("analytical")
     current = Neighbourhood(Items.of_tables(task, model), pack_by_memory(task.tables, devices))
     moves = current.moves(current.critical_tables())
@@ -180,7 +178,6 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
 
 
 def plan_search(suite: str) -> dict[str, float]:
-    """Seconds of `plan-search` for each test task, and the mean cost."""
     agent, model = make_agent("plan-search"), make_sharding_cost_model("analytical")
     seconds, costs = [], []
     for task in shard_gym.load_suite(suite):
@@ -199,7 +196,6 @@ def evaluation(suite: str, agent: str) -> float:
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """Everything about environments and searches."""
     return {
         "rates": [row for shape in SHAPES for row in rates(*shape, repeats)],
         "task_preparation_s": task_preparation(repeats),
@@ -213,7 +209,6 @@ def measure(repeats: int) -> dict[str, Any]:
 
 
 def page_tables(record: dict[str, Any]) -> str:
-    """The record as Markdown."""
     notes = (
         f"Preparing a task of 50 tables: {format_seconds(record['task_preparation_s'])}. "
         f"Peak memory of the whole run: {record['peak_memory_mib']} MiB."

@@ -24,7 +24,6 @@ class Stopwatch:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
     with Stopwatch() as watch:
         work()
     return watch.seconds

@@ -44,29 +44,20 @@ AnyAgent = Any
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's outcome.
+    """One task's outcome."""
 
-    Attributes:
-        task: its name.
-        cost_ms: cost of the answer, of replanning the time of the whole episode; the task's penalty if it is not valid.
-        valid: whether there was one, it passed the checks of its problem, and its cost could be measured.
-        seconds: wall-clock time of the agent.
-        true_cost_queries: evaluations of the scoring cost model by the agent while it answered the task.
-        placement: T device numbers; None if there was no usable placement, or the task is of another problem.
-        failure: why it is not valid; empty if it is.
-        plan: of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`).
-        sequence: of a task of replanning, a digit for each decision of the episode.
-    """
-
-    task: str
+    task: str  #: its name
+    #: Cost of the answer, of replanning the time of the whole episode; the task's penalty if it is not valid.
     cost_ms: float
-    valid: bool
-    seconds: float
-    true_cost_queries: int
+    valid: bool  #: whether there was one, it passed the checks of its problem, and its cost could be measured
+    seconds: float  #: wall-clock time of the agent
+    true_cost_queries: int  #: evaluations of the scoring cost model by the agent while it answered the task
+    #: T device numbers; None if there was no usable placement, or the task is of another problem
     placement: list[int] | None
-    failure: str = ""
+    failure: str = ""  #: why it is not valid; empty if it is
+    #: Of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`).
     plan: list[Any] | None = None
-    sequence: str | None = None
+    sequence: str | None = None  #: of a task of replanning, a digit for each decision of the episode
 
     @property
     def answer(self) -> Any:
@@ -214,20 +205,15 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Comparison:
-    """An agent compared with a reference agent and with the best known placements.
+    """An agent compared with a reference agent and with the best known placements."""
 
-    Attributes:
-        to_random: mean over the tasks of cost / cost of the reference agent, less 1; None if either failed on a task,
-            because a penalty is no cost.
-        to_best: mean over the tasks of cost / best known cost, less 1; None if a task failed, or has no such cost.
-        seconds: median over the tasks of the planning time.
-        queries: mean over the tasks of the agent's evaluations of the scoring cost model.
-    """
-
+    #: Mean over the tasks of cost / cost of the reference agent, less 1; None if either failed on a task, because a
+    #: penalty is no cost.
     to_random: float | None
+    #: Mean over the tasks of cost / best known cost, less 1; None if a task failed, or has no such cost.
     to_best: float | None
-    seconds: float
-    queries: float
+    seconds: float  #: median over the tasks of the planning time
+    queries: float  #: mean over the tasks of the agent's evaluations of the scoring cost model
 
 
 def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, float]) -> Comparison:

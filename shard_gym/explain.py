@@ -23,69 +23,47 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Move:
-    """One shard that goes to another device while all others stay.
+    """One shard that goes to another device while all others stay."""
 
-    Attributes:
-        shard: its number; in a placement that of the table.
-        gain_ms: cost now less the cost afterwards, in ms; negative if the answer gets worse.
-    """
-
-    shard: int
+    shard: int  #: its number; in a placement that of the table
     source: int
     target: int
-    gain_ms: float
+    gain_ms: float  #: cost now less the cost afterwards, in ms; negative if the answer gets worse
 
 
 @dataclass(frozen=True)
 class Split:
-    """A table with more than one shard.
+    """A table with more than one shard."""
 
-    Attributes:
-        table: index of the table.
-        gain_ms: cost with the table whole on the best device where it fits, less the cost now; negative if the split
-            makes the plan worse. None if the whole table fits nowhere.
-        device: that device; None if there is none.
-    """
-
-    table: int
+    table: int  #: index of the table
+    #: Cost with the table whole on the best device where it fits, less the cost now; negative if the split makes the
+    #: plan worse. None if the whole table fits nowhere.
     gain_ms: float | None
-    device: int | None
+    device: int | None  #: that device; None if there is none
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The costs of S shards of T tables on D devices. In a placement, each table is one shard.
-
-    Attributes:
-        plan: the plan; of a placement that of whole tables.
-        cost_model: fingerprint of the model that costed it.
-        phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
-        memory_used: (D,) int64, bytes of the shards on each device.
-        shards: (S, 6) int64, see `ShardingPlan.shard_arrays`.
-        single_shard_ms: (S,) float64, cost of each shard alone on a device; estimated under a model that is not
-            additive.
-        moves: for each shard of whole and column-wise tables on a critical device that fits elsewhere, its best move;
-            the largest gain first. None under a model that is not additive: the estimates of another model do not fit
-            its costs.
-        splits: each split table and what its split gains; the largest gain first, then those that fit nowhere whole.
-        lower_bound_ms: no answer costs less; None if no bound is known.
-        best_known_ms: cost of the best answer known; None if none is.
-        sent_bytes: of a sharding plan, for each collective by name (D, 2) float64: bytes that each device sends inside
-            its host, and to other hosts, in the forward; those of all-reduces in the backward.
-    """
+    """The costs of S shards of T tables on D devices. In a placement, each table is one shard."""
 
     task: Task
-    plan: ShardingPlan
-    cost_model: str
-    phases_ms: FloatArray
+    plan: ShardingPlan  #: the plan; of a placement that of whole tables
+    cost_model: str  #: fingerprint of the model that costed it
+    phases_ms: FloatArray  #: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`)
     total_ms: float
-    memory_used: NDArray[np.int64]
-    shards: NDArray[np.int64]
+    memory_used: NDArray[np.int64]  #: (D,) int64, bytes of the shards on each device
+    shards: NDArray[np.int64]  #: (S, 6) int64, see `ShardingPlan.shard_arrays`
+    #: (S,) float64, cost of each shard alone on a device; estimated under a model that is not additive.
     single_shard_ms: FloatArray
+    #: For each shard of whole and column-wise tables on a critical device that fits elsewhere, its best move; the
+    #: largest gain first. None under a model that is not additive: the estimates of another model do not fit its costs.
     moves: tuple[Move, ...] | None
+    #: Each split table and what its split gains; the largest gain first, then those that fit nowhere whole.
     splits: tuple[Split, ...] = ()
-    lower_bound_ms: float | None = None
-    best_known_ms: float | None = None
+    lower_bound_ms: float | None = None  #: no answer costs less; None if no bound is known
+    best_known_ms: float | None = None  #: cost of the best answer known; None if none is
+    #: Of a sharding plan, for each collective by name (D, 2) float64: bytes that each device sends inside its host, and
+    #: to other hosts, in the forward; those of all-reduces in the backward.
     sent_bytes: dict[str, FloatArray] | None = None
 
     @property

@@ -63,7 +63,7 @@ class SplitTask:
 
     origin: Task
     task: Task  # its parts on the memory that spread tables leave
-    # (P,) int64, the table of each part; its parts come one after the other, from left to right
+    # (P,) int64, the table of each part; its parts come one after the other, from left to right.
     table: NDArray[np.int64]
     spread: dict[str, NDArray[np.int64]]  # the spread tables by sharding type, "row_wise" or "data_parallel"
 

@@ -155,19 +155,12 @@ _CPU = _device(
 
 
 class LinkKind(NamedTuple):
-    """How a kind of link serves an all-to-all, whatever its line rate.
+    """How a kind of link serves an all-to-all, whatever its line rate."""
 
-    Attributes:
-        share: of the line rate of one direction that large messages reach.
-        latency_us: fixed time of an all-to-all, microseconds.
-        knee_bytes: see `LinkSpec`.
-        knee_extra: see `LinkSpec`.
-    """
-
-    share: float
-    latency_us: float
-    knee_bytes: float
-    knee_extra: float
+    share: float  #: of the line rate of one direction that large messages reach
+    latency_us: float  #: fixed time of an all-to-all, microseconds
+    knee_bytes: float  #: see `LinkSpec`
+    knee_extra: float  #: see `LinkSpec`
 
 
 LINK_KINDS: Mapping[str, LinkKind] = {

@@ -94,10 +94,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def silent_c_output() -> Iterator[None]:
-    """What compiled code prints to the standard output in here is lost; what Python prints, too.
-
-    Nothing changes where the process has no standard output, or no C library is found.
-    """
+    """What compiled code, or Python, prints to the standard output in here is lost, if there is a C library."""
     try:
         sys.stdout.flush()
         kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

@@ -216,37 +216,25 @@ class Topology:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Topologies as arrays with any leading batch shape `...`, padded to D devices.
+    """Topologies as arrays with any leading batch shape `...`, padded to D devices."""
 
-    Attributes:
-        device_mask: (..., D) bool, False for padding.
-        host_begin: (..., D) int64, the first device of each device's host; 0 for padding.
-        host_end: (..., D) int64, the device after the last one of its host; 0 for padding.
-        num_peers: (..., D) float64, number of other devices on each device's host.
-        num_devices: (...) float64, number of devices without padding.
-        intra_bytes_per_ms: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
-        inter_bytes_per_ms: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms.
-        intra_knee_bytes: (...) float64, bytes up to which links inside a host are slower (see LinkSpec).
-        intra_knee_extra: (...) float64, additional time of these bytes (see LinkSpec), a share.
-        inter_knee_bytes: (...) float64, as `intra_knee_bytes`, between hosts.
-        inter_knee_extra: (...) float64, as `intra_knee_extra`, between hosts.
-        latency_ms: (...) float64, fixed time of one all-to-all; 0 for one device.
-        crosses_hosts: (...) bool, True for more than one host.
-    """
-
-    device_mask: NDArray[np.bool_]
-    host_begin: NDArray[np.int64]
-    host_end: NDArray[np.int64]
-    num_peers: NDArray[np.float64]
-    num_devices: NDArray[np.float64] | np.float64
+    device_mask: NDArray[np.bool_]  #: (..., D) bool, False for padding
+    host_begin: NDArray[np.int64]  #: (..., D) int64, the first device of each device's host; 0 for padding
+    host_end: NDArray[np.int64]  #: (..., D) int64, the device after the last one of its host; 0 for padding
+    num_peers: NDArray[np.float64]  #: (..., D) float64, number of other devices on each device's host
+    num_devices: NDArray[np.float64] | np.float64  #: (...) float64, number of devices without padding
+    #: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
     intra_bytes_per_ms: NDArray[np.float64] | np.float64
+    #: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms.
     inter_bytes_per_ms: NDArray[np.float64] | np.float64
+    #: (...) float64, bytes up to which links inside a host are slower (see LinkSpec).
     intra_knee_bytes: NDArray[np.float64] | np.float64
+    #: (...) float64, additional time of these bytes (see LinkSpec), a share.
     intra_knee_extra: NDArray[np.float64] | np.float64
-    inter_knee_bytes: NDArray[np.float64] | np.float64
-    inter_knee_extra: NDArray[np.float64] | np.float64
-    latency_ms: NDArray[np.float64] | np.float64
-    crosses_hosts: NDArray[np.bool_] | np.bool_
+    inter_knee_bytes: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_bytes`, between hosts
+    inter_knee_extra: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_extra`, between hosts
+    latency_ms: NDArray[np.float64] | np.float64  #: (...) float64, fixed time of one all-to-all; 0 for one device
+    crosses_hosts: NDArray[np.bool_] | np.bool_  #: (...) bool, True for more than one host
 
     @staticmethod
     def stack(clusters: Sequence[Cluster]) -> Cluster:

@@ -21,7 +21,6 @@ SHIPPED_PLANNERS = ("plan-search", "hugectr")  # planners that need no extra
 
 
 def search(suite_name: str, number: int, max_queries: int, seed: int) -> Answer:
-    """The best answer to one task that any agent finds."""
     suite = load_suite(suite_name)
     task = suite[number]
     problem = problem_of(task)

@@ -59,7 +59,6 @@ def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
 
 
 def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
-    """Bound one test task of a suite, from its best known placement or plan."""
     suite = load_suite(suite_name)
     task = suite[number]
     return bounded(task, best_known(suite, problem_of(task).model("analytical"))[task.name].answer, work, gap)

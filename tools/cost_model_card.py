@@ -153,7 +153,6 @@ _OTHER_STARTS = (
 
 
 def render_fit(problem: Problem) -> str:
-    """Errors, splits and constants as Markdown."""
     current = np.log(problem.predict(current_parameters()) / problem.measured)
     parts = [
         f"{len(problem.rows)} rows time one operator, one copy or one all-to-all, which is what the fit predicts; "
@@ -243,7 +242,6 @@ def _sensitivity_table(problem: Problem) -> str:
 
 
 def render_rows(groups: Sequence[Group], model: AdditiveCostModel) -> str:
-    """A summary as Markdown, then a table for each group."""
     rows = [row for group in groups for row in group.rows]
     not_comparable = sum(row.predicted is None for row in rows)
     fitted = sum(row.held_out is not None for row in rows)

@@ -104,11 +104,7 @@ def package(module: str) -> str:
 
 
 def layer(module: str) -> int:
-    """The number of the module's layer, the lowest 0.
-
-    Raises:
-        LookupError: the package has no layer.
-    """
+    """The number of the module's layer, the lowest 0."""
     for number, packages in enumerate(LAYERS):
         if package(module) in packages:
             return number
@@ -116,7 +112,6 @@ def layer(module: str) -> int:
 
 
 def upward_imports(imports: Imports) -> list[str]:
-    """A sentence for each import of a module in a higher layer."""
     return [
         f"{module} (layer {layer(module)}) imports {target} (layer {layer(target)})"
         for module, targets in imports.items()
@@ -197,7 +192,6 @@ def _summary(path: Path) -> str:
 
 
 def page() -> str:
-    """The page as it should be."""
     return with_block(DESIGN, "dependencies", f"{diagram()}\n\n{package_table()}")
 
 

@@ -138,7 +138,6 @@ ENTRANTS = (
 
 
 def places() -> dict[EntryFolder, Entrant]:
-    """Every entry: its folder, and who is entered."""
     return {
         EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
         for track in BOTH

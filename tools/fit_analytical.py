@@ -234,7 +234,6 @@ class Problem:
         )
 
     def fit(self, chosen: Mask, start: Array = START) -> Array:
-        """The logarithms of the parameters that fit the chosen rows best."""
         weights = self._weights(chosen)[chosen]
         measured = np.log(self.measured[chosen])
 
@@ -320,7 +319,6 @@ def held_out(problem: Problem, seed: int, start: Array = START) -> tuple[Array, 
 
 
 def current_parameters() -> Array:
-    """The logarithms of the parameters that the package has."""
     a100 = hardware_profile("a100-dgx").device.l2_gb_per_s
     values = {**FITTED._asdict(), "a100_l2_gb_per_s": a100}
     for kind, numbers in LINK_KINDS.items():

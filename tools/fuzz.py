@@ -57,7 +57,6 @@ def flip(rng: random.Random, content: bytes) -> bytes:
 
 
 def cut(rng: random.Random, content: bytes) -> bytes:
-    """The beginning only."""
     return content[: rng.randrange(len(content))]
 
 
@@ -69,7 +68,6 @@ def overwrite(rng: random.Random, content: bytes) -> bytes:
 
 
 def repeat(rng: random.Random, content: bytes) -> bytes:
-    """A part twice."""
     start, end = sorted(rng.randrange(len(content)) for _ in range(2))
     return content[:end] + content[start:]
 
@@ -189,7 +187,6 @@ def _forge_weights(rng: random.Random, path: Path) -> None:
 
 
 def change_row(rng: random.Random, path: Path) -> None:
-    """A row of a cache with other times, key or checksum."""
     column = rng.choice(["ms", "ms", "sha256", "key"])
     _update_row(path, f"{column} = ?", rng.choice(TIMES), f"{rng.randrange(300):024x}")
 
@@ -212,13 +209,10 @@ def damage(subject: Subject, rng: random.Random) -> tuple[str, bool]:
     return way.__name__, subject.has_checksum
 
 
-class TooSlow(Exception):
-    """A case took longer than `MAX_SECONDS`."""
+class TooSlow(Exception): ...
 
 
 def outcome(subject: Subject, has_checksum: bool) -> tuple[str, str]:
-    """How reading the damaged file ends, and more about it."""
-
     def stop(*_: Any) -> None:
         raise TooSlow
 

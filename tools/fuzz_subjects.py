@@ -40,14 +40,7 @@ SUITE = "mlperf-x8"
 
 
 class Subject:
-    """A file to damage, and how it is read.
-
-    Attributes:
-        name: the kind of file.
-        path: the file.
-        read: reads it, with all files beside it; returns a value that tells results apart.
-        has_checksum: whether any other result than the first is silent damage.
-    """
+    """A file to damage; `read` reads it, with all files beside it, and returns a value that tells results apart."""
 
     def __init__(self, name: str, path: Path, read: Callable[[], Any], *, has_checksum: bool = True) -> None:
         self.name, self.path, self.read, self.has_checksum = name, path, read, has_checksum
@@ -62,7 +55,6 @@ def subjects(folder: Path) -> Iterator[Subject]:
 
 
 def weights(folder: Path) -> Iterator[Subject]:
-    """A cost model, and the three files of a training run."""
     model, network = folder / "model.safetensors", NETWORKS["pooled"]
     save_cost_model(network(network.new_weights(np.random.default_rng(0)), {"hardware": "none"}), model)
     yield Subject("cost model", model, lambda: _values(load_cost_model(model).weights))
@@ -109,7 +101,6 @@ def cache(folder: Path) -> Iterator[Subject]:
 
 
 def measurements(folder: Path) -> Iterator[Subject]:
-    """The index and the parts of a collection."""
     folder = folder / "costs"
     sampler = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30)
     collect(AnalyticalCostModel, folder, sampler, count=12, part_size=6)
@@ -124,7 +115,6 @@ def measurements(folder: Path) -> Iterator[Subject]:
 
 
 def entry(root: Path) -> Iterator[Subject]:
-    """The files of an entry of a leaderboard."""
     folder = EntryFolder(root / "leaderboards", "simulated", SUITE, "greedy")
     folder.root.mkdir()
     agent = EvaluatedAgent("size-greedy", False, (evaluate(make_agent("size-greedy"), SUITE),))
@@ -142,7 +132,6 @@ def entry(root: Path) -> Iterator[Subject]:
 
 
 def race(folder: Path) -> Iterator[Subject]:
-    """The files of a race."""
     folder, suite, rng = folder / "race", load_suite(SUITE), np.random.default_rng(0)
     task = suite[0]
     placements = {name: [make_agent(name).place(task)] for name in ("size-greedy", "dim-greedy")}

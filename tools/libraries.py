@@ -43,8 +43,6 @@ BOUND = 0.9  # the agent's mean cost may be at most this share of random's, afte
 
 
 class Library(NamedTuple):
-    """A library and its check."""
-
     title: str  # shown in the tables
     distribution: str
     example: str  # its program in examples/
@@ -59,7 +57,6 @@ class Library(NamedTuple):
         return [f"examples/{self.example}.py", *budget]
 
     def about(self) -> dict[str, str]:
-        """The versions in every record of the library."""
         installed = f"{self.distribution} {version(self.distribution)}"
         return {"library": self.title, "version": installed, "gymnasium": version("gymnasium")}
 
@@ -156,7 +153,6 @@ def page() -> None:
 
 
 def scores(output: str) -> dict[str, float]:
-    """The mean costs in ms that an example printed, by agent."""
     return {name: float(cost) for name, cost in _SCORE.findall(output)}
 
 

@@ -28,7 +28,6 @@ CRITEO_ROWS = (
 
 
 def settings_of(group: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one row: those of its group, and its own."""
     settings = {name: value for name, value in group.items() if name != "rows"}
     return {**settings, **own, "tables": {**group.get("tables", {}), **own.get("tables", {})}}
 
@@ -42,7 +41,6 @@ def measured_value(row: Mapping[str, Any]) -> float:
 
 
 def link_kind(row: Mapping[str, Any]) -> str:
-    """The kind of the links inside a host, as `LINK_KINDS` names them."""
     return "pcie" if row.get("link") == "pcie" else "nvlink"
 
 

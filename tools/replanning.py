@@ -128,7 +128,6 @@ def page() -> None:
 
 
 def results(data: Mapping[str, Any]) -> str:
-    """The table of all suites."""
     suites = {name: data["suites"][name]["agents"] for name in suite_names("replanning") if name in data["suites"]}
     rows = [
         [label, *(_mean_and_error(_excess(agents[name])) if name in agents else "-" for agents in suites.values())]

@@ -26,7 +26,6 @@ NUM_ENVS = 8
 
 
 def make() -> gymnasium.Env[Any, Any]:
-    """The environment."""
     return gymnasium.make(ENV_ID, suite=SUITE, split="train")
 
 
@@ -82,7 +81,6 @@ def cleanrl() -> int:
 
 
 def torchrl() -> int:
-    """PPO with masks: the example on another vector environment."""
     import torchrl_ppo as example
 
     envs = gymnasium.make_vec(ENV_ID, num_envs=NUM_ENVS, suite=SUITE, split="train", autoreset_mode="DISABLED")
@@ -91,7 +89,6 @@ def torchrl() -> int:
 
 
 def rllib() -> int:
-    """PPO with masks: the example on another environment."""
     import rllib_ppo as example
 
     config = {"id": ENV_ID, "suite": SUITE, "split": "train"}
@@ -100,7 +97,6 @@ def rllib() -> int:
 
 
 def tianshou() -> int:
-    """Double DQN with masks: the example on another environment."""
     import tianshou_dqn as example
 
     example.train(lambda: example.with_masks(make()), example.Args(timesteps=HOURS * NUM_ENVS, num_envs=NUM_ENVS))

@@ -18,45 +18,30 @@ class DriftLevel:
     one number for all tables together. What single tables do from hour to hour is not published, so all parameters are
     assumed.
 
-    Attributes:
-        daily: deviation of the wave with the period of a day; each table has its own amplitude and hour.
-        weekend: deviation of the factor of Saturdays and Sundays.
-        shifts: lasting shifts of a table in a day.
-        shift: deviation of a lasting shift.
-        incidents: incidents of a table in a day; each lasts 1 to 12 hours.
-        incident: deviation of an incident.
-        walk: deviation of a walk that returns to its mean.
-        walk_hours: hours in which the walk forgets all but 1 / e.
-        growth: power of time by which the rows grow; 0 for none. 0.5 is Heaps' law for the distinct words of a text.
-        age_days: least and most days since a growing table was empty.
-        pruned: share of the rows that leave a growing table on its pruning day, once a week.
-        arrivals: share of the tables whose feature arrives or retires in the history or the episode, as many of both.
-        skew: deviation of the daily steps of the logarithm of the exponent of row popularity.
-        departures: how often devices leave in a day, as those at spot prices do; at 14:00 the hazard is twice its mean,
-            at 2:00 there is none. At most half of all are away at once.
-        leaving: least and most devices that leave together.
-        away_hours: least and most hours until they are back.
-
     Raises:
         InvalidOptionError: a parameter is out of range.
     """
 
-    daily: float = 0.0
-    weekend: float = 0.0
-    shifts: float = 0.0
-    shift: float = 0.0
-    incidents: float = 0.0
-    incident: float = 0.0
-    walk: float = 0.0
-    walk_hours: float = 48.0
+    daily: float = 0.0  #: deviation of the wave with the period of a day; each table has its own amplitude and hour
+    weekend: float = 0.0  #: deviation of the factor of Saturdays and Sundays
+    shifts: float = 0.0  #: lasting shifts of a table in a day
+    shift: float = 0.0  #: deviation of a lasting shift
+    incidents: float = 0.0  #: incidents of a table in a day; each lasts 1 to 12 hours
+    incident: float = 0.0  #: deviation of an incident
+    walk: float = 0.0  #: deviation of a walk that returns to its mean
+    walk_hours: float = 48.0  #: hours in which the walk forgets all but 1 / e
+    #: Power of time by which the rows grow; 0 for none. 0.5 is Heaps' law for the distinct words of a text.
     growth: float = 0.0
-    age_days: tuple[float, float] = (10.0, 60.0)
-    pruned: float = 0.0
+    age_days: tuple[float, float] = (10.0, 60.0)  #: least and most days since a growing table was empty
+    pruned: float = 0.0  #: share of the rows that leave a growing table on its pruning day, once a week
+    #: Share of the tables whose feature arrives or retires in the history or the episode, as many of both.
     arrivals: float = 0.0
-    skew: float = 0.0
+    skew: float = 0.0  #: deviation of the daily steps of the logarithm of the exponent of row popularity
+    #: How often devices leave in a day, as those at spot prices do; at 14:00 the hazard is twice its mean, at 2:00
+    #: there is none. At most half of all are away at once.
     departures: float = 0.0
-    leaving: tuple[int, int] = (1, 3)
-    away_hours: tuple[float, float] = (4.0, 24.0)
+    leaving: tuple[int, int] = (1, 3)  #: least and most devices that leave together
+    away_hours: tuple[float, float] = (4.0, 24.0)  #: least and most hours until they are back
 
     def __post_init__(self) -> None:
         for field in fields(self):

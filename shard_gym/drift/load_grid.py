@@ -40,15 +40,10 @@ def drifted_tables(
 
 @dataclass(frozen=True, eq=False)
 class TableGrid:
-    """T drifting tables at those of the `NODES` that a day needs.
+    """T drifting tables at those of the `NODES` that a day needs."""
 
-    Attributes:
-        tables: one for each node that is needed, table by table.
-        needed: (T, G) bool.
-    """
-
-    tables: Tables
-    needed: NDArray[np.bool_]
+    tables: Tables  #: one for each node that is needed, table by table
+    needed: NDArray[np.bool_]  #: (T, G) bool
 
     @staticmethod
     def of(
@@ -84,17 +79,11 @@ class TableGrid:
 
 @dataclass(frozen=True, eq=False)
 class LoadGrid:
-    """Loads of T tables at neighbouring `NODES`.
+    """Loads of T tables at neighbouring `NODES`."""
 
-    Attributes:
-        loads: (T, n, K) float64.
-        first: (T,) int64, the first node of each table.
-        counts: (T,) int64, how many nodes it has; the rest of its rows is padding.
-    """
-
-    loads: FloatArray
-    first: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    loads: FloatArray  #: (T, n, K) float64
+    first: NDArray[np.int64]  #: (T,) int64, the first node of each table
+    counts: NDArray[np.int64]  #: (T,) int64, how many nodes it has; the rest of its rows is padding
 
     def at(self, lookups: FloatArray) -> FloatArray:
         """(..., T, K) loads with (..., T) multiples of the pooling factors, between the nodes of the table."""

@@ -28,18 +28,12 @@ RAMP_DAYS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """The drift of T tables over a number of days.
+    """The drift of T tables over a number of days."""
 
-    Attributes:
-        first_weekday: of the first day, 0 for a Monday.
-        lookups: (I, T) float64, the pooling factors in each interval in multiples of those at the start.
-        rows: (days, T) float64, the rows on each day in multiples of those at the start.
-        exponent: (days, T) float64, the exponents of row popularity on each day in multiples of those at the start.
-    """
-
-    first_weekday: int
-    lookups: Floats
-    rows: Floats
+    first_weekday: int  #: of the first day, 0 for a Monday
+    lookups: Floats  #: (I, T) float64, the pooling factors in each interval in multiples of those at the start
+    rows: Floats  #: (days, T) float64, the rows on each day in multiples of those at the start
+    #: (days, T) float64, the exponents of row popularity on each day in multiples of those at the start.
     exponent: Floats
 
     @property

@@ -34,23 +34,17 @@ NOISE = 0.02
 class DriftTask:
     """One replanning problem.
 
-    Attributes:
-        name: unique in its suite.
-        task: the tables at the beginning of the history, and the devices.
-        popularity: of the rows of the tables then.
-        pause_s: seconds without training for each new plan.
-
     Raises:
         InvalidTaskError: the popularity is of other tables, the name is none, or a value is of another class.
         InvalidOptionError: the seed or the pause is out of range.
     """
 
-    name: str
-    task: Task
-    popularity: RowPopularity
+    name: str  #: unique in its suite
+    task: Task  #: the tables at the beginning of the history, and the devices
+    popularity: RowPopularity  #: of the rows of the tables then
     level: DriftLevel
     seed: int
-    pause_s: float
+    pause_s: float  #: seconds without training for each new plan
 
     def __post_init__(self) -> None:
         require_name("The name of a task", self.name, InvalidTaskError)

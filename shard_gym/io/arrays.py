@@ -60,8 +60,7 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     """The arrays in `path` and their metadata `about`.
 
     Raises:
-        InvalidCheckpointError: the file is missing, unreadable, damaged, pickled, from another program or of another
-            kind, or holds NaN or infinity.
+        InvalidCheckpointError: the file is missing, damaged, pickled, of another kind, or holds NaN or infinity.
         MissingExtraError: safetensors is not installed.
     """
     arrays, metadata = _read(path)

@@ -65,12 +65,7 @@ def read_index(folder: Path) -> dict[str, str]:
 
 
 def read_shipped(folder: Path, name: str, kind: str) -> bytes:
-    """The content of `name`.json in `folder`, checked against the folder's index; messages call the file a `kind`.
-
-    Raises:
-        UnknownNameError: the index has no such name; the message lists its names.
-        DamagedFileError: the file is missing, or its SHA-256 is not that in the index.
-    """
+    """The content of `name`.json in `folder`, checked against the folder's index; messages call the file a `kind`."""
     index = read_index(folder)
     if not isinstance(name, str) or name not in index:
         raise unknown_name(kind, name, index)

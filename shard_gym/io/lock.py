@@ -14,11 +14,7 @@ LOCK = ".lock"  # the name of the lock's file in its folder; it stays there and 
 
 @contextmanager
 def exclusive_access(folder: str | Path) -> Iterator[None]:
-    """Keep other programs from adding to `folder`, which is made; the lock ends with the program.
-
-    Temporary files that a killed program left in `folder` are removed. Another program that adds to it now is an
-    InvalidOptionError.
-    """
+    """Keep other programs from adding to `folder`, which is made; what a killed program left there is removed."""
     try:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError as error:

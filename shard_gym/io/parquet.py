@@ -43,10 +43,8 @@ def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
 
 
 def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS) -> Any:
-    """The pyarrow table in a Parquet file, which messages call `name`.
-
-    Raises:
-        DamagedFileError: it is no Parquet file, has other columns than `schema`, or is too large.
+    """The pyarrow table in a Parquet file of the `schema`; a DamagedFileError, which names `name`, if it is another
+    file.
     """
     arrow = require_arrow()
     texts = [field.name for field in schema if field.type == arrow.string()]

@@ -30,10 +30,8 @@ Kinds = Mapping[str, type | tuple[type, ...]]
 
 
 def parse_json(data: bytes, source: str, max_containers: int = MAX_CONTAINERS) -> Any:
-    """The JSON value in `data`, which must be UTF-8 and within the limits of this module; messages call it `source`.
-
-    Raises:
-        DamagedFileError: it is not.
+    """The JSON value in `data`; a DamagedFileError, which names `source`, if it is none within the limits of this
+    module.
     """
     try:
         text = _decoded(data)

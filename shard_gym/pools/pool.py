@@ -38,23 +38,14 @@ _KEYS: Kinds = {
 
 @dataclass(frozen=True)
 class PoolCard:
-    """The origin of a pool's tables, and how far to trust them.
+    """The origin of a pool's tables, and how far to trust them."""
 
-    Attributes:
-        title: one line.
-        source: where the facts come from, with the licence.
-        how_made: how the tables were derived from those facts.
-        published_facts: what the source states.
-        assumptions: choices that the source does not state.
-        how_close: differences between the pool and the published facts.
-    """
-
-    title: str
-    source: str
-    how_made: str
-    published_facts: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    how_close: tuple[str, ...] = ()
+    title: str  #: one line
+    source: str  #: where the facts come from, with the licence
+    how_made: str  #: how the tables were derived from those facts
+    published_facts: tuple[str, ...] = ()  #: what the source states
+    assumptions: tuple[str, ...] = ()  #: choices that the source does not state
+    how_close: tuple[str, ...] = ()  #: differences between the pool and the published facts
 
 
 @dataclass(frozen=True, eq=False)

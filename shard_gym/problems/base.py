@@ -80,11 +80,7 @@ class Problem(ABC, Generic[TaskT]):
 
     @abstractmethod
     def model(self, cost_model: CostModel | str) -> CostModel:
-        """The cost model for these answers.
-
-        Raises:
-            InvalidOptionError: it does not cost such answers.
-        """
+        """The cost model for these answers; InvalidOptionError if it does not cost them."""
 
     @abstractmethod
     def cost_ms(self, answer: Answer, task: TaskT, model: CostModel) -> float:

@@ -36,10 +36,10 @@ class Variants:
 
     sharding_types: tuple[str, ...]  # V sharding types; those of halves are column_wise
     # (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas; of
-    # `with_all_widths` (T, V) float64
+    # `with_all_widths` (T, V) float64.
     parts: NDArray[np.int64] | NDArray[np.float64]
     tables: tuple[Tables, ...]  # V times what a part of each table is to its device (`shard_tables`)
-    # (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty
+    # (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty.
     legal: NDArray[np.bool_]
     memory: NDArray[np.int64]  # (T, V) int64, bytes of one part; of blocks, the largest
 
@@ -69,9 +69,8 @@ class Variants:
 
 
 def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
-    """The sharding types in the order of `SHARDING_TYPES`; table_wise is always one of them.
-
-    A text is names with commas between them, or "all", as on the command line.
+    """The sharding types in the order of `SHARDING_TYPES`; a text is names with commas, or "all". table_wise must be
+    one.
     """
     if isinstance(sharding_types, str):
         sharding_types = SHARDING_TYPES if sharding_types == "all" else sharding_types.split(",")

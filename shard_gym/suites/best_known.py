@@ -37,10 +37,7 @@ def best_known_path(suite: str) -> Path:
 
 
 def best_known_costs(suite: Suite[Any], cost_model: CostModel) -> dict[str, float]:
-    """Cost in ms of the best known answer, by name of the task; see `best_known`.
-
-    Where the proven bounds are reached, as those of replanning by the best sequence with hindsight, it is these.
-    """
+    """Cost in ms of the best known answer, by name of the task: the proven bounds, where the problem reaches them."""
     if problem_of(suite[0]).bounds_are_reached:
         return {name: float(bound) for name, bound in read_bounds(suite, cost_model).items()}
     return {name: best.cost_ms for name, best in best_known(suite, cost_model).items()}
@@ -104,9 +101,8 @@ def improved_by(suite: str) -> set[str]:
 def write_best_known(
     splits: Sequence[Suite[Any]], answers: Mapping[str, Answer], cost_model: CostModel, how: str
 ) -> Path:
-    """Check and evaluate the best answers to tasks of one named suite, by name, and write them to its file, atomically.
-
-    `how` is a sentence about how they were found. Returns the path of the file.
+    """Check and cost the best answers to tasks of one named suite, by name, and write them to its file, which is
+    returned.
     """
     check_names(splits, answers)
     entries = {

@@ -18,25 +18,15 @@ at hand; those whose tables may be sharded, with estimated costs; and those of t
 
 @dataclass(frozen=True)
 class SuiteInfo:
-    """Summary of a suite, read without building its tasks.
-
-    Attributes:
-        version: raised when its data change.
-        pool: name of the pool of its tables.
-        hardware: name of the hardware profile.
-        track: one of `TRACKS`.
-        tasks: number of tasks in each split.
-        num_tables: smallest and largest T over all splits.
-        num_devices: smallest and largest D over all splits.
-    """
+    """Summary of a suite, read without building its tasks."""
 
     name: str
-    version: int
+    version: int  #: raised when its data change
     description: str
-    pool: str
-    hardware: str
-    track: str
+    pool: str  #: name of the pool of its tables
+    hardware: str  #: name of the hardware profile
+    track: str  #: one of `TRACKS`
     sha256: str
-    tasks: Mapping[str, int]
-    num_tables: tuple[int, int]
-    num_devices: tuple[int, int]
+    tasks: Mapping[str, int]  #: number of tasks in each split
+    num_tables: tuple[int, int]  #: smallest and largest T over all splits
+    num_devices: tuple[int, int]  #: smallest and largest D over all splits

@@ -40,11 +40,7 @@ def read_bounds(suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
 
 
 def read_entries(path: Path, suite: Suite[Any], cost_model: CostModel) -> dict[str, Any]:
-    """The entries of a file for one split, by name of the task.
-
-    Empty for a suite that is not a named one, without a file, or with one for another cost model. A file for another
-    version of the suite is a DamagedFileError.
-    """
+    """The entries of a file for one split, by name of the task; empty without a file for this suite and cost model."""
     record = read_record(path) if _is_shipped(suite) else {}
     if not record:
         return {}
@@ -67,10 +63,7 @@ def read_entries(path: Path, suite: Suite[Any], cost_model: CostModel) -> dict[s
 def write_entries(
     path: Path, splits: Sequence[Suite[Any]], entries: Mapping[str, Any], cost_model: CostModel, how: str
 ) -> None:
-    """Write JSON values by name of the task, for tasks of one named suite and a cost model, atomically.
-
-    `how` is a sentence about how they were found. Other splits or names are an InvalidTaskError.
-    """
+    """Write JSON values by name of the task, for tasks of one named suite and a cost model, atomically."""
     check_names(splits, entries)
     record = {
         "schema": SCHEMA,

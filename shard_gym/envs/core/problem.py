@@ -47,10 +47,10 @@ class TableRows:
     memory: IntArray  # (S, R) int64, bytes
     features: NDArray[np.float32]  # (S, R, 21) float32, see `Tables.features`
     # (S, R, 4) float32, ms of each phase with the row alone on a device; zeros if the order is not by cost, and of
-    # variants that are not legal
+    # variants that are not legal.
     costs: NDArray[np.float32]
     # (S, R, 5) float64, the row's shares of the `Tables.amounts` of all whole tables of the task; zeros of variants
-    # that are not legal
+    # that are not legal.
     shares: FloatArray
     widths: NDArray[np.float32]  # (S, R) float32, embedding_dim / `WIDE`, at most 1
     legal: NDArray[np.bool_]  # (S, R) bool, whether the table has this variant

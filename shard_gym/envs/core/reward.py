@@ -17,31 +17,19 @@ from shard_gym.errors import InvalidOptionError, short_repr, unknown_name, wrong
 
 @dataclass
 class Transition:
-    """The input of a reward; all arrays are (N,). It is not frozen, because that takes half a microsecond a step.
+    """The input of a reward; all arrays are (N,). It is not frozen, because that takes half a microsecond a step."""
 
-    Attributes:
-        cost_before_ms: float64, cost of the tables placed before the step.
-        cost_after_ms: float64, cost of the tables placed after it.
-        over: bool, the episode ended with this step.
-        failed: bool, it ended without a valid placement.
-        penalty_ms: float64, cost charged for a failure.
-        lower_bound_ms: float64, lower bound on the cost of every placement of the task.
-        redirected: bool, the action was illegal, and the table went elsewhere (`illegal="redirect"`).
-        actions: integers, those that were done.
-        problem: the tasks.
-        state: after the step. It is the environment's own, like `actions` and `problem`: do not change it, and copy
-            what you keep.
-    """
-
-    cost_before_ms: FloatArray
-    cost_after_ms: FloatArray
-    over: NDArray[np.bool_]
-    failed: NDArray[np.bool_]
-    penalty_ms: FloatArray
-    lower_bound_ms: FloatArray
-    redirected: NDArray[np.bool_]
-    actions: NDArray[np.integer[Any]]
-    problem: Problem
+    cost_before_ms: FloatArray  #: float64, cost of the tables placed before the step
+    cost_after_ms: FloatArray  #: float64, cost of the tables placed after it
+    over: NDArray[np.bool_]  #: bool, the episode ended with this step
+    failed: NDArray[np.bool_]  #: bool, it ended without a valid placement
+    penalty_ms: FloatArray  #: float64, cost charged for a failure
+    lower_bound_ms: FloatArray  #: float64, lower bound on the cost of every placement of the task
+    redirected: NDArray[np.bool_]  #: bool, the action was illegal, and the table went elsewhere (`illegal="redirect"`)
+    actions: NDArray[np.integer[Any]]  #: integers, those that were done
+    problem: Problem  #: the tasks
+    #: After the step. It is the environment's own, like `actions` and `problem`: do not change it, and copy what you
+    #: keep.
     state: PlacementState
 
     @property

@@ -32,15 +32,10 @@ KEPT = 256
 
 
 class Plan(NamedTuple):
-    """A plan in action.
+    """A plan in action."""
 
-    Attributes:
-        placement: (P,) int64, for each part a position in `devices`.
-        devices: (m,) int64, the devices that were there when it was made.
-    """
-
-    placement: Placement
-    devices: IntArray
+    placement: Placement  #: (P,) int64, for each part a position in `devices`
+    devices: IntArray  #: (m,) int64, the devices that were there when it was made
 
     @property
     def where(self) -> IntArray:

@@ -24,33 +24,21 @@ KEPT_RUNS = 256
 
 
 class PlansOfDay(NamedTuple):
-    """The plans that can be made at the H = 24 decisions of a day, each of one of the Z `KINDS`.
+    """The plans that can be made at the H = 24 decisions of a day, each of one of the Z `KINDS`."""
 
-    Attributes:
-        plans: (H, Z, P) int64, devices.
-        possible: (H, Z) bool; a plan with headroom may have no room.
-        replayed_ms: (H, Z, W) float64, cost of each plan with the mean lookups of each window before its decision.
-    """
-
-    plans: IntArray
-    possible: NDArray[np.bool_]
+    plans: IntArray  #: (H, Z, P) int64, devices
+    possible: NDArray[np.bool_]  #: (H, Z) bool; a plan with headroom may have no room
+    #: (H, Z, W) float64, cost of each plan with the mean lookups of each window before its decision.
     replayed_ms: FloatArray
 
 
 class RunOfDay(NamedTuple):
-    """One plan on one day.
+    """One plan on one day."""
 
-    Attributes:
-        interval_ms: (H, 4) float64, cost of an iteration in each interval of each hour.
-        replayed_ms: (H, W) float64, its cost with the mean lookups of each window before each decision.
-        phases_ms: (H, m, 4) float64, of each device with the mean lookups of the hour before each decision.
-        memory: (m,) float64, share of each memory cap in use; more than 1 if the tables outgrew a device.
-    """
-
-    interval_ms: FloatArray
-    replayed_ms: FloatArray
-    phases_ms: FloatArray
-    memory: FloatArray
+    interval_ms: FloatArray  #: (H, 4) float64, cost of an iteration in each interval of each hour
+    replayed_ms: FloatArray  #: (H, W) float64, its cost with the mean lookups of each window before each decision
+    phases_ms: FloatArray  #: (H, m, 4) float64, of each device with the mean lookups of the hour before each decision
+    memory: FloatArray  #: (m,) float64, share of each memory cap in use; more than 1 if the tables outgrew a device
 
 
 class FixedDevices:

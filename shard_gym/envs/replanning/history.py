@@ -18,6 +18,6 @@ class History(NamedTuple):
 
     hourly_ms: FloatArray  #: (h,) mean cost of an iteration in each hour
     seconds: FloatArray  #: (h, 3) spent on each of `SECONDS`
-    #: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`
+    #: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`.
     kinds: NDArray[np.int8]
     repairs: NDArray[np.bool_]  #: (h,) bool, whether it had to be made, whichever action made it

@@ -62,11 +62,7 @@ class Parts:
 
     @cached_property
     def known(self) -> Placement:
-        """(P,) int64, a placement with room on all days, of any cost: the largest part first, each where most is free.
-
-        Raises:
-            InvalidTaskError: none was found.
-        """
+        """(P,) int64, a placement with room on all days, of any cost: the largest part first, each where most is free."""
         days = range(self.task.drift.days)
         largest = np.max([self.bytes_of(day) for day in days], axis=0)
         free = np.min([self.free(day) for day in days], axis=0)

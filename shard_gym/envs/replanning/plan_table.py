@@ -35,10 +35,10 @@ class PlanTable:
     used: IntArray  #: (n,) int64, devices that each plan is made for
     number: IntArray  #: (T, Z) int64, the plan of each kind that can be made at each decision, or `NO_PLAN`
     #: (n, T) float64, of the hour after each decision; NaN before the day on which a plan can first be made, and where
-    #: it cannot run
+    #: it cannot run.
     seconds: FloatArray
     #: (n, T, W) float32, cost with the mean lookups of each window before each decision, in multiples of the reference;
-    #: NaN before that day
+    #: NaN before that day.
     replayed: NDArray[np.float32]
     bytes_of: IntArray  #: (days, P) int64, bytes of the parts
     available: IntArray  #: (T,) int64, devices that are there
@@ -47,10 +47,7 @@ class PlanTable:
 
     @staticmethod
     def of(data: EpisodeData, decisions: int = DECISIONS) -> PlanTable:
-        """The table of an episode that ends after so many decisions.
-
-        Takes 6 to 20 seconds in the named suites on one core (23 November 2026).
-        """
+        """The table of an episode that ends after so many decisions; takes 6 to 20 seconds in the named suites."""
         days, hour, drift = -(-decisions // HOURS), np.arange(decisions), data.task.drift
         plans, number, first = _plans(data, decisions)
         shape = len(plans), days * HOURS

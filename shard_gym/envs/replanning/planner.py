@@ -26,13 +26,8 @@ class Planner:
         """(M, P) int64 devices; `NO_PLACEMENT` in all of a row if a part found no room.
 
         The part comes first that is the costliest alone (DreamShard, section 3.2), and each goes where the cost grows
-        least. How many windows are placed at once changes nothing.
-
-        Args:
-            loads: (M, P, K) float64.
-            everywhere: (M, K) float64, loads that every device has besides.
-            bytes_of: (P,) int64, bytes of the parts.
-            free: (D,) int64, bytes for them.
+        least. How many windows are placed at once changes nothing. Arguments are (M, P, K) loads of the parts, (M, K)
+        loads that every device has besides, (P,) bytes of the parts, and (D,) bytes free for them.
         """
         at_once = max(1, MAX_NUMBERS // (loads.shape[2] * self.topology.num_devices**2))
         firsts = range(0, len(loads), at_once)
@@ -62,9 +57,8 @@ class Planner:
         return placement
 
     def device_loads(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
-        """(..., D, K) loads of the devices with (..., P, K) loads of the parts and (..., K) loads on every device.
-
-        They broadcast, also against the (..., P) placements.
+        """(..., D, K) loads of the devices with (..., P, K) loads of the parts and (..., K) on every device; they
+        broadcast.
         """
         split, on = self.model.num_sum_loads, placements[..., None] == np.arange(self.topology.num_devices)
         sums = np.matmul(on.astype(np.float64).swapaxes(-1, -2), loads[..., :split])

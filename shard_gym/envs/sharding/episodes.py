@@ -66,11 +66,7 @@ class ShardingConfig(PlacementConfig):
 
 
 class ShardingEpisodes(PlacementEpisodes):
-    """N episodes of `EmbeddingSharding-v0`.
-
-    Attributes:
-        rules: which action means what.
-    """
+    """N episodes of `EmbeddingSharding-v0`; its `rules` say which action means what."""
 
     def __init__(self, num_envs: int, config: ShardingConfig) -> None:
         super().__init__(num_envs, config)

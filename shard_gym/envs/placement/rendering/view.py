@@ -29,7 +29,7 @@ class PlacementView:
     unit: ClassVar[str] = "tables"  # the word for what is counted on each device
 
     task: Task
-    # (T,) int64, device of each table in the task's own order; -1 for a table that is not placed
+    # (T,) int64, device of each table in the task's own order; -1 for a table that is not placed.
     placement: NDArray[np.int64]
     phases_ms: FloatArray  # (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`)
     cost_ms: float  # cost of the tables placed so far in ms
