@@ -158,8 +158,8 @@ def evaluate(
         agent: an object with `place(task)`, or a function of a task; either returns a placement. Where tables may be
             split, its `plan(task)` is called if it has one. Where it has them, its `name` and its count of cost-model
             evaluations, `true_cost_queries(fingerprint)`, are used.
-        suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are restated as that measures them
-            (`as_measured`), for the agent and for the penalty.
+        suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are converted to the measured
+            device (`as_measured`), for the agent and for the penalty.
         cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
         split: which split of a named suite; ignored when `suite` is a TaskSuite.
         progress: called after every task.

@@ -81,11 +81,6 @@ class Explanation:
         """(D, 4) bool, the devices each phase waits for; none for a phase that takes no time."""
         return critical_devices(self.phases_ms)
 
-    @property
-    def shards_per_device(self) -> NDArray[np.int64]:
-        """(D,) int64, shards on each device."""
-        return np.bincount(self.devices, minlength=self.task.num_devices).astype(np.int64)
-
     def shards_on(self, device: int) -> NDArray[np.int64]:
         """Numbers (int64) of the shards on `device`, the costliest first."""
         shards = np.flatnonzero(self.devices == device)

@@ -332,12 +332,9 @@ class Tables:
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
         """The same tables with another weight dtype or optimizer, and the batch size of their statistics."""
-        workload = replace(
-            self.workload,
-            weight_dtype=self.workload.weight_dtype if weight_dtype is None else weight_dtype,
-            optimizer=self.workload.optimizer if optimizer is None else optimizer,
-        )
-        return replace(self, workload=workload)
+        given = {"weight_dtype": weight_dtype, "optimizer": optimizer}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return replace(self, workload=replace(self.workload, **changes))
 
     def at_batch_size(self, batch_size: int) -> Tables:
         """The same tables in batches of `batch_size` samples: random parts of the batch that their statistics describe.

@@ -26,7 +26,7 @@ COMMANDS: dict[str, str] = {
     "pools": "List the table pools, or print the card of one.",
     "agents": "List the agents and their options.",
     "evaluate": "Let agents place all tasks of a suite and compare them.",
-    "train": "Train an agent that learns, or resume its training.",
+    "train": "Train a learned agent, or resume its training.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
     "dataset": "Write placements of agents as a data set for offline RL (Minari).",

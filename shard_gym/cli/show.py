@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,8 @@ def show(
         require_picture(picture)
     loaded = load_suite(suite, split)
     asked = Asked(loaded, task, agent, parse_options(option), cost, seed, devices, tables, moves, picture)
-    VIEWS[loaded.task(task).problem](asked)
+    show_one = _show_episode if loaded.task(task).problem == "replanning" else _show_answer
+    show_one(asked)
 
 
 def _show_answer(asked: Asked) -> None:
@@ -171,11 +172,3 @@ def _print_histories(histories: Mapping[str, History]) -> None:
         over = "" if name == ORACLE else format_change(total / least - 1.0)
         table.add_row(name, format_seconds(total), over, *spent, str(made), str(int(history.repairs.sum())))
     print_table(output(), table)
-
-
-VIEWS: dict[str, Callable[[Asked], None]] = {
-    "placement": _show_answer,
-    "sharding": _show_answer,
-    "replanning": _show_episode,
-}
-"""How the answers of a problem are shown, by its name."""

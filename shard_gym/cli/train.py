@@ -1,4 +1,4 @@
-"""`shard-gym train`: an agent that learns, trained on a suite."""
+"""`shard-gym train`: a learned agent, trained on a suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core suites: those that agents that learn are compared on."""
+"""The core suites: those that learned agents are compared on."""
 
 CORE_SUITES = (
     "dlrm-20x4",
@@ -10,5 +10,5 @@ CORE_SUITES = (
     "mixdim-v100-4",
     "generalize",
 )
-"""Three sizes of the paper's, and five of mixed dims. All have training tasks, so agents that learn are ranked where
-they learnt. The ranking across suites and the study of DreamShard are over these."""
+"""Three sizes of the paper's, and five of mixed dims. All have training tasks, so learned agents are ranked where they
+were trained. The ranking across suites and the study of DreamShard are over these."""

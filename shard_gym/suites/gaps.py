@@ -38,7 +38,7 @@ class ProvenGap:
 def proven_gap(
     suite: Suite[Any], cost_model: CostModel, best_ms: Mapping[str, float] | None = None
 ) -> ProvenGap | None:
-    """How far best known costs, by default the shipped ones, are from the bounds of a suite; None if one is not known."""
+    """How far best known costs, by default those shipped, are from the bounds of a suite; None if one is not known."""
     best = best_known_costs(suite, cost_model) if best_ms is None else best_ms
     bounds = lower_bounds(suite, cost_model)
     names = [task.name for task in suite]

@@ -1,4 +1,4 @@
-"""Suites of your own in a file: JSON that holds everything, tables and devices included."""
+"""Custom suites in a file: JSON that holds everything, tables and devices included."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_critical_devices_carry_a_star_and_numbers_are_whole_in_any_window(run, 
         for phase in range(4):
             star = "*" if EXPLANATION.critical[device, phase] else ""
             assert shown[1 + phase] == format_ms(EXPLANATION.phases_ms[device, phase]) + star
-        assert shown[6] == str(EXPLANATION.shards_per_device[device])
+        assert shown[6] == str(len(EXPLANATION.shards_on(device)))
         assert columns < 80 or shown[8] == TASK.tables.names[EXPLANATION.shards_on(device)[0]]
     assert f"{format_ms(EXPLANATION.total_ms)} ms" in rows(out)["cost"][1] + " ms"
     assert EXPLANATION.lower_bound_ms is not None

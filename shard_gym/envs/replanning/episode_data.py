@@ -109,12 +109,8 @@ class EpisodeData:
         return self.on(len(plan.devices)).run(plan.placement, day)
 
     def interval_ms(self, plan: Plan, day: int) -> FloatArray:
-        """(H, 4) ms of `plan` in each interval of each hour of a day: all of `run` that an episode takes."""
+        """(H, 4) ms of `plan` in each interval of each hour of day -1, 0, ...: all of `run` that an episode takes."""
         return self.on(len(plan.devices)).interval_ms(plan.placement, day)
-
-    def run_before(self, plan: Plan) -> FloatArray:
-        """(96,) ms of `plan` in each interval of the day before the episode."""
-        return self.on(len(plan.devices)).interval_ms(plan.placement, -1).ravel()
 
     def window_lookups(self, day: int) -> FloatArray:
         """(H, W, T), see `FixedDevices.window_lookups`; they do not depend on the devices."""

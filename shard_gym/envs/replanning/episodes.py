@@ -143,7 +143,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
             number, listed = self._numbers.get(task.name, (-1, None))
             self._index[env] = number if listed is task else -1
             self._reference_ms[env] = data.reference_ms
-            before = data.run_before(data.first_plan)
+            before = data.interval_ms(data.first_plan, -1).ravel()
             self._noise[env] = 1.0 + task.noise
             self._measured[env] = 0.0
             self._measured[env, :INTERVALS_PER_DAY] = before * self._noise[env, :INTERVALS_PER_DAY]

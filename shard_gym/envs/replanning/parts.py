@@ -43,16 +43,16 @@ class Parts:
 
     def bytes_of(self, day: int) -> IntArray:
         """(P,) bytes, weights and optimizer state of each part on a day."""
-        return self._bytes_with(self._rows(day))
+        return self._bytes_with(self.task.drift.rows[day])
 
     def free(self, day: int) -> IntArray:
         """(m,) bytes for parts on a day: the memory caps less the tables that are on all devices."""
-        return self._free(self._rows(day))
+        return self._free(self.task.drift.rows[day])
 
     def bytes_ahead(self, day: int) -> tuple[IntArray, IntArray]:
         """(P,) `bytes_of` and (m,) `free` in `HEADROOM_DAYS` if rows grow on as in the three days before `day`."""
-        rows = self._rows(day)
-        ahead = rows + np.maximum(rows - self._rows(day - HISTORY_DAYS), 0.0) * (HEADROOM_DAYS / HISTORY_DAYS)
+        rows = self.task.drift.rows[day]
+        ahead = rows + np.maximum(rows - self.task.drift.rows[day - HISTORY_DAYS], 0.0) * (HEADROOM_DAYS / HISTORY_DAYS)
         return self._bytes_with(ahead), self._free(ahead)
 
     def fits(self, placements: IntArray, bytes_of: IntArray, free: IntArray) -> NDArray[np.bool_]:
@@ -62,7 +62,7 @@ class Parts:
 
     @cached_property
     def known(self) -> Placement:
-        """(P,) int64, a placement with room on all days, of any cost: the largest part first, each where most is free."""
+        """(P,) int64, a placement with room on all days, of any cost: largest part first, each where most is free."""
         days = range(self.task.drift.days)
         largest = np.max([self.bytes_of(day) for day in days], axis=0)
         free = np.min([self.free(day) for day in days], axis=0)
@@ -96,10 +96,6 @@ class Parts:
             every = np.concatenate([loads, everywhere[None]])
             worst = max(worst, self.model.cost_bounds(every, self.topology)[1])
         return worst
-
-    def _rows(self, day: int) -> FloatArray:
-        rows: FloatArray = self.task.drift.rows[day]
-        return rows
 
     def _bytes_with(self, rows: FloatArray) -> IntArray:
         return self._num_rows(rows)[self.form.table] * _row_bytes(self.form.task.tables)

@@ -133,7 +133,7 @@ def test_a_plan_runs_on_as_many_devices_as_it_was_made_for(spot: EpisodeData) ->
 
 
 def test_the_day_before_the_episode_has_the_costs_of_the_first_plan(spot: EpisodeData) -> None:
-    found, task = spot.run_before(spot.first_plan), spot.task
+    found, task = spot.interval_ms(spot.first_plan, -1).ravel(), spot.task
     assert found.shape == (INTERVALS_PER_DAY,)
     for interval in (0, 50, 95):
         lookups = task.drift.lookups[2 * INTERVALS_PER_DAY + interval]

@@ -69,7 +69,7 @@ def test_an_episode_takes_what_its_hours_take(
     assert (last["repairs"] > 0) == (name != "plain" and name != "split")
     for info in infos[:-1]:
         assert {info[key] for key in ("running_s", "paused_s", "moved_s", "plans", "repairs")} == {0}
-    before = env.data.run_before(env.data.first_plan)[-4:].mean()
+    before = env.data.interval_ms(env.data.first_plan, -1).ravel()[-4:].mean()
     means = [before, *(costs.mean() for costs in written.costs)]
     assert [info["cost_ms"] for info in infos] == pytest.approx(means, rel=1e-12)
     for info, (plan, _, _) in zip(infos[1:], written.plans, strict=True):

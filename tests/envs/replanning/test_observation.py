@@ -48,7 +48,7 @@ def test_every_key_is_what_the_class_says(
     written = write_out(data, task.pause_s, actions)
     plans = [(data.first_plan, LAST_DAYS, 0), *written.plans]  # in action before each decision
     noise = 1.0 + task.noise
-    measured = np.concatenate([data.run_before(data.first_plan), *written.costs]) * noise
+    measured = np.concatenate([data.interval_ms(data.first_plan, -1).ravel(), *written.costs]) * noise
     for decision in [*rng.integers(DECISIONS, size=40).tolist(), 0, DECISIONS - 1]:
         obs, (plan, kind, since), (day, hour) = seen[decision], plans[decision], divmod(decision, HOURS)
         expected = write_observation(data, plan, lookups_before(task, since)[KINDS[kind].window], decision)
