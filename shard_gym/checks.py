@@ -116,9 +116,9 @@ def checked_positive(name: str, value: float) -> float:
     return float(value)
 
 
-def checked_learning_rate(value: float, name: str = "learning_rate") -> float:
+def checked_learning_rate(value: float) -> float:
     """`value` as a float; InvalidOptionError unless it is above 0 and at most `MAX_LEARNING_RATE`."""
-    rate = checked_positive(name, value)
+    rate = checked_positive("learning_rate", value)
     if rate > MAX_LEARNING_RATE:
-        raise InvalidOptionError(f"{name} must be at most {MAX_LEARNING_RATE:g}, not {rate:g}.")
+        raise InvalidOptionError(f"learning_rate must be at most {MAX_LEARNING_RATE:g}, not {rate:g}.")
     return rate

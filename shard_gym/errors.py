@@ -150,10 +150,10 @@ def wrong_kind(argument: str, given: object, wanted: str, hint: str = "") -> Inv
     return InvalidOptionError(f"{message} {hint}".rstrip())
 
 
-def short_repr(value: object, limit: int = 80) -> str:
-    """`repr(value)` for a message: one line of at most `limit` characters, NumPy scalars as Python numbers."""
+def short_repr(value: object) -> str:
+    """`repr(value)` for a message: one line of at most 80 characters, NumPy scalars as Python numbers."""
     try:
         text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested lists
         text = f"a {type(value).__name__} too large to show"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return text if len(text) <= 80 else f"{text[:77]}..."

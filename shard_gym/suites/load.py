@@ -24,7 +24,8 @@ def suite_names(track: str | None = None) -> list[str]:
 
 def suite_info(name: str) -> SuiteInfo:
     """Summary of the suite named `name`; raises the errors of `load_suite`."""
-    return _format_of(name).info(name)
+    found: SuiteInfo = _format_of(name).info(name)
+    return found
 
 
 def load_suite(name: str | Path, split: str = "test") -> Any:

@@ -302,12 +302,7 @@ class Episodes(EpisodeBatch[Task]):
 
     @override
     def failure(self, env: int) -> dict[str, Any] | None:
-        """Why an episode failed, or None if it did not.
-
-        Returns:
-            `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
-            device) and `message`.
-        """
+        """`reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free`, `message`."""
         task, problem, state = self.task(env), self.problem, self.state
         status = int(state.status[env])
         if not FAILURES[status]:

@@ -107,7 +107,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     - `phase_costs_ms`: (max_devices, 4) float64, ms of each device in each phase;
     - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
       own order, -1 in padding;
-    - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it;
+    - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it by
+      `reason`, `table`, `bytes_needed`, `bytes_free` (the most on any device) and `message`;
     - `redirected`: int, illegal actions of the episode that were redirected.
 
     `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
@@ -172,12 +173,6 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
         """The placement so far (N = 1); changed in place."""
         self._require_episode("There is no state yet")
         return self._episodes.state
-
-    def failure(self) -> dict[str, Any] | None:
-        """Why the episode failed, or None: `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`,
-        `bytes_free` (the most on any device) and a `message`.
-        """
-        return super().failure()
 
     def view(self) -> PlacementView:
         """The placement so far, for rendering."""
