@@ -108,7 +108,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
       own order, -1 in padding;
     - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it by
-      `reason`, `table`, `bytes_needed`, `bytes_free` (the most on any device) and `message`;
+      `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device) and
+      `message`;
     - `redirected`: int, illegal actions of the episode that were redirected.
 
     `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
