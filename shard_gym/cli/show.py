@@ -62,7 +62,7 @@ def show(
     moves: int = MOVES,
     picture: OptionalPath = None,
 ) -> None:
-    """Explain an answer: what each device costs and what would help; of replanning, what an agent does by hour.
+    """Explain an answer: what each device costs, or what an agent does by hour.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
