@@ -29,11 +29,13 @@ class LearnerEntry(NamedTuple):
         learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
         loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
         extra: the extra that brings the packages it needs.
+        asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
     """
 
     learner: str
     loader: str
     extra: str = "torch"
+    asks: str = "nothing"
 
 
 LEARNERS: dict[str, LearnerEntry] = {
@@ -53,7 +55,9 @@ LEARNERS: dict[str, LearnerEntry] = {
     ),
     **dict.fromkeys(
         ("ppo", "maskable-ppo", "a2c", "dqn"),
-        LearnerEntry("shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3"),
+        LearnerEntry(
+            "shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3", "costs"
+        ),
     ),
 }
 """All agents that learn, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""

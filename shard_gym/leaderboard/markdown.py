@@ -18,13 +18,12 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.leaderboard.sequence_tables import load_sequence_boards, sequence_tables
 from shard_gym.leaderboard.solvers import solvers_table
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.info import MEASURED, SHARDING
+from shard_gym.suites.info import SHARDING
 from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
@@ -35,6 +34,8 @@ TABLES, TOP, ROOM, SOLVERS = "leaderboards", "leaderboards top", "room to learn"
 PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM), ("../docs/solvers.md", SOLVERS))
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
+MS_PER_HOUR = 3.6e6
+
 TOP_ROWS = 5
 """Of each league."""
 
@@ -43,7 +44,7 @@ _ABOUT_RATIOS = (
     "known, and the budget: cost-model evaluations in training (on the suite with the most) + while planning a task"
 )
 
-COLUMNS = (
+LEAGUE_COLUMNS = (
     "league",
     "entry",
     "mean ms",
@@ -56,7 +57,7 @@ COLUMNS = (
     "budget",
     "trained on",
 )
-"""Of the simulated track."""
+"""Columns of a track with leagues."""
 
 RACE_COLUMNS = (
     "entry",
@@ -70,6 +71,12 @@ RACE_COLUMNS = (
     "trained on",
 )
 
+BEFORE_FACTS = ("entry", "over oracle", "95% interval", "hours")
+AFTER_FACTS = ("checked", "trained on")
+"""Columns of a track whose answers are compared with the best ones there can be; facts of the answers are between."""
+
+CHECKED = {True: "replayed", False: "**not replayed**"}
+
 
 def render(root: Path) -> dict[Path, bytes]:
     """The pages with tables and their content, from the entries under `root`; nothing is written.
@@ -78,12 +85,8 @@ def render(root: Path) -> dict[Path, bytes]:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
-    leaderboards, boards = load_leaderboards(root), load_sequence_boards(root)
-
-    def all_tables(found: Sequence[Leaderboard]) -> str:
-        return "\n\n".join(filter(None, [_all_tables(found), sequence_tables(boards)])) or "No entries yet."
-
-    contents = {TABLES: all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
+    leaderboards = load_leaderboards(root)
+    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -129,7 +132,7 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
             f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
         parts.insert(0, f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "No entries yet."
 
 
 def _top_tables(leaderboards: Sequence[Leaderboard]) -> str:
@@ -156,7 +159,7 @@ def _core_table(leaderboards: Sequence[Leaderboard]) -> str:
             budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
             gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
             rows.append((league, escaped(each.name), budget, f"{100 * (each.iqm - 1):.1f}%", *gaps))
-    on = {each.suite: each for each in leaderboards if each.track != MEASURED}
+    on = {each.suite: each for each in leaderboards if each.rules.leagues}
     rows += [("", title, "", "", *cells) for title, cells in _best_rows([on[suite] for suite in suites])]
     return f"{about}\n\n{table(('league', 'entry', 'budget', 'IQM', *suites), rows, left=2)}"
 
@@ -219,7 +222,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The table of how far each league and the best known placements are from the best there can be, on every suite."""
     rows = []
     for leaderboard in leaderboards:
-        if leaderboard.track == MEASURED:
+        if not leaderboard.rules.leagues:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
@@ -263,9 +266,12 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     """The title, the description and the table of one leaderboard; of a race also the entries that are not in it."""
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
-    if leaderboard.track != MEASURED:
-        entries = _entries_table(COLUMNS, leaderboard.entries)
+    if leaderboard.rules.leagues:
+        entries = _entries_table(LEAGUE_COLUMNS, leaderboard.entries)
         return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{entries}"
+    if leaderboard.rules.looks_ahead:
+        about = f"{about} {leaderboard.scorer.problem.conditions(leaderboard.scorer.suite[0])}"
+        return f"### {suite}, {leaderboard.track}\n\n{about}\n\n{_facts_table(leaderboard)}"
     parts = [f"### {suite}, measured", about]
     if race:
         parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
@@ -273,6 +279,31 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     if leaderboard.not_raced:
         parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
     return "\n\n".join(parts)
+
+
+def _facts_table(leaderboard: Leaderboard) -> str:
+    """The entries with the facts of their answers, and the best answers there can be."""
+    facts = leaderboard.scorer.problem.headings
+    columns, rows = (*BEFORE_FACTS, *facts, *AFTER_FACTS), []
+    for ranked in leaderboard.entries:
+        cells = _cells(ranked) | {
+            "over oracle": "" if ranked.gap is None else _percent(ranked.gap),
+            "95% interval": " to ".join(map(_percent, ranked.gap_interval or ())),
+            "hours": f"{ranked.mean_cost_ms / MS_PER_HOUR:.3f}",
+            **{heading: _fact(ranked.verified.facts.get(heading, 0.0), heading) for heading in facts},
+            "checked": CHECKED[ranked.replayed_seconds is not None],
+        }
+        rows.append([cells[column] for column in columns])
+    if leaderboard.best is not None:
+        best = f"{leaderboard.best.costs_ms.mean() / MS_PER_HOUR:.3f}"
+        title = f"oracle: the best {leaderboard.scorer.problem.noun}, with hindsight"
+        rows.append([title, "0.00%", "", best, *("" for _ in facts), "looks ahead, no entry", ""])
+    return table(columns, rows, notes=len(AFTER_FACTS))
+
+
+def _fact(value: float, heading: str) -> str:
+    """Times to a second, counts to a tenth."""
+    return f"{value:,.0f}" if heading.endswith(", s") else f"{value:.1f}"
 
 
 def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
@@ -305,6 +336,11 @@ def _name(verified: VerifiedEntry) -> str:
     """The name, with its link if it has one."""
     name, link = escaped(verified.entry.name), verified.entry.link
     return f"[{name}]({link})" if link else name
+
+
+def _percent(share: float) -> str:
+    """A share in percent; never -0.00%, which a rounding error would be."""
+    return f"{100 * (round(share, 6) + 0.0):.2f}%"
 
 
 def _ratio(ratio: float, low: float, high: float) -> str:

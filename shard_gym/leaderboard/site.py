@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shard_gym.answers import Answer
 from shard_gym.cost_models import ShardingCostModel
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.markdown import MS_PER_HOUR
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
-from shard_gym.leaderboard.sequence_files import scored_suite
-from shard_gym.leaderboard.sequence_tables import SequenceBoard
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
 from shard_gym.placement import memory_used, placement_to_json
+from shard_gym.problems import Answer
+from shard_gym.problems.placement import table_loads
 from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED, SIMULATED
@@ -45,7 +45,7 @@ TABLE_DIGITS = 4
 """Significant digits of the numbers of single tables, which are most of what a page loads."""
 
 
-def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[SequenceBoard] = ()) -> list[Path]:
+def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     """Write the page into the folder `out` and return the paths of its files, sorted.
 
     Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
@@ -54,7 +54,7 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    files = site_files(leaderboards, boards)
+    files = site_files(leaderboards)
     for name, content in files.items():
         write_atomically(out / name, content)
     for path in sorted((out / DATA).rglob("*.js")):
@@ -66,10 +66,10 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     return [out / name for name in files]
 
 
-def site_files(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard] = ()) -> dict[str, bytes]:
+def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
     """The content of each file of the page by its path, sorted; nothing is written."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
-    for key, value in _values(leaderboards, boards):
+    for key, value in _values(leaderboards):
         # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
         literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
         script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
@@ -77,14 +77,15 @@ def site_files(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoa
     return dict(sorted(files.items()))
 
 
-def _values(leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard]) -> Iterator[tuple[str, Any]]:
+def _values(every: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
     """The values of the page by their keys: one index, and the data of each leaderboard.
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
+    leaderboards = [each for each in every if not each.rules.looks_ahead]
     entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
     summaries = [_summary(each) for each in leaderboards]
-    sequences = [_sequence_board(each) for each in boards]
+    sequences = [_sequence_board(each) for each in every if each.rules.looks_ahead]
     index = {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
     yield "index", {**index, "replanning": sequences}
     for each in leaderboards:
@@ -125,22 +126,21 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _sequence_board(board: SequenceBoard) -> dict[str, Any]:
+def _sequence_board(board: Leaderboard) -> dict[str, Any]:
     """The entries of replanning on a suite, in their order, and the oracle's hours."""
-    suite, oracle_s = scored_suite(board.suite)
     return {
-        "name": suite.name,
-        "description": suite.description,
-        "oracle_hours": _number(float(oracle_s.mean() / 3600)),
+        "name": board.suite,
+        "description": suite_info(board.suite).description,
+        "oracle_hours": None if board.best is None else _number(float(board.best.costs_ms.mean() / MS_PER_HOUR)),
         "entries": [
             {
-                "name": each.entry.name,
-                "authors": list(each.entry.authors),
-                "link": each.entry.link,
-                "excess": _number(float(each.excess.mean())),
-                "hours": _number(float(each.seconds.sum(axis=2).mean() / 3600)),
-                "plans": _number(each.plans),
-                "replayed": each.is_replayed,
+                "name": each.verified.entry.name,
+                "authors": list(each.verified.entry.authors),
+                "link": each.verified.entry.link,
+                "excess": _number(each.gap),
+                "hours": _number(each.mean_cost_ms / MS_PER_HOUR),
+                "plans": _number(each.verified.facts.get("plans", 0.0)),
+                "replayed": each.replayed_seconds is not None,
             }
             for each in board.entries
         ],
@@ -210,6 +210,7 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
     bound = scorer.lower_bound(number) if leaderboard.track != MEASURED else None
     task = scorer.suite[number]
     tables, topology = task.tables, task.topology
+    loads, _ = table_loads(task, scorer.model)
     return {
         "name": task.name,
         "devices_per_host": topology.devices_per_host,
@@ -217,7 +218,7 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
         "best_known_ms": None if best is None else _number(float(best.costs_ms[number]), COST_DIGITS),
         "lower_bound_ms": _number(bound, COST_DIGITS),
         "tables": list(tables.names),
-        "costs_ms": rounded(scorer.model.single_table_costs(scorer.loads(number)[0], topology), TABLE_DIGITS),
+        "costs_ms": rounded(scorer.model.single_table_costs(loads, topology), TABLE_DIGITS),
         "memory_mib": rounded(tables.memory_bytes / MIB, TABLE_DIGITS),
         "dims": tables.embedding_dim.tolist(),
         "rows": tables.num_embeddings.tolist(),
@@ -239,7 +240,8 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
     """
     if answer is None:
         return None
-    task, (loads, cluster), model = scorer.suite[number], scorer.loads(number), scorer.model
+    task, model = scorer.suite[number], scorer.model
+    loads, cluster = table_loads(task, model)
     if isinstance(model, ShardingCostModel):
         loads, shards = model.each_shard(answer, task.tables, task.topology)
         device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)

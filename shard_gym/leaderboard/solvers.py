@@ -10,8 +10,6 @@ import numpy as np
 from shard_gym.io.markdown import escaped, table
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
 from shard_gym.suites import suite_info
-from shard_gym.suites.bounds import lower_bounds
-from shard_gym.suites.info import MEASURED
 from shard_gym.text import format_ms, format_seconds
 
 COLUMNS = (
@@ -65,11 +63,11 @@ class Solver:
 
 
 def solvers(leaderboards: Sequence[Leaderboard]) -> list[Solver]:
-    """Every entry that the cost model scores: by suite, then by the share of failures, then the cheapest first."""
+    """Every entry that has a league: by suite, then by the share of failures, then the cheapest first."""
     found = []
     for board in leaderboards:
-        if board.track != MEASURED:
-            bounds = lower_bounds(board.scorer.suite, board.scorer.model)
+        if board.rules.leagues:
+            bounds = board.scorer.shipped_bounds
             lowest = np.array([bounds.get(task.name, np.nan) for task in board.scorer.suite])
             own = [_solver(board.suite, each, lowest) for each in board.entries]
             found += sorted(own, key=lambda each: (each.failures / each.answers, each.mean_ms))

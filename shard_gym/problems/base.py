@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import InvalidPlacementError, MeasurementError, NoPlacementFoundError, wrong_kind
+from shard_gym.tables import Tables
 from shard_gym.tasks import SuiteTask
 
 Answer = Any
@@ -50,6 +51,7 @@ class Problem(ABC, Generic[TaskT]):
         reference: name of the agent that others are compared with.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
+        headings: of the numbers besides the cost that tables show of an answer (`facts`).
         takes: what an agent of this problem is, for messages.
     """
 
@@ -59,6 +61,7 @@ class Problem(ABC, Generic[TaskT]):
     unit: Literal["ms", "s"] = "ms"
     reference = "random"
     bounds_are_reached = False
+    headings: tuple[str, ...] = ()
     takes: str
 
     @abstractmethod
@@ -107,15 +110,27 @@ class Problem(ABC, Generic[TaskT]):
         """A lower bound on the cost of every valid answer, without a solver."""
 
     @abstractmethod
+    def probe_ms(self, task: TaskT, model: AdditiveCostModel) -> tuple[float, float]:
+        """A penalty and a cost that change with the formulas of the model, without an agent's answer."""
+
+    @abstractmethod
     def canonical(self, answer: Answer, task: TaskT) -> bytes | None:
         """Equal for answers that do the same, such as placements that differ in the numbers of equal devices only.
 
         None for an answer that honest agents share, which says nothing about who copied.
         """
 
+    @abstractmethod
+    def tables_of(self, task: TaskT) -> Tables:
+        """The tables of a task."""
+
     def facts(self, answer: Answer, task: TaskT, model: CostModel) -> dict[str, float]:
         """Numbers besides the cost that tables show of an answer, by heading."""
         return {}
+
+    def conditions(self, task: TaskT) -> str:
+        """What holds for all tasks of the suite of a task, a sentence; empty if there is nothing to say."""
+        return ""
 
     def require_agent(self, agent: Any) -> None:
         """Refuse what answers no tasks of this problem.

@@ -13,10 +13,12 @@ from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
+from shard_gym.problems.placement import cost_in_turn
 from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
 from shard_gym.sharding.files import shardings_from_json, shardings_to_json
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of, with_all_widths
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
 
@@ -80,6 +82,14 @@ class ShardingProblem(Problem[Task]):
         if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
             variants = with_all_widths(variants, task.topology)
         return model.variant_bounds(variants, model.variant_loads(variants, task.topology), task.topology)
+
+    @override
+    def probe_ms(self, task: Task, model: AdditiveCostModel) -> tuple[float, float]:
+        return self.penalty_ms(task, model), cost_in_turn(task, model)
+
+    @override
+    def tables_of(self, task: Task) -> Tables:
+        return task.tables
 
     @override
     def canonical(self, answer: ShardingPlan, task: Task) -> bytes:
