@@ -27,6 +27,8 @@ class Scorer:
     Attributes:
         problem: of the tasks.
         model: the cost model.
+        penalty_ms: a function of the index of a task: what it is charged without a valid answer.
+        lower_bound: a function of the index of a task: ms that no answer costs less than.
     """
 
     def __init__(self, suite: Suite[Any]) -> None:
@@ -35,8 +37,8 @@ class Scorer:
         model = self.problem.model(COST_MODEL)
         assert isinstance(model, AdditiveCostModel)
         self.model = model
-        self.penalty_ms = cache(lambda number: float(self.problem.penalty_ms(suite[number], model)))
-        """What the task at an index is charged without a valid answer."""
+        self.penalty_ms = cache(self._penalty_ms)
+        self.lower_bound = cache(self._lower_bound)
 
     def costs(self, number: int, answers: Sequence[Answer]) -> FloatArray:
         """(P,) ms, of P checked answers to the task at index `number`.
@@ -46,11 +48,11 @@ class Scorer:
         """
         return self.problem.costs_ms(answers, self.suite[number], self.model)
 
-    def lower_bound(self, number: int) -> float:
-        """A lower bound in ms of the cost of every answer to the task at index `number`.
+    def _penalty_ms(self, number: int) -> float:
+        return float(self.problem.penalty_ms(self.suite[number], self.model))
 
-        It is the one that ships with the suite, or that of the cost model where none does.
-        """
+    def _lower_bound(self, number: int) -> float:
+        """The bound that ships with the suite, or that of the cost model where none does."""
         task = self.suite[number]
         return max(self.problem.lower_bound_ms(task, self.model), self.shipped_bounds.get(task.name, 0.0))
 

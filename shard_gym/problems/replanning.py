@@ -97,7 +97,8 @@ class ReplanningProblem(Problem[DriftTask]):
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
-        return make_sharding_cost_model(cost_model)
+        """One object for each name, so that histories are computed once."""
+        return _named_model(cost_model) if isinstance(cost_model, str) else make_sharding_cost_model(cost_model)
 
     @override
     def cost_ms(self, answer: Sequences, task: DriftTask, model: CostModel) -> float:
@@ -156,6 +157,11 @@ class ReplanningProblem(Problem[DriftTask]):
 def _history(task: DriftTask, actions: Sequences, model: CostModel) -> History:
     assert isinstance(model, AdditiveCostModel)
     return _kept_history(task, actions.tobytes(), model)
+
+
+@lru_cache(maxsize=16)
+def _named_model(name: str) -> CostModel:
+    return make_sharding_cost_model(name)
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class ShardingProblem(Problem[Task]):
         return self._bounds(task, model)[0]
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
         dims = task.tables.embedding_dim
