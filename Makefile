@@ -27,7 +27,7 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv and install ShardGym there, editable, with everything the other targets need
 
-demo: $(INSTALLED) ## Place the tables of a small suite with several agents and show the result
+demo: $(INSTALLED) ## Train an agent in seconds, compare it with heuristics, show a sharding plan
 	$(BIN)/shard-gym demo $(ARGS)
 
 test: $(INSTALLED) ## Run the tests
@@ -85,9 +85,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "ShardGym needs Python 3.10 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }; \
 	  echo '$(PYTHON) -m venv .venv'; $(PYTHON) -m venv --clear .venv; }
-	@echo 'Installing ShardGym and what its development needs into .venv; torch may take some minutes.'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real,torchrec]'
-	$(BIN)/python -m pip install --quiet --no-deps 'torchrec==1.8.*'
+	@echo "1/4 $$(date +%T) PyTorch, the largest download"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	@echo "2/4 $$(date +%T) ShardGym, Stable-Baselines3 and matplotlib"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sb3,viz]'
+	@echo "3/4 $$(date +%T) FBGEMM, and what tests, types and pages need"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real,torchrec]'
+	@echo "4/4 $$(date +%T) TorchRec"
+	@$(BIN)/python -m pip install --quiet --no-deps 'torchrec==1.8.*'
+	@echo "    $$(date +%T) installed in .venv"
 	@touch $@
 
 .PRECIOUS: .gymnasium/%/.installed

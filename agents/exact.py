@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.search import LocalSearchAgent
@@ -42,7 +43,7 @@ ROOM = 1000
 """Where no placement is known, integer costs may be this multiple of `RESOLUTION`."""
 
 LEAST_SHARE = 0.02
-"""Of the work for a task, the least that a region is tried again with."""
+"""The least share of the work for a task that a region is tried again with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +106,11 @@ class ExactAgent(CostGuidedAgent):
 
     @property
     def search_budget(self) -> int:
-        """See `Agent`; CP-SAT's own search is not counted."""
+        """Queries of local search; CP-SAT's own search is not counted."""
         return self._start.search_budget
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         return self.solve(task).placement
 
     def solve(self, task: Task, start: Placement | None = None) -> Solution:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
 from shard_gym.agents.items import IntArray, Items, NoRoomError, put_in_order, put_where_cheapest
@@ -48,8 +49,8 @@ class RandomAgent(Agent):
     def __init__(self, seed: int = 0) -> None:
         self.seed = checked_seed(seed)
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         rng = task_rng(self.seed, task)
         return _placed(task, rng.permutation(task.num_tables), lambda _, fitting: rng.choice(fitting))
 
@@ -87,8 +88,8 @@ class GreedyAgent(Agent):
         self.name = name
         self.score = score
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         scores = self.score(task.tables)
         load = np.zeros(task.num_devices)
 
@@ -126,8 +127,8 @@ class LaneGreedyAgent(Agent):
 
     name = "lane-greedy"
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         return min(lane_placements(task), key=lambda each: each[0])[1]
 
 
@@ -187,8 +188,8 @@ class CostGreedyAgent(CostGuidedAgent):
 
     name = "cost-greedy"
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         items = Items.of_tables(task, self.additive_model(task))
         try:
             return put_where_cheapest(items, placement_order(items.loads, task.topology, items.model))

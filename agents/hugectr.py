@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.items import IntArray
@@ -76,7 +77,7 @@ class HugeCTRAgent(Agent):
         self.max_shards = checked_max_shards(max_shards)
 
     def place(self, task: Task) -> Placement:
-        """The same without splits and replicas."""
+        """The placement of the same rule without splits and replicas."""
         found = _Rule(task, 0.0, self.work_ratio, 1).candidates(1)
         if not found:
             raise NoPlacementFoundError(f"Agent 'hugectr' found no placement of whole tables of task {task.name!r}.")
@@ -84,8 +85,8 @@ class HugeCTRAgent(Agent):
         assert placement is not None
         return placement
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         rule = _Rule(task, self.replicated_gb * 1e9, self.work_ratio, self.max_shards)
         found = [*rule.all_row_wise(), *rule.candidates(self.iterations)]
         if not found:

@@ -18,6 +18,10 @@ COMMON = ("cost_model", "seed", "suite", "name", "score")
 """Parameters that commands have flags for."""
 
 
+TUNED = "tuned"
+"""In place of the default of an option that is tuned for each suite."""
+
+
 class AgentOption(NamedTuple):
     """An option of an agent.
 
@@ -36,6 +40,12 @@ def placing_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
+    if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import TUNABLE
+
+        maker = TUNABLE[name].make
+        said = _described(maker.func if isinstance(maker, partial) else maker)
+        return [AgentOption(each, TUNED, said.get(each, "")) for each in inspect.signature(maker).parameters]
     return _of_parameters(_maker(name))
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
 from shard_gym.agents.items import IntArray
@@ -25,8 +26,8 @@ from shard_gym.sharding.variants import checked_max_shards, checked_sharding_typ
 from shard_gym.tasks import Task
 
 SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
-"""Of the evaluations, those after which no start is made, and those of each round of descents. Half of the plans that
-descend are left after a round, so a start that is not the cheapest may win."""
+"""Shares of the evaluations: after the first no start is made, the second is for each round of descents. Half of the
+plans that descend are left after a round, so a start that is not the cheapest may win."""
 
 PERTURBED = (2, 5)
 """Random changes of a perturbation: from the first to before the second number."""
@@ -73,20 +74,20 @@ class PlanSearchAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.max_queries
 
+    @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        """See `Agent`."""
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
         return self._search(task, (TABLE_WISE,)).device
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self.split(task).plan()
 
     def split(self, task: Task) -> SplitTables:
@@ -252,9 +253,7 @@ class _PlanSearch:
         """Every way that fits to spread a table with a part on a critical device."""
         split, options = self._split, self._split.options
         for table in np.unique(split.table[self._current.critical_tables()]).tolist():
-            rest = split.spread_over(table, NOT_SPREAD)  # without the table
-            items = rest.items()
-            held, left = items.device_loads(rest.device), items.memory_left(rest.device)
+            held, left = _without(split, table)
             for number, (_, variant, devices, *_) in enumerate(options.spreads):
                 if options.legal[table, variant] and (left[devices] >= options.memory[table, variant]).all():
                     after = partial(_joined, options, held, devices, options.loads[table, variant])
@@ -264,9 +263,7 @@ class _PlanSearch:
         """Every device with room for a table that is spread."""
         split, options = self._split, self._split.options
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
-            rest = split.spread_over(table, NOT_SPREAD)
-            items = rest.items()
-            held, left = items.device_loads(rest.device), items.memory_left(rest.device)
+            held, left = _without(split, table)
             for device in np.flatnonzero(left >= options.memory[table, 0]).tolist():
                 after = partial(_joined, options, held, np.array([device]), options.loads[table, 0])
                 yield after, partial(split.gathered, table, device)
@@ -301,6 +298,13 @@ class _PlanSearch:
                     device = split.device.copy()
                     device[part] = self._rng.choice(targets)
                     self._take(split.moved(device))
+
+
+def _without(split: SplitTables, table: int) -> tuple[np.ndarray, IntArray]:
+    """(D, K) loads of the devices without `table`, and the (D,) bytes that they then have free."""
+    rest = split.spread_over(table, NOT_SPREAD)
+    items = rest.items()
+    return items.device_loads(rest.device), items.memory_left(rest.device)
 
 
 def _joined(options: SplitOptions, held: np.ndarray, devices: IntArray, added: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Halvings of the costliest parts in the starts of the search, for each table."""
 
 SHARE_OF_ROOM = 0.7
-"""Of the bytes that an even split of the tables leaves free on a device, what spread tables may take in the starts."""
+"""The share that spread tables may take in the starts of the bytes that evenly spread tables leave on a device."""
 
 MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""

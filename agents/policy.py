@@ -69,7 +69,7 @@ class PolicyAgent(CostGuidedAgent):
         self.observation = make_observation(observation)
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`.
+        """(T,) int64, a device for every table of `task`.
 
         Raises:
             NoPlacementFoundError: also when the task is larger than the policy's padding.
@@ -86,14 +86,7 @@ class PolicyAgent(CostGuidedAgent):
             max_tables=self.max_tables,
             max_devices=self.max_devices,
         )
-        observation, info = begun(env)
-        over = False
-        while not over:
-            action = self.policy(observation, env.action_masks())
-            observation, _, over, _, info = env.step(action)
-        if failure := env.failure():
-            raise NoPlacementFoundError(failure["message"])
-        placement: Placement = info["placement"][: task.num_tables]
+        placement: Placement = played(env, self.policy)["placement"][: task.num_tables]
         return placement
 
     def _model_of_the_episode(self) -> AdditiveCostModel:
@@ -103,13 +96,19 @@ class PolicyAgent(CostGuidedAgent):
         return additive_estimate(self.cost_model)
 
 
-def begun(env: EmbeddingPlacementEnv) -> tuple[ObservationDict, dict[str, Any]]:
-    """What the first reset of the only task of `env` returns.
+def played(env: EmbeddingPlacementEnv, policy: Policy) -> dict[str, Any]:
+    """Play an episode of the only task of `env`; its last info.
 
     Raises:
-        NoPlacementFoundError: a table of it fits no device.
+        NoPlacementFoundError: a table of the task fits no device, or the episode failed.
     """
     try:
-        return env.reset(seed=0)
+        observation, info = env.reset(seed=0)
     except TableTooLargeError as error:
         raise NoPlacementFoundError(str(error)) from error
+    over = False
+    while not over:
+        observation, _, over, _, info = env.step(policy(observation, env.action_masks()))
+    if failure := env.failure():
+        raise NoPlacementFoundError(failure["message"])
+    return info

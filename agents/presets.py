@@ -1,12 +1,57 @@
-"""Presets: options of an agent that learns, as dataclasses by name; and the options that a trained agent takes."""
+"""Presets: the options of a learned agent as dataclasses by name, and the options to place with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
+from shard_gym.checks import checked_count, checked_learning_rate
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.storage import NETWORKS, network_named
 from shard_gym.errors import InvalidCheckpointError, unknown_name
+
+COST = "cost."
+"""Prefix of the weights of a cost network in the file of an agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostNetworkOptions:
+    """Options of every preset that trains a cost network on measured costs.
+
+    Attributes:
+        iterations: how often costs are measured and the network is trained on all measurements so far.
+        measurements: true costs evaluated in each iteration.
+        network: architecture of the cost network.
+        cost_updates: batches that it is trained on in each iteration.
+        cost_batch: measurements in each batch.
+        learning_rate: of Adam, at the start.
+        placing: names of the options that may change when the trained agent is loaded.
+
+    Raises:
+        UnknownNameError: there is no such network.
+        InvalidOptionError: an option has an impossible value.
+    """
+
+    placing: ClassVar[tuple[str, ...]] = ()
+
+    iterations: int
+    measurements: int
+    network: str
+    cost_updates: int
+    cost_batch: int = 64
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "measurements", "cost_updates", "cost_batch"):
+            checked_count(name, getattr(self, name))
+        checked_learning_rate(self.learning_rate)
+        network_named(self.network)
+
+    @property
+    def architecture(self) -> type[NeuralCostModel]:
+        """The class of the cost network."""
+        return NETWORKS[self.network]
 
 
 def preset_options(presets: Mapping[str, type[Any]], preset: str, **changes: Any) -> Any:
@@ -37,12 +82,18 @@ def saved_options(presets: Mapping[str, type[Any]], about: Mapping[str, Any]) ->
         raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
 
 
-def require_known(purpose: str, given: Collection[str], known: Collection[str]) -> None:
-    """Refuse options that are not known; `purpose` is such as "place with preset 'paper'".
+def options_to_place(presets: Mapping[str, type[Any]], about: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+    """The options in the description of a training run, with `changes` of those in `CostNetworkOptions.placing`.
 
     Raises:
-        UnknownNameError: there is one.
+        InvalidCheckpointError: see `saved_options`.
+        UnknownNameError: a change is not of an option to place with.
+        InvalidOptionError: a change has an impossible value.
     """
-    for name in given:
+    options = saved_options(presets, about)
+    known = options.placing
+    for name in changes:
         if name not in known:
-            raise unknown_name(f"option to {purpose}", name, known, "" if known else "none")
+            purpose = f"option to place with preset {about['preset']!r}"
+            raise unknown_name(purpose, name, known, "" if known else "none")
+    return replace(options, **changes)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, CostGuidedAgent, task_rng
 from shard_gym.agents.heuristics import CostGreedyAgent, lane_placements, paper_heuristics
@@ -103,12 +104,12 @@ class LocalSearchAgent(CostGuidedAgent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.max_queries
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         budget = Budget(self.cost_model, self.max_queries, self.max_seconds)  # the starts count
         rng = task_rng(self.seed, task)
         model = self.additive_model(task)

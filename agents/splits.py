@@ -27,7 +27,7 @@ from shard_gym.sharding.variants import variants_of
 from shard_gym.tasks import Task
 
 NOT_SPREAD = -1
-"""In place of a spread, for a table whose parts have one device each."""
+"""Stands for a spread in a table whose parts have one device each."""
 
 
 class Spread(NamedTuple):

@@ -6,7 +6,11 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_count
@@ -62,8 +66,8 @@ class TorchRecAgent(Agent):
         assert placement is not None
         return placement
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self._plan(task, self.sharding_types)
 
     def _plan(self, task: Task, sharding_types: tuple[str, ...]) -> ShardingPlan:
@@ -74,7 +78,7 @@ class TorchRecAgent(Agent):
         for multiple in BUFFERS:
             try:
                 found = _planned(tables, topology, names, sharding_types, self.min_partition, multiple * buffers)
-                return from_torchrec(found, _named(tables, names), topology)
+                return from_torchrec(found, replace(tables, names=tuple(names)), topology)
             except (InvalidPlanError, MemoryExceededError, _PlannerError) as error:
                 failure = str(error)
         raise NoPlacementFoundError(f"TorchRec's planner found no plan of task {task.name!r} that fits: {failure}")
@@ -90,15 +94,9 @@ def _buffer_bytes(tables: Tables) -> float:
     return float((outputs + 8.0 * tables.lookups_per_batch).sum())
 
 
-def _named(tables: Tables, names: list[str]) -> Tables:
-    from dataclasses import replace
-
-    return replace(tables, names=tuple(names))
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of TorchRec: a plan is all that is asked of it."""
+    """Silence the warnings of TorchRec: a plan is all that is asked of it."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -180,10 +178,13 @@ def _planned(
         raise _PlannerError(str(error).split("\n", 1)[0]) from error
 
 
-class _Imported:
-    """The names of TorchRec that the planner needs."""
+def _imported() -> Any:
+    """The names of TorchRec that the planner needs.
 
-    def __init__(self) -> None:
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
         import torch
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -192,23 +193,18 @@ class _Imported:
         from torchrec.distributed.planner.types import PlannerError
         from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
         from torchrec.modules.embedding_modules import EmbeddingBagCollection
-
-        self.meta = torch.device("meta")
-        self.EmbOptimType, self.DataType = EmbOptimType, DataType
-        self.EmbeddingBagCollectionSharder = EmbeddingBagCollectionSharder
-        self.EmbeddingShardingPlanner, self.ParameterConstraints = EmbeddingShardingPlanner, ParameterConstraints
-        self.Topology, self.PlannerError = Topology, PlannerError
-        self.FixedPercentageStorageReservation = FixedPercentageStorageReservation
-        self.EmbeddingBagConfig, self.EmbeddingBagCollection = EmbeddingBagConfig, EmbeddingBagCollection
-
-
-def _imported() -> Any:
-    """TorchRec.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        return _Imported()
     except ImportError as error:
         raise missing_torchrec("The agent 'torchrec'") from error
+    return SimpleNamespace(
+        meta=torch.device("meta"),
+        EmbOptimType=EmbOptimType,
+        DataType=DataType,
+        EmbeddingBagCollectionSharder=EmbeddingBagCollectionSharder,
+        EmbeddingShardingPlanner=EmbeddingShardingPlanner,
+        ParameterConstraints=ParameterConstraints,
+        Topology=Topology,
+        PlannerError=PlannerError,
+        FixedPercentageStorageReservation=FixedPercentageStorageReservation,
+        EmbeddingBagConfig=EmbeddingBagConfig,
+        EmbeddingBagCollection=EmbeddingBagCollection,
+    )

@@ -1,43 +1,32 @@
-"""Speed of `EmbeddingReplanning-v0`: `python benchmarks/replanning.py --write-page` renews its part of the page.
+"""Speed of `EmbeddingReplanning-v0`. Steps are decisions; a step of N environments counts N.
 
-`make bench` measures it, too. Steps are decisions; a step of N environments counts N. The first episode of a task
-computes its plans, which are kept: that takes `first_s` seconds for each task, and is not in the rates.
+The first episode of a task computes its plans, which are kept: that takes `first_s` seconds for each task, and is not
+in the rates.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
-import time
-from collections.abc import Iterator
-from datetime import datetime, timezone
-from itertools import count
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import tyro
+from timing import Stopwatch, median_rate, seconds_of
 
 import shard_gym
 from shard_gym.drift.levels import GROWING, MEDIUM, DriftLevel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import table, with_block
+from shard_gym.io.markdown import table
 from shard_gym.row_popularity import RowPopularity
-from shard_gym.system import cpu_model
 from shard_gym.tasks import Task
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-
 TASKS = 4
-"""In a suite."""
+"""Tasks of a suite."""
 
 KEEP, LAST_DAY = 0, 2
 """Actions."""
@@ -53,7 +42,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """The first column."""
         return f"{self.tables}x{self.devices}" + (", growing" if self.level.growth else "")
 
 
@@ -81,52 +70,42 @@ def suite_of(shape: Shape) -> DriftSuite:
     return DriftSuite(shape.name, tuple(tasks))
 
 
-def actions(every: int) -> Iterator[int]:
-    """Keep the plan, but make one for the last day every so many hours; 0 for never."""
-    return (LAST_DAY if every and number % every == 0 else KEEP for number in count())
-
-
-def episode(env: Any, num_envs: int, every: int) -> float:
-    """Seconds of the steps of a whole episode."""
-    spent = 0.0
-    for _, action in zip(range(DECISIONS), actions(every), strict=False):
+def episode(env: Any, num_envs: int, every: int, watch: Stopwatch) -> None:
+    """The steps of an episode that keeps the plan, but makes one for the last day every so many hours; 0 for never."""
+    for number in range(DECISIONS):
+        action = LAST_DAY if every and number % every == 0 else KEEP
         chosen = np.full(num_envs, action) if num_envs else action
-        started = time.perf_counter()
-        env.step(chosen)
-        spent += time.perf_counter() - started
-    return spent
+        with watch:
+            env.step(chosen)
 
 
 def rate(suite: DriftSuite, num_envs: int, every: int, repeats: int) -> int:
     """Decisions a second, the median of whole episodes after a first one."""
-    many = EmbeddingReplanningVectorEnv(num_envs, suite, autoreset_mode="SAME_STEP") if num_envs else None
-    env = many or EmbeddingReplanningEnv(suite)
-    seconds = []
-    for number in range(repeats + 1):
+    vector = EmbeddingReplanningVectorEnv(num_envs, suite, autoreset_mode="SAME_STEP") if num_envs else None
+    env = vector or EmbeddingReplanningEnv(suite)
+
+    def run(watch: Stopwatch) -> int:
         env.reset(seed=0, options={"tasks": [each % TASKS for each in range(num_envs)]} if num_envs else {"task": 0})
-        spent = episode(env, num_envs, every)
-        if number:
-            seconds.append(spent)
-    return round(DECISIONS * max(num_envs, 1) / statistics.median(seconds))
+        episode(env, num_envs, every, watch)
+        return DECISIONS * max(num_envs, 1)
+
+    return median_rate(run, repeats)
 
 
 def first_seconds(suite: DriftSuite) -> float:
     """Seconds that the first episode of a task takes longer than the second: its plans on all days."""
-    found = []
-    for number in range(TASKS):
-        times = []
-        for _ in range(2):
-            started = time.perf_counter()
-            env = EmbeddingReplanningEnv(suite)
-            env.reset(seed=0, options={"task": number})
-            episode(env, 0, 12)
-            times.append(time.perf_counter() - started)
-        found.append(times[0] - times[1])
-    return round(statistics.median(found), 3)
+
+    def play(number: int) -> None:
+        env = EmbeddingReplanningEnv(suite)
+        env.reset(seed=0, options={"task": number})
+        episode(env, 0, 12, Stopwatch())
+
+    plays = [partial(play, number) for number in range(TASKS)]
+    return round(statistics.median(seconds_of(each) - seconds_of(each) for each in plays), 3)
 
 
-def measure(repeats: int = 5) -> dict[str, Any]:
-    """Everything, as a JSON value."""
+def measure(repeats: int) -> list[dict[str, Any]]:
+    """A row for each shape and number of environments."""
     rows = []
     for shape in SHAPES:
         suite = suite_of(shape)
@@ -134,51 +113,14 @@ def measure(repeats: int = 5) -> dict[str, Any]:
         for num_envs in shape.envs:
             found = {"keep": rate(suite, num_envs, 0, repeats), "every_12_hours": rate(suite, num_envs, 12, repeats)}
             rows.append({"shape": shape.name, "envs": num_envs, **found, "first_s": first})
-    return {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "machine": f"{cpu_model()}, {os.cpu_count()} cores",
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "rows": rows,
-    }
+    return rows
 
 
-def write(record: dict[str, Any]) -> None:
-    """Put the numbers into docs/performance.md."""
-    about = f"{record['machine']}; Python {record['python']}, NumPy {record['numpy']}; one thread; {record['date']}."
-    header = (
-        "tables x devices",
-        "N",
-        "keep, decisions a second",
-        "a plan every 12 hours",
-        "first episode of a task, s",
-    )
-    rows = [
-        [
-            row["shape"],
-            f"{row['envs']:,}" if row["envs"] else "scalar",
-            f"{row['keep']:,}",
-            f"{row['every_12_hours']:,}",
-            f"{row['first_s']:.2f}",
-        ]
-        for row in record["rows"]
-    ]
-    text = f"Machine: {about}\n\n{table(header, rows)}"
-    write_atomically(PAGE, with_block(PAGE, "bench replanning", text).encode())
-
-
-def main(repeats: int = 5, write_page: bool = False) -> None:
-    """Measure, print, and write where asked to.
-
-    Args:
-        repeats: medians are over this many runs
-        write_page: put the numbers into docs/performance.md
-    """
-    record = measure(repeats)
-    if write_page:
-        write(record)
-    print(json.dumps(record, indent=1))
-
-
-if __name__ == "__main__":
-    tyro.cli(main, description=__doc__)
+def page_table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    rates = ("keep, decisions a second", "a plan every 12 hours", "first episode of a task, s")
+    cells = []
+    for row in rows:
+        envs = f"{row['envs']:,}" if row["envs"] else "scalar"
+        cells.append([row["shape"], envs, f"{row['keep']:,}", f"{row['every_12_hours']:,}", f"{row['first_s']:.2f}"])
+    return table(("tables x devices", "N", *rates), cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, CostEstimate, CostModel, FloatArray
@@ -32,8 +33,8 @@ class AdditiveWrapper(AdditiveCostModel):
         self._estimates: dict[bytes, CostEstimate] = {}
 
     @property
+    @override
     def fingerprint(self) -> str:
-        """See the wrapped model."""
         return self._model.fingerprint
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
@@ -45,7 +46,7 @@ class AdditiveWrapper(AdditiveCostModel):
         return np.zeros((*loads.shape[:-1], len(PHASES)))
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """See `AdditiveCostModel`: all phases, of the placements whose (..., D, T) memberships are `shared`."""
+        """Write all phases of the placements whose (..., D, T) memberships are `shared`."""
         for index in np.ndindex(phases.shape[:-2]):
             phases[index] = self._estimate(shared[index]).phases_ms
 

@@ -40,23 +40,23 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     # Bytes are integers, so these sums are exact and do not depend on the order of the devices. Bytes, knees and
     # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
-    devices = _column(cluster.num_devices)
+    devices = column(cluster.num_devices)
     crosses = np.asarray(cluster.crosses_hosts)[..., None]
     across: FloatArray | None = None
     if crosses.any():
         near = _received_from_peers(output_bytes, cluster)
         others = devices - 1.0 - cluster.num_peers
         far = np.maximum(output_bytes * others, total - output_bytes - near)
-        bandwidth, knee = _column(cluster.inter_bytes_per_ms) * devices, _column(cluster.inter_knee_bytes) * devices
-        across = np.where(crosses, link_ms(far, bandwidth, knee, _column(cluster.inter_knee_extra)), 0.0)
+        bandwidth, knee = column(cluster.inter_bytes_per_ms) * devices, column(cluster.inter_knee_bytes) * devices
+        across = np.where(crosses, link_ms(far, bandwidth, knee, column(cluster.inter_knee_extra)), 0.0)
     else:
         near = total - output_bytes
     intra = np.maximum(output_bytes * cluster.num_peers, near)
-    bandwidth, knee = _column(cluster.intra_bytes_per_ms) * devices, _column(cluster.intra_knee_bytes) * devices
-    busy = link_ms(intra, bandwidth, knee, _column(cluster.intra_knee_extra))
+    bandwidth, knee = column(cluster.intra_bytes_per_ms) * devices, column(cluster.intra_knee_bytes) * devices
+    busy = link_ms(intra, bandwidth, knee, column(cluster.intra_knee_extra))
     if across is not None:
         busy = np.maximum(busy, across)
-    return np.where((total > 0) & cluster.device_mask, busy + _column(cluster.latency_ms), 0.0)
+    return np.where((total > 0) & cluster.device_mask, busy + column(cluster.latency_ms), 0.0)
 
 
 def all_to_all_ms_with_one(
@@ -173,6 +173,6 @@ def _received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArr
     return np.asarray(np.take_along_axis(sums, end, -1) - np.take_along_axis(sums, begin, -1) - output_bytes)
 
 
-def _column(numbers: FloatArray | np.float64) -> FloatArray:
+def column(numbers: FloatArray | np.float64) -> FloatArray:
     """(...) numbers as (..., 1), to broadcast over the devices."""
     return np.asarray(numbers)[..., None]

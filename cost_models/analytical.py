@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import override
 
 from shard_gym.checks import is_not_negative, is_positive
 from shard_gym.cost_models.all_to_all import (
@@ -57,7 +58,7 @@ from shard_gym.cost_models.base import (
     largest_of_others,
 )
 from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
-from shard_gym.cost_models.linear import LinearCosts, linear_costs, links_of
+from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
@@ -135,6 +136,11 @@ FITTED = Constants(
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
 _SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
+_LIMITS = np.array(
+    [[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS], [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]]
+)
+"""The limits of forward and of backward; the last of each is multiplied by the lane share of the device."""
+
 _BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
 """Forward and backward among the phases."""
 
@@ -241,8 +247,8 @@ class AnalyticalCostModel(AdditiveCostModel):
             self.constants = _checked(constants)
 
     @property
+    @override
     def fingerprint(self) -> str:
-        """See `CostModel`."""
         fitted = self.constants == FITTED
         own = "" if fitted else f"-{hashlib.sha256(repr(tuple(self.constants)).encode()).hexdigest()[:12]}"
         return super().fingerprint + own
@@ -311,7 +317,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         devices: NDArray[np.int64],
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """See `AdditiveCostModel`, in O(M + D) (tests/cost_models/test_base.py)."""
+        """O(M + D), with the bits of the inherited method (tests/cost_models/test_base.py)."""
         phases = self.device_phases(new_loads)
         outputs, own = device_loads[:, OUTPUT_BYTES_SENT], new_loads[:, OUTPUT_BYTES_SENT]
         took, slowest = all_to_all_ms_with_one(outputs, devices, own, cluster)
@@ -320,25 +326,39 @@ class AnalyticalCostModel(AdditiveCostModel):
         return phases, forward + slowest + slowest + backward
 
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
-        """See `AdditiveCostModel`: `device_phases` and `fill_communication` restated, equal but for rounding.
+        """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
 
-        `linear.linear_costs` says why the phases of compute are maxima of linear functions, and `links_of` why the
-        all-to-alls are. The fixed costs are those of any table, and some device has one. None for constants with an
-        overlap loss above 1, where the phases are no such maxima.
+        None for constants with an overlap loss above 1, where the phases are no maxima of linear functions.
         """
         if not 0.0 <= self.constants.overlap_loss <= 1.0:
             return None
-        loads, cluster = self.table_loads(tables, topology).T, topology.cluster()
-        return linear_costs(
-            loads[LANE_SHARE],
-            loads[[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS]],
-            loads[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
-            sort=loads[SORT_MS],
-            overlap_loss=self.constants.overlap_loss,
-            fixed_ms=self.launches * loads[LAUNCH_MS, 0],
-            outputs=loads[OUTPUT_BYTES_SENT],
-            links=links_of(cluster),
-            latency_ms=float(cluster.latency_ms),
+        cluster = topology.cluster()
+        return self.linear_costs_of(self.table_loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
+
+    def linear_costs_of(self, loads: FloatArray, links: tuple[Link, ...] = (), latency_ms: float = 0.0) -> LinearCosts:
+        """The costs of tables, or of shards, with these (T, 10) loads; `links` and `latency_ms` as in `LinearCosts`.
+
+        A phase is max + overlap_loss (sum - max) of its limits. Limit i + overlap_loss (sum of the other limits) is
+        (1 - overlap_loss) limit i + overlap_loss sum, so with a loss of at most 1 it is largest for the largest limit,
+        and the phase is the maximum of these over i. Each is a sum over the tables of the device once its lane share is
+        known, which is the largest of its tables. The fixed costs are those of any table, and some device has one.
+        """
+        columns = loads.T
+        shares, levels = np.unique(columns[LANE_SHARE], return_inverse=True)
+        limits = columns[_LIMITS]  # (2, 3, T)
+        by_level = np.repeat(limits[:, None], len(shares), axis=1)
+        by_level[:, :, -1] *= shares[:, None]
+        total = by_level.sum(axis=2, keepdims=True)
+        ms = by_level + self.constants.overlap_loss * (total - by_level)
+        ms[1] += columns[SORT_MS]
+        return LinearCosts(
+            lane_shares=shares,
+            levels=levels.astype(np.int64),
+            ms=ms,
+            fixed_ms=self.launches * columns[LAUNCH_MS, 0],
+            outputs=columns[OUTPUT_BYTES_SENT],
+            links=links,
+            latency_ms=latency_ms,
         )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:

@@ -165,7 +165,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         devices: NDArray[np.int64],
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """See `AdditiveCostModel`; in O(M + D) where the all-to-all alone changes and takes no codec.
+        """O(M + D) where the all-to-all alone changes and takes no codec.
 
         The other exchanges must also take all devices equally long; then the slowest device is that of the all-to-all.
         """
@@ -187,7 +187,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         return phases, forward + slowest + (slowest + all_reduce) + backward
 
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """See `ShardingCostModel`: all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""
+        """(..., D, 2) bytes of all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""
         outputs, partial, host_partial, gradient, _ = np.moveaxis(loads[..., self.shared_loads], -1, 0)
         sent = {
             "all_to_all": all_to_all_bytes(outputs, cluster),
@@ -198,7 +198,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         return {name: np.stack(pair, axis=-1) for name, pair in sent.items()}
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `ShardingCostModel`.
+        """Bounds in ms on all plans of the variants.
 
         Columns halved h times have loads f(h), and a table is halved so that the sum of 2^-h over its shards is 1. So a
         load of all its shards together lies between the least and the largest 2^h f(h), and `parts` times the load of a

@@ -12,7 +12,7 @@ MAX_FAILURES = 5
 """Placements in a row that cannot be measured, after which the cause is not the placements."""
 
 MEMORY_WAIT_S = 2.0
-"""Before the second attempt, when other programs use the memory: at once they would still do."""
+"""Seconds before the second attempt when other programs use the memory; at once they would still use it."""
 
 Result = TypeVar("Result")
 

@@ -123,14 +123,14 @@ class AdditiveCostModel(CostModel):
     shared_loads: slice = slice(None)
 
     def __init_subclass__(cls) -> None:
-        """Drop inherited methods that restate others of which the subclass overrides one."""
+        """Drop inherited fast versions of formulas of which the subclass overrides one."""
 
         def depth(name: str) -> int:
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
-        restated = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
+        formulas = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
         for name in ("plain_costs", "linear_costs", "costs_with_one"):
-            if depth(name) > restated:
+            if depth(name) > formulas:
                 setattr(cls, name, vars(AdditiveCostModel)[name])
 
     @property
@@ -166,7 +166,7 @@ class AdditiveCostModel(CostModel):
         """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads."""
 
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """See `CostModel`: PENALTY_MARGIN times the upper bound."""
+        """PENALTY_MARGIN times the upper bound."""
         return PENALTY_MARGIN * self.cost_bounds(self.table_loads(tables, topology), topology)[1]
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:

@@ -205,16 +205,8 @@ class _Relaxation:
         result = linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
         if result.status == 2 and "infeasible" in result.message:
             return float("inf")
-        solved = result.ineqlin is not None and result.ineqlin.marginals is not None
-        multipliers = np.maximum(-result.ineqlin.marginals, 0.0) if solved else np.zeros(len(rows))
-        # A sum of n terms is off by at most n roundings of the sum of their sizes, which may dwarf the bound.
-        rounding = np.finfo(float).eps * (len(rows) + len(objective))
-        reduced = objective + multipliers @ rows - rounding * (objective + multipliers @ np.abs(rows))
-        shares = np.where(usable, reduced[:-4].reshape(usable.shape), np.inf).min(axis=0)
-        rest = np.where(reduced[-4:] > 0, reduced[-4:] * least, reduced[-4:] * self._high)
-        sizes = np.abs(shares).sum() + np.abs(rest).sum() + multipliers @ np.abs(limits) + self._constant
-        bound = shares.sum() + rest.sum() - multipliers @ limits + self._constant - rounding * sizes
-        return max(float(bound) * (1.0 - ROUNDING), 0.0)
+        table = np.tile(np.arange(tables), len(usable))
+        return lagrangian_ms(result, objective, (rows, limits), table, (low, high), self._constant)
 
     def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
         """The matrix and the right side of the inequalities."""
@@ -244,6 +236,41 @@ class _Relaxation:
             add(0.0, 3, -line.offset)
             rows[-1][-2] = line.slope * link.sent.min() * self._unit
         return np.array(rows), np.array(limits)
+
+
+def lagrangian_ms(
+    result: Any,
+    objective: FloatArray,
+    inequalities: tuple[Any, FloatArray],
+    table: NDArray[np.int64],
+    limits: tuple[FloatArray, FloatArray],
+    constant: float,
+) -> float:
+    """A lower bound in ms from the multipliers that a solver proposes, whatever they are.
+
+    The first N variables are shares of tables, which sum to 1 for each table; the last four are the others.
+
+    Args:
+        result: of `linprog`.
+        objective: (N + 4,) what is minimised.
+        inequalities: the (I, N + 4) matrix, dense or sparse, and its (I,) right side.
+        table: (N,) the table of each share.
+        limits: (N + 4,) lowest and highest values, not negative.
+        constant: ms that are added to every value of the objective.
+    """
+    (rows, right), (low, high) = inequalities, limits
+    solved = result.ineqlin is not None and result.ineqlin.marginals is not None
+    multipliers = np.maximum(-result.ineqlin.marginals, 0.0) if solved else np.zeros(len(right))
+    # A sum of n terms is off by at most n roundings of the sum of their sizes, which may dwarf the bound.
+    rounding = np.finfo(float).eps * (len(right) + len(objective))
+    reduced = objective + multipliers @ rows - rounding * (objective + multipliers @ abs(rows))
+    shares = np.full(int(table.max()) + 1, np.inf)
+    usable = high[:-4] > 0
+    np.minimum.at(shares, table[usable], reduced[:-4][usable])
+    rest = np.where(reduced[-4:] > 0, reduced[-4:] * low[-4:], reduced[-4:] * high[-4:])
+    sizes = np.abs(shares).sum() + np.abs(rest).sum() + multipliers @ np.abs(right) + constant
+    bound = shares.sum() + rest.sum() - multipliers @ right + constant - rounding * sizes
+    return max(float(bound) * (1.0 - ROUNDING), 0.0)
 
 
 def linprog() -> Any:

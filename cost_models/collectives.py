@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms, link_ms
+from shard_gym.cost_models.all_to_all import all_to_all_ms, column, link_ms
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.topology import Cluster
 
@@ -41,12 +41,12 @@ def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> Float
         partial_bytes: (..., D) float64, bytes of partial sums on each device, the same on all of a host; 0 for padding.
         cluster: topologies of more than one host, all equal; broadcasts against the leading shape.
     """
-    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     near, far = host_reduce_scatter_bytes(partial_bytes, cluster)
     summed = partial_bytes / host
     elsewhere = summed.sum(axis=-1, keepdims=True) - partial_bytes  # the W devices of a host have W parts of the same
     busy = _inside_ms(near, cluster) + _across_ms(np.maximum(far, elsewhere / devices), cluster)
-    busy += 2.0 * _column(cluster.latency_ms)
+    busy += 2.0 * column(cluster.latency_ms)
     return np.where(partial_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
 
 
@@ -61,26 +61,26 @@ def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         cluster: the topology; broadcasts against the leading shape.
     """
     near, far = all_reduce_bytes(gradient_bytes, cluster)
-    busy = np.maximum(_inside_ms(near, cluster), _across_ms(far, cluster)) + _column(cluster.latency_ms)
+    busy = np.maximum(_inside_ms(near, cluster), _across_ms(far, cluster)) + column(cluster.latency_ms)
     return np.where(gradient_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
 
 
 def all_to_all_bytes(output_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
     """(..., D) bytes that each device sends inside its host, and to other hosts; the same of a reduce-scatter."""
-    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     return output_bytes * cluster.num_peers / devices, output_bytes * (devices - host) / devices
 
 
 def host_reduce_scatter_bytes(partial_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
     """(..., D) bytes that each device sends inside its host, and in the all-to-all that follows to other hosts."""
-    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     summed = partial_bytes / host
     return summed * cluster.num_peers, summed * (devices - host) / devices
 
 
 def all_reduce_bytes(gradient_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
     """(..., D) bytes that each device sends inside its host, and to other hosts."""
-    devices, host = _column(cluster.num_devices), cluster.num_peers + 1.0
+    devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     near = 2.0 * gradient_bytes * cluster.num_peers / host
     return near, 2.0 * gradient_bytes * (devices - host) / (devices * host)
 
@@ -94,23 +94,18 @@ def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: Floa
         ms_per_byte: (..., D) float64, ms of the codec for each byte; 0 on devices without shards.
         cluster: the topology; broadcasts against the leading shape.
     """
-    received = summed_bytes.sum(axis=-1, keepdims=True) / _column(cluster.num_devices)
+    received = summed_bytes.sum(axis=-1, keepdims=True) / column(cluster.num_devices)
     busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
     return np.where(cluster.device_mask, busy, 0.0)
 
 
 def _inside_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms of `num_bytes` through the links inside the hosts, without latency."""
-    bandwidth, knee = _column(cluster.intra_bytes_per_ms), _column(cluster.intra_knee_bytes)
-    return link_ms(num_bytes, bandwidth, knee, _column(cluster.intra_knee_extra))
+    bandwidth, knee = column(cluster.intra_bytes_per_ms), column(cluster.intra_knee_bytes)
+    return link_ms(num_bytes, bandwidth, knee, column(cluster.intra_knee_extra))
 
 
 def _across_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms of `num_bytes` through the network cards, without latency."""
-    bandwidth, knee = _column(cluster.inter_bytes_per_ms), _column(cluster.inter_knee_bytes)
-    return link_ms(num_bytes, bandwidth, knee, _column(cluster.inter_knee_extra))
-
-
-def _column(numbers: FloatArray | np.float64) -> FloatArray:
-    """(...) numbers as (..., 1), to broadcast over the devices."""
-    return np.asarray(numbers)[..., None]
+    bandwidth, knee = column(cluster.inter_bytes_per_ms), column(cluster.inter_knee_bytes)
+    return link_ms(num_bytes, bandwidth, knee, column(cluster.inter_knee_extra))

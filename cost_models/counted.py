@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.linear import LinearCosts
@@ -37,25 +38,25 @@ class CountedCostModel(AdditiveCostModel):
         self.shared_loads = model.shared_loads
 
     @property
+    @override
     def fingerprint(self) -> str:
-        """See the wrapped model."""
         return self.model.fingerprint
 
+    @override
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """See the wrapped model."""
         return self.model.table_loads(tables, topology)
 
+    @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """See the wrapped model."""
         return self.model.device_phases(loads)
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """See the wrapped model; counts one evaluation for each placement in the leading shape."""
+        """Counts one evaluation for each placement in the leading shape."""
         self.queries += math.prod(phases.shape[:-2])
         self.model.fill_communication(phases, shared, cluster)
 
+    @override
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """See the wrapped model."""
         return self.model.iteration_cost(phases, shared, cluster)
 
     def costs_with_one(
@@ -66,13 +67,13 @@ class CountedCostModel(AdditiveCostModel):
         devices: NDArray[np.int64],
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """See the wrapped model; counts one evaluation for each changed device."""
+        """Counts one evaluation for each changed device."""
         self.queries += len(devices)
         return self.model.costs_with_one(cluster, device_loads, own_phases, devices, new_loads)
 
     @property
     def plain_costs(self) -> PlainCosts | None:
-        """See the wrapped model; counts one evaluation for each call."""
+        """Counts one evaluation for each call."""
         costs = self.model.plain_costs
         return None if costs is None else partial(self._counted_costs, costs)
 
@@ -80,16 +81,16 @@ class CountedCostModel(AdditiveCostModel):
         self.queries += 1
         return costs(*arguments)
 
+    @override
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """See the wrapped model."""
         return self.model.penalty_ms(tables, topology)
 
+    @override
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
-        """See the wrapped model."""
         return self.model.linear_costs(tables, topology)
 
+    @override
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See the wrapped model."""
         return self.model.cost_bounds(loads, topology)
 
 
@@ -98,16 +99,16 @@ class CountedShardingModel(CountedCostModel, ShardingCostModel):
 
     model: ShardingCostModel
 
+    @override
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """See the wrapped model."""
         return self.model.shard_loads(shards, sharding_type, topology)
 
+    @override
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See the wrapped model."""
         return self.model.variant_bounds(variants, loads, topology)
 
+    @override
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """See the wrapped model."""
         return self.model.sent_bytes(loads, cluster)
 
 
@@ -127,16 +128,16 @@ class CountedEstimates(CostModel):
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
 
     @property
+    @override
     def fingerprint(self) -> str:
-        """See the wrapped model."""
         return self.model.fingerprint
 
+    @override
     def fingerprint_for(self, num_devices: Collection[int]) -> str:
-        """See the wrapped model."""
         return self.model.fingerprint_for(num_devices)
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """See the wrapped model; counts one evaluation."""
+        """Counts one evaluation."""
         self.queries += 1
         estimate: CostEstimate | None = None
         try:
@@ -145,8 +146,8 @@ class CountedEstimates(CostModel):
             self.on_estimate(estimate)
         return estimate
 
+    @override
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """See the wrapped model."""
         return self.model.penalty_ms(tables, topology)
 
 

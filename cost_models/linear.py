@@ -6,7 +6,8 @@ A phase of compute lasts, on a device whose widest table has lane level l,
 
 and an all-to-all lasts as long as the busiest entry of the slowest link. So with the levels of the devices given, the
 cost of a placement is a sum of maxima of linear functions of it; only a link below its knee is concave, the minimum of
-two lines. This is the cost model restated, not an approximation: `linear_costs` and `links_of` say why.
+two lines. This is another form of the cost model, not an approximation: `links_of` says why, and so
+does `AnalyticalCostModel.linear_costs_of`.
 """
 
 from __future__ import annotations
@@ -143,40 +144,3 @@ class LinearCosts:
     def interchangeable(self) -> bool:
         """Whether all devices have equal links, so that a placement may exchange them."""
         return all(np.ptp(link.sent) == 0 and not len(link.received) for link in self.links)
-
-
-def linear_costs(
-    lane_share: FloatArray,
-    forward: FloatArray,
-    backward: FloatArray,
-    *,
-    sort: FloatArray,
-    overlap_loss: float,
-    fixed_ms: FloatArray,
-    outputs: FloatArray,
-    links: tuple[Link, ...],
-    latency_ms: float,
-) -> LinearCosts:
-    """The costs of a model whose phases last as long as the slowest of some limits, plus a share of the others.
-
-    A phase is max + overlap_loss (sum - max) of its limits. Limit i + overlap_loss (sum of the other limits) is
-    (1 - overlap_loss) limit i + overlap_loss sum, so with a loss of at most 1 it is largest for the largest limit, and
-    the phase is the maximum of these over i. Each is a sum over the tables of the device once its lane share is known,
-    which is the largest of its tables.
-
-    Args:
-        lane_share: (T,) the share of a warp of each table.
-        forward: (P, T) ms, the limits of the forward phase; the last is multiplied by the device's lane share.
-        backward: (P, T) ms, those of the backward phase.
-        sort: (T,) ms in the backward phase that come on top.
-        overlap_loss: from 0 to 1.
-        fixed_ms: see `LinearCosts`; so are the others.
-    """
-    shares, levels = np.unique(lane_share, return_inverse=True)
-    limits = np.array([forward, backward])  # (2, P, T)
-    by_level = np.repeat(limits[:, None], len(shares), axis=1)
-    by_level[:, :, -1] *= shares[:, None]
-    total = by_level.sum(axis=2, keepdims=True)
-    ms = by_level + overlap_loss * (total - by_level)
-    ms[1] += sort
-    return LinearCosts(shares, levels.astype(np.int64), ms, fixed_ms, outputs, links, latency_ms)

@@ -33,7 +33,7 @@ class Error:
 
     Attributes:
         mape: mean of |estimate / measured - 1|.
-        ratio: exp(mean |ln(estimate / measured)|) - 1, which weighs half and double alike.
+        ratio: exp(mean |ln(estimate / measured)|) - 1, which is the same for half and for double.
         count: numbers compared.
     """
 
@@ -43,7 +43,7 @@ class Error:
 
     @staticmethod
     def of(measured: FloatArray, estimated: FloatArray) -> Error:
-        """Of (n,) positive measured ms and (n,) estimates; NaN if there are none."""
+        """The error of (n,) estimates of (n,) positive measured ms; NaN if there are none."""
         if not len(measured):
             return Error(np.nan, np.nan, 0)
         logarithms = np.log(np.maximum(estimated, LEAST_MS) / measured)

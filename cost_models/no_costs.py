@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedShardingModel
@@ -29,8 +30,8 @@ class NoCosts(ShardingCostModel):
         return np.zeros((*loads.shape[:-1], len(PHASES)))
 
     @property
+    @override
     def plain_costs(self) -> PlainCosts:
-        """See `AdditiveCostModel`."""
         return _nothing
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
@@ -41,8 +42,8 @@ class NoCosts(ShardingCostModel):
         """(S, 1) zeros."""
         return self.table_loads(shards, topology)
 
+    @override
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `cost_bounds`."""
         return self.cost_bounds(loads, topology)
 
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
@@ -80,5 +81,5 @@ def without_costs(model: AdditiveCostModel) -> AdditiveCostModel:
 def _nothing(
     device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
 ) -> float:
-    """See `PlainCosts`."""
+    """`PlainCosts` of 0 ms."""
     return 0.0

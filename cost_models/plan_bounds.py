@@ -3,7 +3,7 @@
 Variables are the shares of each table that have each form: whole or in column shards of any width, in blocks of rows on
 all devices or on a host, data-parallel. A plan gives a solution that costs no more than the plan:
 
-- A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear.linear_costs`),
+- A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear_costs_of`),
   which is at least that of each shard on it. So its maximum over the devices is at least the mean of what the shards
   would add with their own lane shares.
 - A device that has a shard takes at least what that shard alone takes, and of a table in several forms at least the
@@ -22,18 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical import (
-    BACKWARD_DRAM_MS,
-    BACKWARD_L2_MS,
-    BACKWARD_LANE_MS,
-    FORWARD_DRAM_MS,
-    FORWARD_L2_MS,
-    FORWARD_LANE_MS,
-    LANE_SHARE,
-    LAUNCH_MS,
-    OUTPUT_BYTES_SENT,
-    SORT_MS,
-)
+from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.analytical_sharding import (
     GRADIENT_BYTES,
     HOST_PARTIAL_BYTES,
@@ -42,8 +31,7 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.bounds import ROUNDING, linprog
-from shard_gym.cost_models.linear import linear_costs
+from shard_gym.cost_models.bounds import lagrangian_ms, linprog
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -78,16 +66,7 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
     high = np.concatenate([np.ones(count), forms.high])
     low = np.zeros(count + 4)
     result = solve(objective, rows, limits, whole, np.ones(len(tables)), np.stack([low, high], axis=1), "highs")
-    solved = result.ineqlin is not None and result.ineqlin.marginals is not None
-    multipliers = np.maximum(-result.ineqlin.marginals, 0.0) if solved else np.zeros(len(limits))
-    rounding = np.finfo(float).eps * (len(limits) + len(objective))
-    reduced = objective + multipliers @ rows - rounding * (objective + multipliers @ abs(rows))
-    shares = np.full(len(tables), np.inf)
-    np.minimum.at(shares, forms.table, reduced[:-4])
-    rest = np.minimum(reduced[-4:], 0.0) * forms.high
-    sizes = np.abs(shares).sum() + np.abs(rest).sum() + multipliers @ np.abs(limits) + forms.fixed_ms
-    bound = shares.sum() + rest.sum() - multipliers @ limits + forms.fixed_ms - rounding * sizes
-    return max(float(bound) * (1.0 - ROUNDING), 0.0)
+    return lagrangian_ms(result, objective, (rows, limits), forms.table, (low, high), forms.fixed_ms)
 
 
 class _Forms:
@@ -130,18 +109,7 @@ class _Forms:
         self._memory = np.concatenate(memory)
         self._room = float(topology.memory_cap_bytes.sum())
         self._topology, self._devices = topology, devices
-        own = self._loads[:, OWN_LOADS].T
-        self._costs = linear_costs(
-            own[LANE_SHARE],
-            own[[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS]],
-            own[[BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]],
-            sort=own[SORT_MS],
-            overlap_loss=model.constants.overlap_loss,
-            fixed_ms=model.launches * own[LAUNCH_MS, 0],
-            outputs=own[OUTPUT_BYTES_SENT],
-            links=(),
-            latency_ms=0.0,
-        )
+        self._costs = model.linear_costs_of(self._loads[:, OWN_LOADS])
         cluster = topology.cluster()
         self.fixed_ms = float(self._costs.fixed_ms.sum() + (cluster.latency_ms if devices > 1 else 0.0))
         split = model.num_sum_loads

@@ -2,9 +2,10 @@
 
 Every page is a Markdown file that also reads well in the repository. This file adds what Sphinx does not do:
 
-- Pages of docs/ include files from elsewhere (README.md, CONTRIBUTING.md ...). Links between files become links between
-  pages.
+- Pages of docs/ include files from elsewhere (CONTRIBUTING.md, CHANGELOG.md ...). Links between files become links
+  between pages.
 - A fence ```` ```{docstring} NAME ```` becomes the docstring of NAME. The environments document themselves that way.
+- Long names in headings break between their parts.
 - Docstrings are Markdown, and autodoc reads reStructuredText: single backticks and fences are translated.
 """
 
@@ -17,6 +18,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 import shard_gym
@@ -70,7 +72,7 @@ PAGES = {
     "leaderboards/README.md": "leaderboards.md",
     "agents/dreamshard/checkpoints/README.md": "results/pretrained.md",
 }
-"""Files that are included, by a page of docs/ each."""
+"""The page of docs/ that stands for a file: it includes it, but for the README, which has a home page of its own."""
 
 
 def linked(text: str, source: Path, page: Path) -> str:
@@ -136,6 +138,19 @@ def short_types(
     return short[0], short[1]
 
 
+def breakable_titles(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Sphinx is about to write a page: long names in its headings may break after a dot, a slash or an underscore."""
+    if app.builder.format != "html":
+        return
+    for title in doctree.findall(nodes.title):
+        for text in list(title.findall(nodes.Text)):
+            first, *others = re.split(r"(?<=[./_])(?=\w)", text)
+            parts = [nodes.Text(first)]
+            for part in others:
+                parts += [nodes.raw("", "<wbr>", format="html"), nodes.Text(part)]
+            text.parent.replace(text, parts)
+
+
 def setup(app: Sphinx) -> None:
     """Connects the functions above."""
     app.connect("source-read", read_page)
@@ -143,3 +158,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", markdown_docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", restore_colons, priority=600)
     app.connect("autodoc-process-signature", short_types)
+    app.connect("doctree-resolved", breakable_titles)

@@ -26,32 +26,19 @@ from shard_gym.envs.core.reward import dense
 class Args:
     """What to train on, for how long, and how."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite; training sees its training tasks only"""
-    timesteps: int = 1_000_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 512
-    """environments stepped together; a rollout is one longest episode of each"""
-    learning_rate: float = 3e-3
-    """of Adam at the start; it falls to zero, linearly"""
-    update_epochs: int = 4
-    """passes over a rollout"""
-    num_minibatches: int = 8
-    """of each pass"""
-    gamma: float = 1.0
-    """discount; episodes are short, and only the whole cost counts"""
-    gae_lambda: float = 0.95
-    """of generalized advantage estimation"""
-    clip_coef: float = 0.2
-    """of the ratio of probabilities"""
-    ent_coef: float = 0.01
-    """weight of the entropy bonus"""
-    vf_coef: float = 0.5
-    """weight of the value loss"""
-    max_grad_norm: float = 0.5
-    """of all gradients together"""
+    suite: str = "dlrm-20x4"  # name of the suite; training sees its training tasks only
+    timesteps: int = 1_000_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 512  # environments stepped together; a rollout is one longest episode of each
+    learning_rate: float = 3e-3  # of Adam at the start; it falls to zero, linearly
+    update_epochs: int = 4  # passes over a rollout
+    num_minibatches: int = 8  # of each pass
+    gamma: float = 1.0  # discount; episodes are short, and only the whole cost counts
+    gae_lambda: float = 0.95  # of generalized advantage estimation
+    clip_coef: float = 0.2  # of the ratio of probabilities
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # of all gradients together
 
 
 def relative_reward(transition):

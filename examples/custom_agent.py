@@ -1,4 +1,4 @@
-"""An agent of your own in ten lines, scored like any other: every task once, every placement checked."""
+"""A custom agent in ten lines, scored like any other: every task once, every placement checked."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A ten-line agent that uses chance, evaluated for the leaderboards: once for each of five seeds.
+"""A stochastic agent in ten lines, evaluated for the leaderboards: once for each of five seeds.
 
 leaderboards/README.md describes how its files become an entry.
 """

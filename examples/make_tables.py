@@ -1,4 +1,4 @@
-"""Describe the tables of your own model and write the file that `shard-gym place --tables` reads.
+"""Describe the tables of a custom model and write the file that `shard-gym place --tables` reads.
 
 What has to be known of a table is its size, its pooling factor, and how skewed its lookups are. Here the skew is a Zipf
 law; with recorded lookups, count them instead (`shard-gym import-pool` does that for files in the format of Meta's

@@ -4,6 +4,7 @@
 makes it. RLlib pins one release of Gymnasium, so install it in an environment of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import gymnasium
@@ -20,54 +21,41 @@ from ray.tune.registry import register_env
 from shard_gym import evaluate
 from shard_gym.agents import PolicyAgent, make_agent
 
-KEYS = ("current_table", "current_table_costs", "device_costs", "device_memory", "progress")
-"""Of the observation; the network reads their concatenation."""
-
 
 @dataclass
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 100_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 16
-    """environments, stepped one after the other in this process"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 100_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 16  # environments, stepped one after the other in this process
+    batch: int = 4000  # steps of one iteration
 
 
 def masked(obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The observation as RLlib's module wants it."""
-    return {
-        "observations": np.concatenate([obs[key] for key in KEYS]),
-        "action_mask": obs["action_mask"].astype(np.float32),
-    }
+    """The observation as RLlib's module wants it: its numbers in one vector, and the mask."""
+    numbers = [array for array in obs.values() if array.dtype == np.float32]
+    return {"observations": np.concatenate(numbers), "action_mask": obs["action_mask"].astype(np.float32)}
 
 
 def make_env(config: dict) -> gymnasium.Env:
-    """Called by RLlib, also in its workers; so it names the module that registers the environment."""
-    env = gymnasium.make(
-        "shard_gym:EmbeddingPlacement-v0", split="train", reward="dense", observation="compact", **config
-    )
-    size = sum(env.observation_space[key].shape[0] for key in KEYS)
-    space = spaces.Dict(
-        {
-            "observations": spaces.Box(-np.inf, np.inf, (size,), np.float32),
-            "action_mask": spaces.Box(0.0, 1.0, (int(env.action_space.n),), np.float32),
-        }
-    )
+    """Called by RLlib, also in its workers; so the id in the configuration names the module that registers it."""
+    env = gymnasium.make(**config)
+    size = sum(each.shape[0] for each in env.observation_space.values() if each.dtype == np.float32)
+    numbers = spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    mask = spaces.Box(0.0, 1.0, (int(env.action_space.n),), np.float32)
+    space = spaces.Dict({"observations": numbers, "action_mask": mask})
     return gymnasium.wrappers.TransformObservation(env, masked, space)
 
 
-def train(args: Args) -> PolicyAgent:
+def train(config: dict, args: Args) -> Callable[[dict[str, np.ndarray], np.ndarray], int]:
+    """The policy; `config` holds the arguments of `gymnasium.make`."""
     ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     register_env("embedding-placement", make_env)
-    batch = 4000
-    config = (
+    algorithm = (
         PPOConfig()
-        .environment("embedding-placement", env_config={"suite": args.suite})
+        .environment("embedding-placement", env_config=config)
         .env_runners(num_env_runners=0, num_envs_per_env_runner=args.num_envs)
         .rl_module(
             rl_module_spec=RLModuleSpec(
@@ -79,7 +67,7 @@ def train(args: Args) -> PolicyAgent:
             lr=[[0, 1e-3], [args.timesteps, 0.0]],
             gamma=1.0,
             lambda_=0.95,
-            train_batch_size_per_learner=batch,
+            train_batch_size_per_learner=args.batch,
             minibatch_size=500,
             num_epochs=5,
             entropy_coeff=0.01,
@@ -88,11 +76,13 @@ def train(args: Args) -> PolicyAgent:
             grad_clip=0.5,
         )
         .debugging(seed=args.seed, log_level="ERROR")
+        .build_algo()
     )
-    algorithm = config.build_algo()
-    for _ in range(max(args.timesteps // batch, 1)):
+    for _ in range(max(args.timesteps // args.batch, 1)):
         algorithm.train()
     module = algorithm.get_module()
+    algorithm.stop()
+    ray.shutdown()
 
     @torch.no_grad()
     def policy(obs: dict[str, np.ndarray], mask: np.ndarray) -> int:
@@ -100,17 +90,17 @@ def train(args: Args) -> PolicyAgent:
         single = {key: torch.as_tensor(array[None]) for key, array in masked(obs).items()}
         return int(module.forward_inference({"obs": single})["action_dist_inputs"].argmax())
 
-    env = make_env({"suite": args.suite}).unwrapped
-    algorithm.stop()
-    ray.shutdown()
-    return PolicyAgent(
-        "rllib-ppo", policy, max_tables=env.max_tables, max_devices=env.max_devices, observation="compact"
-    )
+    return policy
 
 
 def main(args: Args) -> None:
     """Score the agent on the test tasks, whose tables training never saw, beside two to compare with."""
-    for agent in (train(args), make_agent("random"), make_agent("lookup-greedy")):
+    config = {"suite": args.suite, "split": "train", "reward": "dense", "observation": "compact"}
+    config["id"] = "shard_gym:EmbeddingPlacement-v0"
+    env = make_env(config).unwrapped
+    sizes = {"max_tables": env.max_tables, "max_devices": env.max_devices}
+    trained = PolicyAgent("rllib-ppo", train(config, args), **sizes, observation="compact")
+    for agent in (trained, make_agent("random"), make_agent("lookup-greedy")):
         print(f"{agent.name}: {evaluate(agent, args.suite).mean_cost_ms:.3f} ms")
 
 

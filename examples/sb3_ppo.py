@@ -23,14 +23,10 @@ from shard_gym.agents.sb3.vec_env import PlacementVecEnv
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 100_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 50
-    """environments stepped together"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 100_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 50  # environments stepped together
 
 
 class RedirectedAgent:

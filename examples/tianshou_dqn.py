@@ -3,6 +3,7 @@
 Tianshou's discrete policies read an observation with the attributes `obs` and `mask`; a wrapper of ten lines makes it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import gymnasium
@@ -21,44 +22,36 @@ from tianshou.utils.net.common import Net
 from shard_gym import evaluate
 from shard_gym.agents import PolicyAgent, make_agent
 
-KEYS = ("current_table", "current_table_costs", "device_costs", "device_memory", "progress")
-"""Of the observation; the network reads their concatenation."""
-
 
 @dataclass
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 100_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 16
-    """environments, stepped one after the other"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 100_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 16  # environments, stepped one after the other
 
 
 def masked(obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The observation as Tianshou wants it."""
-    return {"obs": np.concatenate([obs[key] for key in KEYS]), "mask": obs["action_mask"].astype(bool)}
+    """The observation as Tianshou wants it: its numbers in one vector, and the mask."""
+    numbers = [array for array in obs.values() if array.dtype == np.float32]
+    return {"obs": np.concatenate(numbers), "mask": obs["action_mask"].astype(bool)}
 
 
-def make_env(suite: str) -> gymnasium.Env:
-    env = gymnasium.make(
-        "shard_gym:EmbeddingPlacement-v0", suite=suite, split="train", reward="dense", observation="compact"
-    )
-    size = sum(env.observation_space[key].shape[0] for key in KEYS)
-    devices = int(env.action_space.n)
-    space = spaces.Dict({"obs": spaces.Box(-np.inf, np.inf, (size,)), "mask": spaces.MultiBinary(devices)})
+def with_masks(env: gymnasium.Env) -> gymnasium.Env:
+    size = sum(each.shape[0] for each in env.observation_space.values() if each.dtype == np.float32)
+    mask = spaces.MultiBinary(int(env.action_space.n))
+    space = spaces.Dict({"obs": spaces.Box(-np.inf, np.inf, (size,)), "mask": mask})
     return gymnasium.wrappers.TransformObservation(env, masked, space)
 
 
-def train(args: Args) -> PolicyAgent:
+def train(make_env: Callable[[], gymnasium.Env], args: Args) -> Callable[[dict[str, np.ndarray], np.ndarray], int]:
+    """The policy; `make_env` makes an environment with masks."""
     np.random.seed(args.seed)  # Tianshou explores with NumPy's global generator
     torch.manual_seed(args.seed)
-    env = make_env(args.suite)
-    envs = DummyVectorEnv([lambda: make_env(args.suite) for _ in range(args.num_envs)])
+    env = make_env()
+    envs = DummyVectorEnv([make_env] * args.num_envs)
     envs.seed(args.seed)
     net = Net(
         state_shape=env.observation_space["obs"].shape, action_shape=int(env.action_space.n), hidden_sizes=[128, 128]
@@ -88,13 +81,20 @@ def train(args: Args) -> PolicyAgent:
         single = {key: array[None] for key, array in masked(obs).items()}
         return int(policy(Batch(obs=Batch(single), info=Batch())).act[0])
 
-    sizes = {"max_tables": env.unwrapped.max_tables, "max_devices": env.unwrapped.max_devices}
-    return PolicyAgent("tianshou-dqn", choose, **sizes, observation="compact")
+    return choose
 
 
 def main(args: Args) -> None:
     """Score the agent on the test tasks, whose tables training never saw, beside two to compare with."""
-    for agent in (train(args), make_agent("random"), make_agent("lookup-greedy")):
+
+    def make_env() -> gymnasium.Env:
+        name, options = "shard_gym:EmbeddingPlacement-v0", {"split": "train", "reward": "dense"}
+        return with_masks(gymnasium.make(name, suite=args.suite, observation="compact", **options))
+
+    env = make_env().unwrapped
+    sizes = {"max_tables": env.max_tables, "max_devices": env.max_devices}
+    trained = PolicyAgent("tianshou-dqn", train(make_env, args), **sizes, observation="compact")
+    for agent in (trained, make_agent("random"), make_agent("lookup-greedy")):
         print(f"{agent.name}: {evaluate(agent, args.suite).mean_cost_ms:.3f} ms")
 
 

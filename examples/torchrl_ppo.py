@@ -3,9 +3,11 @@
 `GymWrapper` takes the vector environment as one batched environment. TorchRL resets it, so autoreset is disabled.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import gymnasium
+import numpy as np
 import torch
 import tyro
 from tensordict import TensorDict
@@ -19,40 +21,26 @@ from torchrl.objectives.value import GAE
 from shard_gym import evaluate
 from shard_gym.agents import PolicyAgent, make_agent
 
-KEYS = ["current_table", "current_table_costs", "device_costs", "device_memory", "progress"]
-"""Of the observation; the network reads their concatenation."""
-
 
 @dataclass
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 500_000
-    """steps of training, of all environments together"""
-    seed: int = 0
-    """of everything random"""
-    num_envs: int = 256
-    """environments stepped together"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 500_000  # steps of training, of all environments together
+    seed: int = 0  # of everything random
+    num_envs: int = 256  # environments stepped together
 
 
-def train(args: Args) -> PolicyAgent:
+def train(envs: gymnasium.vector.VectorEnv, steps: int, args: Args) -> Callable:
+    """The policy, trained on a vector environment whose autoreset is disabled, with rollouts of so many steps."""
     torch.manual_seed(args.seed)
-    envs = gymnasium.make_vec(
-        "shard_gym:EmbeddingPlacement-v0",
-        num_envs=args.num_envs,
-        suite=args.suite,
-        split="train",
-        reward="dense",
-        observation="compact",
-        autoreset_mode="DISABLED",
-    )
-    max_tables, devices = envs.episodes.max_tables, int(envs.single_action_space.n)
+    space, devices = envs.single_observation_space, int(envs.single_action_space.n)
+    keys = [key for key in space if space[key].dtype == np.float32]  # the network reads their concatenation
     env = TransformedEnv(
         GymWrapper(envs, categorical_action_encoding=True),
         Compose(
-            CatTensors(KEYS, "observation", del_keys=False),
+            CatTensors(keys, "observation", del_keys=False),
             DTypeCastTransform(torch.int8, torch.bool, in_keys=["action_mask"]),
         ),
     )
@@ -68,7 +56,7 @@ def train(args: Args) -> PolicyAgent:
     critic = ValueOperator(MLP(size, 1, num_cells=[128, 128]), ["observation"])
     advantage = GAE(gamma=1.0, lmbda=0.95, value_network=critic, average_gae=True)
     loss = ClipPPOLoss(actor, critic, entropy_coeff=0.01, critic_coeff=0.5)
-    batch = args.num_envs * max_tables
+    batch = args.num_envs * steps
     iterations = max(args.timesteps // batch, 1)
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, iterations)
@@ -97,16 +85,24 @@ def train(args: Args) -> PolicyAgent:
     @torch.no_grad()
     def policy(obs, mask):
         """The most likely legal device."""
-        observation = torch.cat([torch.as_tensor(obs[key]) for key in KEYS])
+        observation = torch.cat([torch.as_tensor(obs[key]) for key in keys])
         distribution = actor.get_dist(TensorDict({"observation": observation, "action_mask": torch.as_tensor(mask)}))
         return int(distribution.mode)
 
-    return PolicyAgent("torchrl-ppo", policy, max_tables=max_tables, max_devices=devices, observation="compact")
+    return policy
 
 
 def main(args: Args) -> None:
     """Score the agent on the test tasks, whose tables training never saw, beside two to compare with."""
-    for agent in (train(args), make_agent("random"), make_agent("lookup-greedy")):
+    name, options = "shard_gym:EmbeddingPlacement-v0", {"split": "train", "reward": "dense", "observation": "compact"}
+    envs = gymnasium.make_vec(name, args.num_envs, suite=args.suite, autoreset_mode="DISABLED", **options)
+    sizes = {"max_tables": envs.episodes.max_tables, "max_devices": envs.episodes.max_devices}
+    policy = train(envs, envs.episodes.max_tables, args)
+    for agent in (
+        PolicyAgent("torchrl-ppo", policy, **sizes, observation="compact"),
+        make_agent("random"),
+        make_agent("lookup-greedy"),
+    ):
         print(f"{agent.name}: {evaluate(agent, args.suite).mean_cost_ms:.3f} ms")
 
 

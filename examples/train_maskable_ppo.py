@@ -13,12 +13,9 @@ from shard_gym.agents.sb3 import train_maskable_ppo
 class Args:
     """What to train on, and for how long."""
 
-    suite: str = "dlrm-20x4"
-    """name of the suite"""
-    timesteps: int = 300_000
-    """steps of training"""
-    seed: int = 0
-    """of everything random"""
+    suite: str = "dlrm-20x4"  # name of the suite
+    timesteps: int = 300_000  # steps of training
+    seed: int = 0  # of everything random
 
 
 def main(args: Args) -> None:

@@ -1,6 +1,6 @@
 """All errors that ShardGym raises on purpose, and the messages that several modules share.
 
-Each class is one kind of failure; each message is a sentence that names the thing, the value and the way out.
+Each class is one kind of failure; each message is a sentence that names the thing, the value and what to do.
 """
 
 from __future__ import annotations

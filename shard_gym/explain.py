@@ -1,4 +1,5 @@
-"""Explanation of a placement: each device's phases, memory and tables, and the gain of moving a table."""
+"""Explanation of a placement or a sharding plan: the phases, memory and shards of each device, the gain of each split
+and of moving a shard."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models import additive_estimate, make_cost_model
+from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
-from shard_gym.placement import Placement, check_placement, memory_used
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.placement import check_placement, memory_used
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
+from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
@@ -19,47 +23,84 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Move:
-    """One table that goes to another device while all others stay; in a plan, one shard.
+    """One shard that goes to another device while all others stay.
 
     Attributes:
-        table: index of the table, or of the shard.
+        shard: its number; in a placement that of the table.
         source: the device it is on.
         target: the device it would go to.
-        gain_ms: cost now less the cost afterwards, in ms; negative if the placement gets worse.
+        gain_ms: cost now less the cost afterwards, in ms; negative if the answer gets worse.
     """
 
-    table: int
+    shard: int
     source: int
     target: int
     gain_ms: float
 
 
+@dataclass(frozen=True)
+class Split:
+    """A table with more than one shard.
+
+    Attributes:
+        table: index of the table.
+        gain_ms: cost with the table whole on the best device where it fits, less the cost now; negative if the split
+            makes the plan worse. None if the whole table fits nowhere.
+        device: that device; None if there is none.
+    """
+
+    table: int
+    gain_ms: float | None
+    device: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The costs of a placement of T tables on D devices.
+    """The costs of S shards of T tables on D devices. In a placement, each table is one shard.
 
     Attributes:
         task: the task.
-        placement: (T,) int64, the placement.
+        plan: the plan; of a placement that of whole tables.
         cost_model: fingerprint of the model that costed it.
         phases_ms: (D, 4) float64, ms each device takes in each phase (`shard_gym.cost_models.PHASES`).
         total_ms: its cost.
-        lower_bound_ms: no placement costs less; None under a model that is not additive, which knows no bound.
-        best_known_ms: cost of the best placement known; None if none is.
-        single_table_ms: (T,) float64, cost of each table alone; estimated under a model that is not additive.
-        moves: for each table on a critical device that fits elsewhere, its best move; the largest gain first. None
-            under a model that is not additive: the estimates of another model do not fit its costs.
+        memory_used: (D,) int64, bytes of the shards on each device.
+        shards: (S, 6) int64, see `ShardingPlan.shard_arrays`.
+        single_shard_ms: (S,) float64, cost of each shard alone on a device; estimated under a model that is not
+            additive.
+        moves: for each shard of whole and column-wise tables on a critical device that fits elsewhere, its best move;
+            the largest gain first. None under a model that is not additive: the estimates of another model do not fit
+            its costs.
+        splits: each split table and what its split gains; the largest gain first, then those that fit nowhere whole.
+        lower_bound_ms: no answer costs less; None if no bound is known.
+        best_known_ms: cost of the best answer known; None if none is.
+        sent_bytes: of a sharding plan, for each collective by name (D, 2) float64: bytes that each device sends inside
+            its host, and to other hosts, in the forward; those of all-reduces in the backward.
     """
 
     task: Task
-    placement: Placement
+    plan: ShardingPlan
     cost_model: str
     phases_ms: FloatArray
     total_ms: float
-    lower_bound_ms: float | None
-    best_known_ms: float | None
-    single_table_ms: FloatArray
+    memory_used: NDArray[np.int64]
+    shards: NDArray[np.int64]
+    single_shard_ms: FloatArray
     moves: tuple[Move, ...] | None
+    splits: tuple[Split, ...] = ()
+    lower_bound_ms: float | None = None
+    best_known_ms: float | None = None
+    sent_bytes: dict[str, FloatArray] | None = None
+
+    @property
+    def noun(self) -> str:
+        """What the answer is called."""
+        return "placement" if self.sent_bytes is None else "plan"
+
+    @property
+    def devices(self) -> NDArray[np.int64]:
+        """(S,) int64, the device of each shard."""
+        return self.shards[:, 1]
 
     @property
     def critical(self) -> NDArray[np.bool_]:
@@ -67,19 +108,14 @@ class Explanation:
         return critical_devices(self.phases_ms)
 
     @property
-    def memory_used(self) -> NDArray[np.int64]:
-        """(D,) int64, bytes of the tables on each device."""
-        return memory_used(self.placement, self.task.tables, self.task.num_devices)
+    def shards_per_device(self) -> NDArray[np.int64]:
+        """(D,) int64, shards on each device."""
+        return np.bincount(self.devices, minlength=self.task.num_devices).astype(np.int64)
 
-    @property
-    def tables_per_device(self) -> NDArray[np.int64]:
-        """(D,) int64, tables on each device."""
-        return np.bincount(self.placement, minlength=self.task.num_devices).astype(np.int64)
-
-    def tables_on(self, device: int) -> NDArray[np.int64]:
-        """Indices (int64) of the tables on `device`, the costliest first."""
-        tables = np.flatnonzero(self.placement == device)
-        return tables[np.argsort(-self.single_table_ms[tables], kind="stable")]
+    def shards_on(self, device: int) -> NDArray[np.int64]:
+        """Numbers (int64) of the shards on `device`, the costliest first."""
+        shards = np.flatnonzero(self.devices == device)
+        return shards[np.argsort(-self.single_shard_ms[shards], kind="stable")]
 
     def busiest(self, count: int) -> NDArray[np.int64]:
         """At most `count` devices (int64), ascending.
@@ -94,42 +130,80 @@ class Explanation:
 
 def explain(
     task: Task,
-    placement: ArrayLike,
-    model: str | CostModel,
+    answer: ArrayLike | ShardingPlan,
+    model: str | CostModel = "analytical",
     *,
     best_known_ms: float | None = None,
     lower_bound_ms: float | None = None,
 ) -> Explanation:
-    """Explain `placement` of `task` under `model`.
+    """Explain a placement or a sharding plan of `task` under `model`.
 
     Args:
         task: the task.
-        placement: (T,) ints, the device of each table.
+        answer: (T,) ints, the device of each table; or a sharding plan.
         model: the cost model, or its name. If it is not additive, such as a measured one, the costs of single tables
             are those of the analytical model, and there are no moves.
-        best_known_ms: cost of the best placement known, in ms, under the same model.
+        best_known_ms: cost of the best answer known, in ms, under the same model.
         lower_bound_ms: a lower bound known of the task, in ms, under the same model; a higher one of the model counts.
 
     Raises:
-        InvalidPlacementError: the placement is not valid (see `check_placement`).
-        InvalidOptionError, UnknownNameError: there is no such cost model.
+        InvalidPlacementError: the answer is not valid (see `check_placement` and `check_plan`).
+        InvalidOptionError, UnknownNameError: there is no such cost model, or it does not estimate sharded tables.
     """
-    model = make_cost_model(model)
-    checked = check_placement(placement, task.tables, task.topology)
-    additive = additive_estimate(model)
-    loads = additive.table_loads(task.tables, task.topology)
-    estimate = model.estimate(checked, task.tables, task.topology)
-    own_bound_ms = additive.cost_bounds(loads, task.topology)[0] if additive is model else None
+    if isinstance(answer, ShardingPlan):
+        return _explain_plan(task, answer, make_sharding_cost_model(model), best_known_ms, lower_bound_ms)
+    model, tables, topology = make_cost_model(model), task.tables, task.topology
+    placement = check_placement(answer, tables, topology)
+    plan, additive = plan_of_placement(placement, tables), additive_estimate(model)
+    loads, estimate = additive.table_loads(tables, topology), model.estimate(placement, tables, topology)
+    own_bound_ms = additive.cost_bounds(loads, topology)[0] if additive is model else None
+    moves = best_moves(loads, placement, tables.memory_bytes, topology, additive) if additive is model else None
     return Explanation(
         task=task,
-        placement=checked,
+        plan=plan,
         cost_model=model.fingerprint,
         phases_ms=estimate.phases_ms,
         total_ms=estimate.total_ms,
+        memory_used=memory_used(placement, tables, task.num_devices),
+        shards=plan.shard_arrays(),
+        single_shard_ms=additive.single_table_costs(loads, topology),
+        moves=moves,
         lower_bound_ms=max(filter(None, (own_bound_ms, lower_bound_ms)), default=None),
         best_known_ms=best_known_ms,
-        single_table_ms=additive.single_table_costs(loads, task.topology),
-        moves=best_moves(task, checked, additive) if additive is model else None,
+    )
+
+
+def _explain_plan(
+    task: Task,
+    plan: ShardingPlan,
+    model: ShardingCostModel,
+    best_known_ms: float | None,
+    lower_bound_ms: float | None,
+) -> Explanation:
+    tables, topology = task.tables, task.topology
+    checked = check_plan(plan, tables, topology)
+    loads, shards = model.each_shard(checked, tables, topology)
+    devices = shards[:, 1]
+    device_loads = model.reduce(loads, devices, topology.num_devices)
+    phases, cost = model.costs(device_loads, topology.cluster())
+    workload = tables.workload
+    memory = shards[:, 3] * (shards[:, 5] * workload.weight_bytes + workload.optimizer_bytes_per_row)
+    types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
+    free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
+    return Explanation(
+        task=task,
+        plan=checked,
+        cost_model=model.fingerprint,
+        phases_ms=phases,
+        total_ms=float(cost),
+        memory_used=plan_memory_used(checked, tables, topology.num_devices),
+        shards=shards,
+        single_shard_ms=model.single_table_costs(loads, topology),
+        moves=best_moves(loads, devices, memory, topology, model, np.isin(types[shards[:, 0]], free_to_move)),
+        splits=_splits(task, checked, model, loads, shards, memory, float(cost)),
+        lower_bound_ms=lower_bound_ms,
+        best_known_ms=best_known_ms,
+        sent_bytes=model.sent_bytes(device_loads, topology.cluster()),
     )
 
 
@@ -139,17 +213,7 @@ def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
     return np.asarray((phases_ms >= slowest * (1.0 - SAME)) & (slowest > 0.0))
 
 
-def best_moves(task: Task, placement: Placement, model: AdditiveCostModel) -> tuple[Move, ...]:
-    """The best move of each table on a critical device, the largest gain first, without those that fit nowhere else.
-
-    Tables of other devices are not tried, because moving them makes no critical device faster.
-    `placement` must be valid.
-    """
-    loads = model.table_loads(task.tables, task.topology)
-    return best_moves_of(loads, placement, task.tables.memory_bytes, task.topology, model)
-
-
-def best_moves_of(
+def best_moves(
     loads: FloatArray,
     devices: NDArray[np.int64],
     memory: NDArray[np.int64],
@@ -157,7 +221,18 @@ def best_moves_of(
     model: AdditiveCostModel,
     movable: NDArray[np.bool_] | None = None,
 ) -> tuple[Move, ...]:
-    """`best_moves` of S tables or shards with (S, K) loads and (S,) bytes on (S,) devices; of the movable ones."""
+    """The best move of each shard on a critical device, the largest gain first, without those that fit nowhere else.
+
+    Shards of other devices are not tried, because moving them makes no critical device faster.
+
+    Args:
+        loads: (S, K) float64.
+        devices: (S,) int64, of a valid answer.
+        memory: (S,) int64, bytes.
+        topology: the D devices.
+        model: estimates the costs.
+        movable: (S,) bool, the shards that are tried; all by default.
+    """
     cluster, num_devices = topology.cluster(), topology.num_devices
     device_loads = model.reduce(loads, devices, num_devices)
     phases, cost = model.costs(device_loads, cluster)
@@ -181,3 +256,34 @@ def best_moves_of(
         best = int(costs.argmin())
         moves.append(Move(int(one), int(source), int(targets[best]), cost_ms - float(costs[best])))
     return tuple(sorted(moves, key=lambda move: -move.gain_ms))
+
+
+def _splits(
+    task: Task,
+    plan: ShardingPlan,
+    model: ShardingCostModel,
+    loads: FloatArray,
+    shards: NDArray[np.int64],
+    memory: NDArray[np.int64],
+    cost_ms: float,
+) -> tuple[Split, ...]:
+    """Each split table, taken off all devices and put whole on each of them."""
+    tables, topology = task.tables, task.topology
+    count, found = topology.num_devices, []
+    split = plan.split_tables
+    whole = model.table_loads(tables.select(split), topology) if split else np.empty((0, model.num_loads))
+    for table, its_loads in zip(split, whole, strict=True):
+        others = shards[:, 0] != table
+        used = np.zeros(count, np.int64)
+        np.add.at(used, shards[others, 1], memory[others])
+        fits = np.flatnonzero(used + tables.memory_bytes[table] <= topology.memory_cap_bytes)
+        if not fits.size:
+            found.append(Split(table, None, None))
+            continue
+        rest = model.reduce(loads[others], shards[others, 1], count)
+        tried = np.repeat(rest[None], fits.size, axis=0)
+        tried[np.arange(fits.size), fits] = model.add(rest[fits], its_loads)
+        costs = model.costs(tried, topology.cluster())[1]
+        best = int(costs.argmin())
+        found.append(Split(table, float(costs[best]) - cost_ms, int(fits[best])))
+    return tuple(sorted(found, key=lambda one: -np.inf if one.gain_ms is None else one.gain_ms, reverse=True))

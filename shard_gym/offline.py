@@ -89,8 +89,8 @@ def write_dataset(
         progress: called after every episode.
 
     Raises:
-        InvalidOptionError: there is a data set of this name, the name is none, the evaluations are of other tasks or
-            hold placements that are not valid, no task was placed, or an argument is of another kind.
+        InvalidOptionError: there is a data set of this name, the name is not valid, the evaluations are of other tasks
+            or hold placements that are not valid, no task was placed, or an argument is of another kind.
         UnknownNameError: there is no suite, cost model, reward or observation of that name.
         UnwritablePathError: the data set cannot be written.
         MissingExtraError: Minari, h5py or Pillow is not installed.
@@ -171,7 +171,7 @@ def dataset_path(name: str) -> Path:
     """Where Minari keeps the data set `name`, which does not exist yet.
 
     Raises:
-        InvalidOptionError: the name is none, or there is a data set of this name.
+        InvalidOptionError: the name is not valid, or there is a data set of this name.
         UnwritablePathError: it cannot be written.
         MissingExtraError: Minari, h5py or Pillow is not installed.
     """
@@ -218,9 +218,10 @@ def _text(name_or_path: str | Path, suffix: str) -> str:
 def _held_out(suite: str | Path, tasks: TaskSuite) -> TaskSuite:
     """The test tasks of the suite; `tasks` if it has none."""
     try:
-        return load_suite(suite, "test")
+        held_out: TaskSuite = load_suite(suite, "test")
     except InvalidOptionError:
         return tasks
+    return held_out
 
 
 def _about(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

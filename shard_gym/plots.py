@@ -39,7 +39,7 @@ def plot_placement(task: Task, placement: ArrayLike, cost_model: str | CostModel
     """
     _require_matplotlib()
     explained = explain(task, placement, make_cost_model(cost_model))
-    return draw(PlacementView(task, explained.placement, explained.phases_ms, explained.total_ms))
+    return draw(PlacementView(task, explained.devices, explained.phases_ms, explained.total_ms))
 
 
 def plot_costs(*evaluations: Evaluation) -> Figure:

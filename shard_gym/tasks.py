@@ -281,6 +281,7 @@ class Suite(Generic[TaskT]):
         return card(self.name, {"about": self.description, **facts} if self.description else facts)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskSuite(Suite[Task]):
     """A suite of placement or sharding."""
 

@@ -12,6 +12,9 @@ WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
 OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
 """State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
 
+WORKLOAD_KEYS: Mapping[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
+"""The keys of a `Workload` in files, with the type of each value."""
+
 MAX_BATCH_SIZE = 2**30
 """Bytes of outputs, 4 * dim * num_features * batch size, stay below 2**63."""
 

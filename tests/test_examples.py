@@ -33,14 +33,14 @@ def run_example(
     return run
 
 
-def test_an_agent_of_ones_own_is_scored_as_its_page_says(run_example) -> None:
+def test_the_custom_agent_is_scored_as_its_page_says(run_example) -> None:
     page = (EXAMPLES.parent / "docs" / "tutorials" / "own-agent.md").read_text(encoding="utf-8")
     printed = run_example("custom_agent.py")
     assert re.fullmatch(r"distinct-greedy: \d+\.\d\d ms, failed on \d+ of 50 tasks\n", printed)
     assert f"```text\n{printed}```\n" in page
 
 
-def test_the_tables_of_ones_own_are_a_pool(run_example, tmp_path: Path) -> None:
+def test_the_custom_tables_are_a_pool(run_example, tmp_path: Path) -> None:
     assert "shard-gym place --tables my_tables.json" in run_example("make_tables.py")
     assert load_pool(tmp_path / "my_tables.json").tables.names == ("user", "item", "history", "shop", "hour")
 

@@ -39,14 +39,14 @@ def test_equally_slow_devices_are_all_critical_and_an_idle_phase_has_none() -> N
 @pytest.mark.parametrize(("suite", "number", "agent"), CASES)
 def test_the_costs_are_those_of_the_model_and_gains_are_differences(suite: str, number: int, agent: str) -> None:
     task, explanation = explained(suite, number, agent)
-    estimate = MODEL.estimate(explanation.placement, task.tables, task.topology)
+    estimate = MODEL.estimate(explanation.devices, task.tables, task.topology)
     assert np.array_equal(explanation.phases_ms, estimate.phases_ms)
     assert 0 < explanation.lower_bound_ms <= explanation.total_ms == estimate.total_ms
     assert explanation.moves
     for move in explanation.moves:
-        after = explanation.placement.copy()
-        assert after[move.table] == move.source != move.target
-        after[move.table] = move.target
+        after = explanation.devices.copy()
+        assert after[move.shard] == move.source != move.target
+        after[move.shard] = move.target
         assert move.gain_ms == pytest.approx(explanation.total_ms - cost_ms(task, after), abs=1e-9)
     gains = [move.gain_ms for move in explanation.moves]
     assert gains == sorted(gains, reverse=True)
@@ -56,12 +56,12 @@ def test_the_costs_are_those_of_the_model_and_gains_are_differences(suite: str, 
 def test_no_other_target_of_a_moved_table_gains_more(suite: str, number: int, agent: str) -> None:
     task, explanation = explained(suite, number, agent)
     critical = np.flatnonzero(explanation.critical.any(axis=1))
-    best = {move.table: move.gain_ms for move in explanation.moves}
-    assert set(best) <= set(np.flatnonzero(np.isin(explanation.placement, critical)))
-    for table in np.flatnonzero(np.isin(explanation.placement, critical)):
+    best = {move.shard: move.gain_ms for move in explanation.moves}
+    assert set(best) <= set(np.flatnonzero(np.isin(explanation.devices, critical)))
+    for table in np.flatnonzero(np.isin(explanation.devices, critical)):
         gains = []
-        for target in set(range(task.num_devices)) - {int(explanation.placement[table])}:
-            after = explanation.placement.copy()
+        for target in set(range(task.num_devices)) - {int(explanation.devices[table])}:
+            after = explanation.devices.copy()
             after[table] = target
             if (memory_used(after, task.tables, task.num_devices) <= task.topology.memory_cap_bytes).all():
                 gains.append(explanation.total_ms - cost_ms(task, after))
@@ -73,11 +73,11 @@ def test_no_other_target_of_a_moved_table_gains_more(suite: str, number: int, ag
 def test_the_tables_of_a_device_come_costliest_first() -> None:
     task, explanation = explained(*CASES[0])
     for device in range(task.num_devices):
-        tables = explanation.tables_on(device)
-        assert set(tables) == set(np.flatnonzero(explanation.placement == device))
-        assert (np.diff(explanation.single_table_ms[tables]) <= 0).all()
+        tables = explanation.shards_on(device)
+        assert set(tables) == set(np.flatnonzero(explanation.devices == device))
+        assert (np.diff(explanation.single_shard_ms[tables]) <= 0).all()
     alone = Task("alone", task.tables.select([5]), task.topology)
-    assert explanation.single_table_ms[5] == pytest.approx(cost_ms(alone, np.zeros(1, np.int64)))
+    assert explanation.single_shard_ms[5] == pytest.approx(cost_ms(alone, np.zeros(1, np.int64)))
 
 
 def test_the_busiest_devices_hold_the_critical_ones() -> None:

@@ -31,20 +31,6 @@ def poisson_sums(rates: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     return float(-np.expm1(-rates).sum()), reuse / reuse.sum(), access / access.sum()
 
 
-def sampled(probabilities: np.ndarray, lookups: int, batches: int) -> tuple[float, np.ndarray, np.ndarray]:
-    """Mean over drawn batches of distinct rows and of both histograms."""
-    rng = np.random.default_rng(7)
-    reuse, access, distinct = np.zeros(NUM_BINS), np.zeros(NUM_BINS), 0
-    for _ in range(batches):
-        counts = rng.multinomial(lookups, probabilities)
-        counts = counts[counts > 0]
-        places = np.searchsorted(BIN_UPPER_EDGES, counts)
-        reuse += np.bincount(places, minlength=NUM_BINS)
-        access += np.bincount(places, weights=counts, minlength=NUM_BINS)
-        distinct += len(counts)
-    return distinct / batches, reuse / reuse.sum(), access / access.sum()
-
-
 @pytest.mark.parametrize(("rows", "lookups", "q", "s"), CASES)
 def test_equals_the_sums_over_all_rows(rows: int, lookups: float, q: float, s: float, row_probabilities: Any) -> None:
     stats = reuse_statistics([rows], [lookups], [q], [s])
@@ -53,15 +39,6 @@ def test_equals_the_sums_over_all_rows(rows: int, lookups: float, q: float, s: f
     assert stats.distinct_rows[0] == pytest.approx(distinct, rel=1e-12 if rows <= EXACT_ROWS else 1e-6)
     np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=3e-5)
     np.testing.assert_allclose(stats.access_histogram[0], access, atol=3e-5)
-
-
-@pytest.mark.parametrize(("rows", "lookups", "q", "s"), CASES)
-def test_agrees_with_sampled_batches(rows: int, lookups: float, q: float, s: float, row_probabilities: Any) -> None:
-    stats = reuse_statistics([rows], [lookups], [q], [s])
-    distinct, reuse, access = sampled(row_probabilities(rows, q, s), int(lookups), batches=60)
-    assert stats.distinct_rows[0] == pytest.approx(distinct, rel=5e-3)
-    np.testing.assert_allclose(stats.reuse_histogram[0], reuse, atol=4e-3)
-    np.testing.assert_allclose(stats.access_histogram[0], access, atol=6e-3)
 
 
 def test_large_counts_fall_in_the_right_bins() -> None:

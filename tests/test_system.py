@@ -112,3 +112,12 @@ def test_what_compiled_code_prints_is_lost_and_what_python_prints_before_and_aft
     print("after", end="")
     library.fflush(None)
     assert capfd.readouterr().out == "before after"
+
+
+def test_the_number_of_threads_comes_back() -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(2)
+    with system.one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)

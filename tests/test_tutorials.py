@@ -51,17 +51,28 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_an_agent_of_re_placement_is_trained_and_scored(
+def test_an_agent_of_replanning_is_trained_and_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
     page = (REPO / "docs" / "tutorials" / "replanning.md").read_text(encoding="utf-8")
-    exec(compile(program(page, "oracle_seconds").replace("tasks[:2]", "tasks[:1]"), "replanning.md", "exec"), {})
+    exec(compile(program(page, "make_learner").replace("tasks[:2]", "tasks[:1]"), "replanning.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     found = [re.fullmatch(r"drift-strong-120/test/(\d): (\d+\.\d)% over the oracle", line) for line in lines]
     assert [each and each[1] for each in found] == ["0"]
-    assert (tmp_path / "ppo.safetensors").exists()
+    assert (tmp_path / "runs" / "ppo" / "agent.safetensors").exists()
+
+
+def test_the_first_policy_is_trained_and_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    """Trained for a moment only."""
+    pytest.importorskip("sb3_contrib")
+    page = (REPO / "docs" / "tutorials" / "train-ppo.md").read_text(encoding="utf-8")
+    first = program(page, "MaskablePPO(")
+    shorter = first.replace("env, seed=0).learn(50_000)", "env, seed=0, n_steps=32, batch_size=32).learn(32)")
+    assert shorter != first
+    exec(shorter, {})
+    assert float(capsys.readouterr().out) > 0
 
 
 def command(says: str) -> str:
@@ -92,7 +103,7 @@ def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str]
     assert '"cost_ms"' in shell(command("my_lookups.json --embedding-dim"))
 
 
-def test_a_profile_of_ones_own_gives_the_plan_that_is_shown(
+def test_a_custom_profile_gives_the_plan_that_is_shown(
     shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     exec(program(OWN_TABLES, "HardwareProfile("), {})
@@ -103,7 +114,7 @@ def test_a_profile_of_ones_own_gives_the_plan_that_is_shown(
     assert re.findall(r"`([\w-]+)`", named.group(1)) == list(PROFILES)
 
 
-def test_tasks_can_be_drawn_from_ones_own_tables(shell: Callable[[str], str]) -> None:
+def test_tasks_can_be_drawn_from_custom_tables(shell: Callable[[str], str]) -> None:
     names: dict[str, Any] = {}
     exec(program(OWN_TABLES, "TaskSampler("), names)
     assert isinstance(names["env"].unwrapped.task, Task)

@@ -11,33 +11,35 @@ from contextlib import suppress
 
 import tyro
 
-from shard_gym.agents import AGENTS, make_agent
-from shard_gym.answers import PLANS, Answer, answers_to
+from shard_gym.agents import agent_names, make_agent
 from shard_gym.errors import NoPlacementFoundError
+from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 
 SHIPPED_PLANNERS = ("plan-search", "hugectr")
-"""Those that need no extra."""
+"""Planners that need no extra."""
 
 
 def search(suite_name: str, number: int, max_queries: int, seed: int) -> Answer:
     """The best answer to one task that any agent finds."""
-    task = load_suite(suite_name)[number]
-    answers = answers_to(task)
-    model, ask = answers.model("analytical"), answers.asker
-    names = [*AGENTS, *(SHIPPED_PLANNERS if answers is PLANS else ())]  # no shipped agent may beat the best known
+    suite = load_suite(suite_name)
+    task = suite[number]
+    problem = problem_of(task)
+    model = problem.model("analytical")
+    planners = SHIPPED_PLANNERS if task.splittable else ()
+    names = [*agent_names("placement"), *planners]  # no shipped agent may beat the best known
     agents = [make_agent(name, cost_model=model) for name in names]
-    searcher = "plan-search" if answers is PLANS else "local-search"
+    searcher = "plan-search" if task.splittable else "local-search"
     agents.append(make_agent(searcher, cost_model=model, seed=seed, max_queries=max_queries))
     found = []
     for agent in agents:
         with suppress(NoPlacementFoundError):  # another agent finds one
-            found.append(answers.checked(ask(agent)(task), task))
-    known = best_known(load_suite(suite_name), model).get(task.name)
-    if known is not None:
-        found.append(known.answer)
-    return min(found, key=lambda answer: answers.cost_ms(answer, task, model))
+            found.append(problem.checked(problem.asker(agent)(task), task))
+    known = best_known(suite, model)
+    if task.name in known:
+        found.append(known[task.name].answer)
+    return min(found, key=lambda answer: problem.cost_ms(answer, task, model))
 
 
 def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int = 2) -> None:
@@ -52,19 +54,19 @@ def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             tasks = load_suite(name)
-            answers = answers_to(tasks[0])
-            searcher = "plan-search" if answers is PLANS else "local search"
+            problem = problem_of(tasks[0])
+            model = problem.model("analytical")
             how = (
-                f"best of all agents, of the leaderboards' entries so far, and of {searcher} with "
-                f"{max_queries:,} {answers.noun}s tried for each task"
+                "best of all agents, of the leaderboards' entries so far, and of "
+                f"{'plan-search' if tasks[0].splittable else 'local search'} with "
+                f"{max_queries:,} {problem.noun}s tried for each task"
             )
             waiting = [pool.submit(search, name, number, max_queries, seed) for number in range(len(tasks))]
-            placements = {task.name: each.result() for task, each in zip(tasks, waiting, strict=True)}
-            model = answers.model("analytical")
+            found = {task.name: each.result() for task, each in zip(tasks, waiting, strict=True)}
             earlier = best_known_effort(name).split("; ") if best_known(tasks, model) else []
             kept = [clause for clause in earlier if clause.startswith("improved by")]
-            path = write_best_known([tasks], placements, model, "; ".join([how, *kept]))
-            print(f"{name}: {len(placements)} tasks, {path.name}", flush=True)
+            path = write_best_known([tasks], found, model, "; ".join([how, *kept]))
+            print(f"{name}: {len(found)} tasks, {path.name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from shard_gym.agents import make_agent
 from shard_gym.agents.exact import ExactAgent
-from shard_gym.answers import PLANS, answers_to
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
-from shard_gym.placement import Placement
+from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import BestKnown, best_known, best_known_effort, write_best_known
+from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
 from shard_gym.tasks import Task
 
@@ -32,7 +29,7 @@ IMPROVED = "improved by CP-SAT"
 
 
 class Bounded(NamedTuple):
-    """What was found of one task: ms, seconds, and the best placement."""
+    """What was found of one task: bounds and costs in ms, seconds, and the best answer."""
 
     simple_ms: float
     linear_ms: float
@@ -41,43 +38,33 @@ class Bounded(NamedTuple):
     cost_ms: float
     linear_seconds: float
     seconds: float
-    placement: Placement
+    answer: Answer
 
 
-def bounded(task: Task, model: AdditiveCostModel, start: Placement | None, work: float, gap: float) -> Bounded:
-    """Bound one task, from a placement or from that of local search."""
-    began = time.perf_counter()
-    simple = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
-    linear = bound = lower_bound_ms(task.tables, task.topology, model)
+def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
+    """Bound one task; CP-SAT goes on from the answer `start`, where that is a placement."""
+    began, problem = time.perf_counter(), problem_of(task)
+    model = problem.model("analytical")
+    simple = problem.lower_bound_ms(task, model)
+    if task.splittable:
+        linear = max(simple, plan_lower_bound_ms(task.tables, task.topology, model))
+    else:
+        linear = lower_bound_ms(task.tables, task.topology, model)
+    bound = linear
     linear_seconds = time.perf_counter() - began
-    placement = make_agent("local-search", cost_model=model).place(task) if start is None else start
-    start_ms = cost = model.estimate(placement, task.tables, task.topology).total_ms
-    if work > 0 and cost > bound * (1.0 + gap):
-        solution = ExactAgent(model, max_work=work, gap=gap).solve(task, placement)
-        placement, cost, bound = solution.placement, solution.cost_ms, max(bound, solution.lower_bound_ms)
-    seconds = time.perf_counter() - began
-    return Bounded(simple, linear, bound, start_ms, cost, linear_seconds, seconds, placement)
-
-
-def bounded_plans(task: Task, best: BestKnown) -> Bounded:
-    """Bound the plans of one task; the best known one stays."""
-    model, began = make_sharding_cost_model("analytical"), time.perf_counter()
-    simple = PLANS.lower_bound_ms(task, model)
-    linear = max(simple, plan_lower_bound_ms(task.tables, task.topology, model))
-    seconds = time.perf_counter() - began
-    return Bounded(simple, linear, linear, best.cost_ms, best.cost_ms, seconds, seconds, best.answer)
+    answer, start_ms = start, problem.cost_ms(start, task, model)
+    cost = start_ms
+    if not task.splittable and work > 0 and cost > bound * (1.0 + gap):
+        solution = ExactAgent(model, max_work=work, gap=gap).solve(task, start)
+        answer, cost, bound = solution.placement, solution.cost_ms, max(bound, solution.lower_bound_ms)
+    return Bounded(simple, linear, bound, start_ms, cost, linear_seconds, time.perf_counter() - began, answer)
 
 
 def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
     """Bound one test task of a suite, from its best known placement or plan."""
-    if answers_to(load_suite(suite_name)[number]) is PLANS:
-        plans = make_sharding_cost_model("analytical")
-        task = load_suite(suite_name)[number]
-        return bounded_plans(task, best_known(load_suite(suite_name), plans)[task.name])
-    model = make_additive_cost_model("analytical")
     suite = load_suite(suite_name)
-    known = best_known(suite, model).get(suite[number].name)
-    return bounded(suite[number], model, None if known is None else known.answer, work, gap)
+    task = suite[number]
+    return bounded(task, best_known(suite, problem_of(task).model("analytical"))[task.name].answer, work, gap)
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:
@@ -104,23 +91,25 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
         tasks: only the first so many tasks of a suite; 0 for all
         jobs: processes
     """
-    model = make_additive_cost_model("analytical")
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             chosen = load_suite(name)
-            exact = work > 0 and answers_to(chosen[0]) is not PLANS
-            how = f"linear programs and up to {work:g} s of CP-SAT for each task" if exact else "linear programs"
+            model = problem_of(chosen[0]).model("analytical")
+            how = "linear programs"
+            if work > 0 and not chosen[0].splittable:
+                how += f" and up to {work:g} s of CP-SAT for each task"
             first = list(chosen)[: tasks or None]
+            if len(first) < len(chosen):
+                how += f" of the first {len(first)}"
             waiting = [pool.submit(search, name, number, work, gap) for number in range(len(first))]
             found = {task.name: each.result() for task, each in zip(first, waiting, strict=True)}
             stored = lower_bounds(chosen, model)
             bounds = stored | {task: max(each.bound_ms, stored.get(task, 0.0)) for task, each in found.items()}
-            some = f" of the first {len(first)}" if len(first) < len(chosen) else ""
-            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how + some]
+            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how]
             write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
-            better = {task: each.placement for task, each in found.items() if each.cost_ms < each.start_ms}
-            known = {task: each.answer for task, each in best_known(chosen, model).items()}
-            if known and better:
+            better = {task: each.answer for task, each in found.items() if each.cost_ms < each.start_ms}
+            if better:
+                known = {task: each.answer for task, each in best_known(chosen, model).items()}
                 clauses = dict.fromkeys([*best_known_effort(name).split("; "), IMPROVED])
                 write_best_known([chosen], known | better, model, "; ".join(clauses))
             print(summary(name, list(found.values()), gap), flush=True)

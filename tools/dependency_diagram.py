@@ -1,6 +1,6 @@
-"""Writes what docs/design.md and docs/modules.md show of the code: `python tools/dependency_diagram.py`.
+"""Writes what docs/design.md shows of the code, who imports whom: `python tools/dependency_diagram.py`.
 
-They show who imports whom, and what each module holds. A package is here a module or a folder directly below shard_gym.
+A package is here a module or a folder directly below shard_gym.
 `LAYERS` says which package may import which. It is the only place that does: tests/test_packaging.py checks the imports
 with the functions of this file.
 """
@@ -18,7 +18,6 @@ from shard_gym.io.markdown import table, with_block
 
 ROOT = Path(__file__).resolve().parents[1]
 DESIGN = ROOT / "docs" / "design.md"
-MODULES = ROOT / "docs" / "modules.md"
 
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
@@ -192,20 +191,6 @@ def package_table() -> str:
     return table(("layer", "package", "content"), rows, left=3)
 
 
-def module_list() -> str:
-    """Every module with the first line of its docstring, one section for each folder."""
-    folders: dict[str, list[Path]] = {}
-    for path in modules().values():
-        folders.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(path)
-    sections = []
-    for folder, (package_file, *paths) in sorted(folders.items()):
-        sections.append(f"## {folder}/\n\n{_summary(package_file)}")
-        rows = [(f"[`{path.name}`](../{folder}/{path.name})", _summary(path)) for path in paths]
-        if rows:
-            sections.append(table(("module", "content"), rows, left=2))
-    return "\n\n".join(sections)
-
-
 def _label(package_name: str) -> str:
     return f"{package_name}/" if modules()[f"shard_gym.{package_name}"].name == "__init__.py" else f"{package_name}.py"
 
@@ -216,14 +201,10 @@ def _summary(path: Path) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(paragraph.split()), maxsplit=1)[0]
 
 
-def pages() -> dict[Path, str]:
-    """The pages as they should be."""
-    return {
-        DESIGN: with_block(DESIGN, "dependencies", f"{diagram()}\n\n{package_table()}"),
-        MODULES: with_block(MODULES, "modules", module_list()),
-    }
+def page() -> str:
+    """The page as it should be."""
+    return with_block(DESIGN, "dependencies", f"{diagram()}\n\n{package_table()}")
 
 
 if __name__ == "__main__":
-    for page, text in pages().items():
-        write_atomically(page, text.encode())
+    write_atomically(DESIGN, page().encode())

@@ -2,9 +2,9 @@
 
     leaderboards/<track>/<suite>/<entry>/       the entries; valid ones are kept
     leaderboards/replayed.json, README.md, and the README of the repository
-    runs/experiments/                           trained agents; none is trained twice
+    runs/trainings/                             trained agents; none is trained twice
 
-Agents that need no training have an entry on every suite. Agents that learn are trained five times, once for each seed,
+Agents that need no training have an entry on every suite. Learned agents are trained five times, once for each seed,
 on the training tasks of the suite they are ranked on. They have entries on the core suites; those of
 Stable-Baselines3, which train for minutes on small tasks and for hours on large ones, on two small suites.
 """
@@ -12,20 +12,20 @@ Stable-Baselines3, which train for minutes on small tasks and for hours on large
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
 import tyro
+from training_runs import RUNS, Option, Run, train_all
 
+from shard_gym.agents.dreamshard.options import dreamshard_options
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.errors import unknown_name
-from shard_gym.experiments.runs import Run, perform_all, training_path
-from shard_gym.experiments.study import DREAM_SEARCH, LEARNED, PAPER, STABLE_BASELINES, Method, dreamshard
 from shard_gym.leaderboard.evaluations import evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import EntryFolder
@@ -48,13 +48,10 @@ BOTH = (SIMULATED, SHARDING)
 """The tracks of entries that are scored by the cost model: placements and plans."""
 
 SPLIT = ("shard-4", "shard-8")
-"""Suites of the track of plans with entries of agents that learn to split tables; of slow ones on the first."""
-
+"""Suites of the track of plans with entries of learned agents that split tables; of slow ones on the first."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)
 """Suites whose training tasks one attention policy learns from."""
-
-ATTENTION = Method("attention", "attention", options={"also": ",".join(MIXED[1:])})
 
 
 @dataclass(frozen=True)
@@ -64,23 +61,36 @@ class Entrant:
     Attributes:
         slug: name of its folders; for an agent that is not trained here, the agent's name.
         name: shown in the tables.
-        method: how it is trained; None if it is not.
+        learner: name of the learner that trains it; empty if it is not trained.
         suites: where it has entries; None for every suite of its tracks.
         tracks: those of its suites.
+        options: of the learner.
+        placing: options that the trained agent is loaded with.
         trained_on: the suite whose training tasks it learns from; empty for that of the entry.
     """
 
     slug: str
     name: str
-    method: Method | None = None
+    learner: str = ""
     suites: tuple[str, ...] | None = None
     tracks: tuple[str, ...] = (SIMULATED,)
+    options: Mapping[str, Option] = field(default_factory=dict)
+    placing: Mapping[str, Option] = field(default_factory=dict)
     trained_on: str = ""
 
     def runs(self, suite: str) -> tuple[Run, ...]:
         """The trainings behind the entry on `suite`, one for each seed; none if it is not trained."""
-        return () if self.method is None else self.method.runs(suite, self.trained_on or suite, len(SEEDS))
+        options, source = tuple(sorted(self.options.items())), self.trained_on or suite
+        return tuple(Run(self.learner, source, seed, options) for seed in SEEDS) if self.learner else ()
 
+
+def dreamshard(preset: str, **changes: Option) -> dict[str, Option]:
+    """All options of DreamShard with `preset` and `changes`, so a preset that changes makes another training."""
+    return {"preset": preset, **asdict(dreamshard_options(preset, **changes))}
+
+
+ALSO = {"also": ",".join(MIXED[1:])}
+SEARCH = "dream-search"
 
 ENTRANTS = (
     Entrant("random", "Random", tracks=BOTH),
@@ -95,50 +105,49 @@ ENTRANTS = (
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
-    Entrant("dreamshard-search", "DreamShard (dream-search)", LEARNED[DREAM_SEARCH], CORE_SUITES),
+    Entrant("dreamshard-search", "DreamShard (dream-search)", "dreamshard", CORE_SUITES, options=dreamshard(SEARCH)),
     Entrant(
         "dreamshard-search-500",
         "DreamShard (dream-search, 500 measurements)",
-        dreamshard("dreamshard-search-500", DREAM_SEARCH, measurements=100),
+        "dreamshard",
         MIXED[:1],
+        options=dreamshard(SEARCH, measurements=100),
     ),
-    Entrant("dreamshard-paper", "DreamShard (paper)", LEARNED[PAPER], CORE_SUITES),
-    Entrant("rnn", "RNN policy", LEARNED["rnn"], CORE_SUITES),
+    Entrant("dreamshard-paper", "DreamShard (paper)", "dreamshard", CORE_SUITES, options=dreamshard("paper")),
+    Entrant("rnn", "RNN policy", "rnn", CORE_SUITES),
+    Entrant("surco-zero", "SurCo (zero)", "surco", MIXED[:1], options={"preset": "zero", "measurements": 20}),
+    Entrant("autoshard", "AutoShard (cost)", "autoshard", MIXED[:2], options={"preset": "cost"}),
     *(
-        Entrant(
-            f"surco-{preset}{'' if count == 20 else '-500'}",
-            f"SurCo ({preset}{'' if count == 20 else ', 500 measurements'})",
-            Method(f"surco-{preset}", "surco", options={"preset": preset, "measurements": count}),
-            MIXED[:1],
+        Entrant(slug, name, "attention", MIXED, BOTH, ALSO, placing, MIXED[0])
+        for slug, name, placing in (
+            ("attention", "Attention policy, 128 samples", {}),
+            ("attention-greedy", "Attention policy", {"samples": 1}),
         )
-        for preset, count in (("zero", 20), ("prior", 20), ("prior", 100))
     ),
-    Entrant("autoshard", "AutoShard (cost)", Method("autoshard", "autoshard", options={"preset": "cost"}), MIXED[:2]),
-    Entrant("attention", "Attention policy, 128 samples", ATTENTION, MIXED, BOTH, MIXED[0]),
-    Entrant("attention-greedy", "Attention policy", replace(ATTENTION, placing={"samples": 1}), MIXED, BOTH, MIXED[0]),
     *(
-        Entrant(slug, f"{name} (Stable-Baselines3, set policy)", STABLE_BASELINES[slug], SMALL)
+        Entrant(slug, f"{name} (Stable-Baselines3, set policy)", slug, SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
     ),
-    Entrant(
-        "maskable-ppo-features",
-        "MaskablePPO (Stable-Baselines3, set policy), sees no costs",
-        Method("maskable-ppo-features", "maskable-ppo", options={"observation": "features"}),
-        SMALL,
+    *(
+        Entrant(
+            f"maskable-ppo-{observation}",
+            f"MaskablePPO (Stable-Baselines3, set policy), {note}",
+            "maskable-ppo",
+            suites,
+            (track,),
+            {"observation": observation},
+        )
+        for observation, note, suites, track in (
+            ("features", "sees no costs", SMALL, SIMULATED),
+            ("splits", "splits tables", SPLIT[:1], SHARDING),
+        )
     ),
     *(
-        Entrant(name, f"NeuroShard ({preset})", Method(name, "neuroshard", options={"preset": preset}), suites, BOTH)
+        Entrant(name, f"NeuroShard ({preset})", "neuroshard", suites, BOTH, {"preset": preset})
         for name, preset, suites in (
             ("neuroshard", "search", (*MIXED[:2], *SPLIT)),
             ("neuroshard-paper", "paper", SPLIT[:1]),
         )
-    ),
-    Entrant(
-        "maskable-ppo-splits",
-        "MaskablePPO (Stable-Baselines3, set policy), splits tables",
-        Method("maskable-ppo-splits", "maskable-ppo", options={"observation": "splits"}),
-        SPLIT[:1],
-        (SHARDING,),
     ),
 )
 
@@ -163,23 +172,13 @@ def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterat
 
 
 def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:
-    """Make one entry; it replaces the existing one."""
-    agents = [str(training_path(run, runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
-    placing = {} if entrant.method is None else dict(entrant.method.placing)
-    agent = evaluate_agent(agents, folder.suite, placing)
+    """Make one entry; it replaces the existing one, which git keeps."""
+    agents = [str(run.folder(runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
+    agent = evaluate_agent(agents, folder.suite, dict(entrant.placing))
     info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
-    with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
-        before = Path(scratch) / folder.slug
-        if folder.path.exists():
-            folder.path.rename(before)
-        try:
-            findings = submit(folder, agent, info)
-            if findings:
-                raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
-        except BaseException:
-            if before.exists():
-                before.rename(folder.path)
-            raise
+    shutil.rmtree(folder.path, ignore_errors=True)
+    if findings := submit(folder, agent, info):
+        raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
 
 
 def main(
@@ -187,7 +186,7 @@ def main(
     entries: tuple[str, ...] = (),
     force: bool = False,
     jobs: int = os.cpu_count() or 1,
-    runs: Path = ROOT / "runs" / "experiments",
+    runs: Path = RUNS,
 ) -> int:
     """Train the agents that need it, make the entries, then the tables.
 
@@ -210,7 +209,7 @@ def main(
     trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))
     with new_progress() as progress:
         bar = progress.add_task("training", total=len(trainings))
-        perform_all(trainings, runs, jobs, lambda run: progress.advance(bar))
+        train_all(trainings, runs, jobs, lambda: progress.advance(bar))
         bar = progress.add_task("placing", total=len(todo))
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for done in as_completed([pool.submit(make, *each, runs, commit) for each in todo]):

@@ -254,7 +254,7 @@ class Problem:
         return np.asarray(found.x)
 
     def _weights(self, chosen: Mask) -> Array:
-        """(R,) a row of n with the same origin and kind weighs n^-1/4, so a sweep does not outweigh all others."""
+        """(R,) a row of n with the same origin and kind has weight n^-1/4, so a sweep does not outweigh all others."""
         weights = np.ones(len(self.rows))
         for origin in set(self.origins[chosen]):
             for kind in set(self.kinds[chosen]):

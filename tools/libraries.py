@@ -5,8 +5,7 @@
     docs/libraries.md           their table
 
 `python tools/libraries.py check NAME` runs in the environment of the library, and `python tools/libraries.py page`
-publishes what lies in build/libraries. A check also runs `EmbeddingReplanning-v0` in the library; `replanning NAME`
-does that alone.
+publishes what lies in build/libraries. A check also runs `EmbeddingReplanning-v0` in the library.
 """
 
 from __future__ import annotations
@@ -47,23 +46,34 @@ BOUND = 0.9
 
 
 class Library(NamedTuple):
-    """A library, its distribution, its example, the agent that it scores, and the steps of a check, if it takes any.
+    """A library and its check.
 
-    `replanning` is what tools/replanning_runs.py does with it; empty for nothing.
+    Attributes:
+        title: shown in the tables.
+        distribution: the package.
+        example: its program in examples/.
+        agent: what the program scores.
+        timesteps: of training in a check; 0 if the program takes none.
+        replanning: what tools/replanning_runs.py does with it.
     """
 
     title: str
     distribution: str
     example: str
     agent: str
-    timesteps: int | None
-    replanning: str = ""
+    timesteps: int
+    replanning: str
 
     @property
     def command(self) -> list[str]:
-        """What a check runs, without the Python."""
+        """The words after "python" that run the example."""
         budget = ["--timesteps", str(self.timesteps)] if self.timesteps else []
         return [f"examples/{self.example}.py", *budget]
+
+    def about(self) -> dict[str, str]:
+        """The versions in every record of the library."""
+        installed = f"{self.distribution} {version(self.distribution)}"
+        return {"library": self.title, "version": installed, "gymnasium": version("gymnasium")}
 
 
 LIBRARIES = {
@@ -75,7 +85,7 @@ LIBRARIES = {
     "torchrl": Library("TorchRL", "torchrl", "torchrl_ppo", "torchrl-ppo", 50_000, "PPO with masks"),
     "rllib": Library("RLlib", "ray", "rllib_ppo", "rllib-ppo", 40_000, "PPO with masks"),
     "tianshou": Library("Tianshou", "tianshou", "tianshou_dqn", "tianshou-dqn", 20_000, "double DQN with masks"),
-    "minari": Library("Minari", "minari", "minari_dataset", "clone", None, "a data set, written and read"),
+    "minari": Library("Minari", "minari", "minari_dataset", "clone", 0, "a data set, written and read"),
 }
 """By the names in `make check-libraries-NAME`. A library without its example is left out."""
 
@@ -87,69 +97,46 @@ class CheckFailedError(Exception):
 
 
 def check(name: Positional[str]) -> None:
-    """Run the example of a library in this Python, and write what it found to build/libraries.
+    """Run a library in this Python, and write what it found to build/libraries.
 
     Args:
         name: one of `LIBRARIES`.
 
     Raises:
         UnknownNameError: there is no such library.
-        CheckFailedError: the example failed, or its agent is not better than random by `BOUND`.
+        CheckFailedError: a program failed, or the agent of the example is not better than random by `BOUND`.
     """
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
     library = LIBRARIES[name]
-    if library.replanning:
-        replanning(name)
+    found = json.loads(_output(["tools/replanning_runs.py", name]).splitlines()[-1])
+    _write(f"{REPLANNING}-{name}", {**library.about(), "what": library.replanning, **found})
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        ran = subprocess.run(
-            [sys.executable, *library.command],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    seconds = time.perf_counter() - begin
-    print(ran.stdout, end="")
-    if ran.returncode:
-        raise CheckFailedError(f"{library.example}.py ended with the exit status {ran.returncode}.")
-    costs = scores(ran.stdout)
+    costs = scores(_output(library.command))
     require_better_than_random(costs, library.agent)
     _write(
         name,
         {
-            **_about(library),
+            **library.about(),
             "what": f"python {' '.join(library.command)}",
             "agent": library.agent,
             "costs_ms": costs,
             "cost_model": AnalyticalCostModel().fingerprint,
-            "seconds": round(seconds),
+            "seconds": round(time.perf_counter() - begin),
         },
     )
 
 
-def replanning(name: Positional[str]) -> None:
-    """Run `EmbeddingReplanning-v0` in a library in this Python, and write what it did to build/libraries.
-
-    Args:
-        name: one of `LIBRARIES`.
-
-    Raises:
-        UnknownNameError: there is no such library.
-        CheckFailedError: it ended with an error.
-    """
-    if name not in LIBRARIES:
-        raise unknown_name("library", name, LIBRARIES)
-    command = [sys.executable, "tools/replanning_runs.py", name]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+def _output(command: Sequence[str]) -> str:
+    """What a program of the project prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": folder}
+        words = [sys.executable, *command]
+        ran = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(ran.stdout, end="")
     if ran.returncode:
-        raise CheckFailedError(f"Replanning in {name} ended with the exit status {ran.returncode}.")
-    found = json.loads(ran.stdout.splitlines()[-1])
-    library = LIBRARIES[name]
-    _write(f"{REPLANNING}-{name}", {**_about(library), "what": library.replanning, **found})
+        raise CheckFailedError(f"{' '.join(command)} ended with the exit status {ran.returncode}.")
+    return ran.stdout
 
 
 def contract(gymnasium: Positional[str], report: Positional[Path]) -> None:
@@ -208,42 +195,33 @@ def content(records: Mapping[str, Mapping[str, Any]]) -> str:
     ordered = [records[name] for name in sorted(records, key=_order)]
     trained = [record for record in ordered if "costs_ms" in record]
     tested = [record for record in ordered if "result" in record]
-    drifting = [record for record in ordered if "steps" in record]
+    replanned = [record for record in ordered if "steps" in record]
     parts = []
     if trained:
-        parts += [
+        parts = [
             table(("library", "command", "mean ms", "of random's", "seconds"), map(_costs, trained), left=2),
             _references(trained),
-            table(("library", "version", "Gymnasium", "Python", "date"), map(_versions, trained), left=2),
+            _facts(trained, library="library", version="version", gymnasium="Gymnasium", python="Python"),
         ]
-    if drifting:
-        header = ("library", "`EmbeddingReplanning-v0`", "decisions", "seconds", "version", "date")
-        facts = ("library", "what", "steps", "seconds", "version", "date")
-        rows = ([str(each[key]) for key in facts] for each in drifting)
-        parts.append(table(header, rows, left=2))
+    if replanned:
+        titles = {"library": "library", "what": "`EmbeddingReplanning-v0`", "steps": "decisions", "seconds": "seconds"}
+        parts.append(_facts(replanned, **titles, version="version"))
     if tested:
-        header = ("release of Gymnasium", "contract tests (`tests/contract`)", "seconds", "Python", "date")
-        rows = (
-            [each["gymnasium"], each["result"], f"{each['seconds']:,}", each["python"], each["date"]] for each in tested
-        )
-        parts.append(table(header, rows, left=2))
+        titles = {"gymnasium": "release of Gymnasium", "result": "contract tests (`tests/contract`)"}
+        parts.append(_facts(tested, **titles, seconds="seconds", python="Python"))
     return "\n\n".join(parts)
 
 
-def _about(library: Library) -> dict[str, str]:
-    """What a record says of the library."""
-    installed = f"{library.distribution} {version(library.distribution)}"
-    return {"library": library.title, "version": installed, "gymnasium": version("gymnasium")}
+def _facts(records: Sequence[Mapping[str, Any]], **titles: str) -> str:
+    """A table of facts of each record, below their titles, and the date."""
+    titles["date"] = "date"
+    return table([*titles.values()], ([str(each[fact]) for fact in titles] for each in records), left=2)
 
 
 def _costs(record: Mapping[str, Any]) -> list[str]:
     costs, agent = record["costs_ms"], record["agent"]
     numbers = [f"{costs[agent]:.2f}", f"{costs[agent] / costs['random']:.2f}", f"{record['seconds']:,}"]
     return [record["library"], f"`{record['what']}`", *numbers]
-
-
-def _versions(record: Mapping[str, Any]) -> list[str]:
-    return [record["library"], *(record[fact] for fact in ("version", "gymnasium", "python", "date"))]
 
 
 def _references(trained: Sequence[Mapping[str, Any]]) -> str:
@@ -271,6 +249,6 @@ def _write(name: str, record: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, replanning, contract, page)})
+        tyro.extras.subcommand_cli_from_dict({each.__name__: each for each in (check, contract, page)})
     except (CheckFailedError, ShardGymError) as failed:
         sys.exit(str(failed))

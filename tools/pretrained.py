@@ -8,29 +8,28 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
+import numpy as np
 import tyro
+from training_runs import Run, train_all
 
+from shard_gym.agents import Agent, load_agent, make_agent
 from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, PRETRAINED, Pretrained
-from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.run import AGENT
-from shard_gym.cli.console import new_progress
-from shard_gym.cost_models import make_additive_cost_model
-from shard_gym.evaluation import evaluate
-from shard_gym.experiments.runs import ERROR_KINDS, surrogate_errors
+from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.evaluation import evaluate, score
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.io.arrays import load_arrays
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
 from shard_gym.suites import load_suite, suite_names
+from shard_gym.tasks import TaskSuite
 from shard_gym.text import format_ms
 
 PAGE = CHECKPOINTS / "README.md"
 
-HEADER = ("suite", "cost", "failures", *(f"error, {kind}" for kind in ERROR_KINDS))
+HEADER = ("suite", "cost", "failures", "error, random", "error, greedy", "error, own")
 
 INTRODUCTION = """# Agents that come with the package
 
@@ -47,12 +46,9 @@ ones, beside those of all agents, is in leaderboards/README.md."""
 
 def train(checkpoint: Pretrained) -> None:
     """Train the agent and save its checkpoint."""
-    learner = make_learner("dreamshard", checkpoint.suite, **checkpoint.options)
-    with tempfile.TemporaryDirectory() as folder, new_progress() as progress:
-        bar = progress.add_task(f"training on {checkpoint.suite}", total=learner.iterations)
-        TrainingRun(learner, Path(folder), checkpoint.options).run(lambda *_: progress.advance(bar))
-        arrays, about = load_arrays(Path(folder) / AGENT, "agent")
-    save_arrays(checkpoint.path, "agent", arrays, about)
+    run = Run("dreamshard", checkpoint.suite, options=tuple(sorted(checkpoint.options.items())))
+    train_all([run])
+    write_atomically(checkpoint.path, (run.folder() / AGENT).read_bytes())
 
 
 def page() -> str:
@@ -81,16 +77,21 @@ def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
     """One row for each suite of the hardware."""
     agent, model = load_agent(checkpoint.path), make_additive_cost_model("analytical")
     for suite in map(load_suite, suite_names("simulated")):
-        if suite[0].topology.device.name != hardware_profile(profile).device.name:
-            continue
-        evaluation = evaluate(agent, suite, model)
-        errors = surrogate_errors(agent, suite, evaluation, model) or {}
-        yield [
-            suite.name,
-            format_ms(evaluation.mean_cost_ms),
-            str(evaluation.failures),
-            *(f"{100 * errors[kind]:.1f}%" if kind in errors else "" for kind in ERROR_KINDS),
+        if suite[0].topology.device.name == hardware_profile(profile).device.name:
+            evaluation = evaluate(agent, suite, model)
+            errors = surrogate_errors(agent, suite, model)
+            yield [suite.name, format_ms(evaluation.mean_cost_ms), str(evaluation.failures), *errors]
+
+
+def surrogate_errors(agent: Agent, suite: TaskSuite, model: AdditiveCostModel) -> Iterator[str]:
+    """The mean over the tasks of |estimate - cost| / cost on placements of random, of a greedy agent, and its own."""
+    for each in (make_agent("random"), make_agent("size-lookup-greedy"), agent):
+        shares = [
+            abs(score(suite.task(result.task), np.array(result.placement), agent.cost_model) / result.cost_ms - 1.0)
+            for result in evaluate(each, suite, model).tasks
+            if result.valid
         ]
+        yield f"{100 * float(np.mean(shares)):.1f}%" if shares else ""
 
 
 def main(render: bool = False) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, play
 from shard_gym.agents.base import Agent, task_rng
-from shard_gym.agents.training.cost_network import COST
+from shard_gym.agents.presets import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed, is_not_negative
 from shard_gym.cost_models import CostModel, ShardingCostModel
@@ -27,7 +28,7 @@ from shard_gym.errors import (
     short_repr,
 )
 from shard_gym.forms import FINER, FINEST, FORMS, SplitTask, forms_of, whole
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
@@ -50,7 +51,7 @@ TEMPERATURE = 3.0
 those of mixdim-8 0.2%, 0.3% and 0.5% more (seed 0, 23 November 2026)."""
 
 MAX_TEMPERATURE = 1e6
-"""All devices are then as likely."""
+"""The highest temperature: all devices are then equally likely."""
 
 
 class AttentionAgent(Agent):
@@ -97,16 +98,16 @@ class AttentionAgent(Agent):
 
     @property
     def search_budget(self) -> int:
-        """See `Agent`: those of a plan if all forms fail, and are tried twice again with smaller parts."""
+        """Rollouts of a plan if all forms fail, and are tried twice again with smaller parts."""
         samples = self.samples if self.samples > 1 else SAMPLES
         return len(ATTEMPTS) * len(FORMS) * -(-samples // len(FORMS))
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         return self._best(task, [whole(task)])[1]
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         for forms in ATTEMPTS:
             with suppress(NoPlacementFoundError):
                 form, placement = self._best(task, forms_of(task, forms))
@@ -175,6 +176,6 @@ def load_attention(
     load_module_arrays(policy, under(POLICY, arrays), "The policy")
     weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
     expected = PooledShardingModel.new_weights(np.random.default_rng(0))
-    require_arrays("The agent's file", weights, {COST + name: array for name, array in expected.items()})
+    require_arrays("The agent's file", weights, prefixed(COST, expected))
     learned = PooledShardingModel(under(COST, weights))
     return AttentionAgent(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)

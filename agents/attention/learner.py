@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
 from shard_gym.agents.attention.features import described, shard_inputs
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
-from shard_gym.agents.training.cost_network import COST, CostNetworkTraining
+from shard_gym.agents.presets import COST
+from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.modules import new_module
-from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
+from shard_gym.agents.training.modules import ModuleTraining, new_module
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.cost_models import (
     AdditiveCostModel,
@@ -35,7 +36,7 @@ from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.forms import FINER, FORMS, SplitTask, formed, whole
-from shard_gym.io.arrays import Arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, under
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.sharding.statistics import shard_tables
@@ -50,7 +51,7 @@ WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
 MAX_GRADIENT_NORM = 1.0
 
 COST_LEARNING_RATE = 6e-3
-"""Of the learned cost, at the start; that of `dream-search`."""
+"""The learning rate of the learned cost at the start is that of `dream-search`."""
 
 FAILURE = 1.1
 """A rollout that got stuck counts as this many times the costliest one of its task."""
@@ -149,14 +150,13 @@ class AttentionLearner(Learner):
                 )
         self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
-        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self.learning_rate)
+        self._training = ModuleTraining(self._policy, self.learning_rate, MAX_GRADIENT_NORM)
         self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         draws, choices, left = self.rng(TASKS), self.rng(CHOICES), self._left
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.learning_rate * left
+        self._training.set_learning_rate(self.learning_rate * left)
         costs, entropies = [], []
         recorded = choices.integers(self.updates, size=self.records)
         with one_thread():
@@ -222,11 +222,7 @@ class AttentionLearner(Learner):
         assert rollouts.trajectories is not None  # they were recorded
         logs, entropy = log_probabilities(self._policy, batch, rollouts.trajectories.take(kept))
         weight = torch.from_numpy(advantage.reshape(-1)[kept].astype(np.float32))
-        loss = -(weight * logs).mean() - self.entropy * entropy.mean()
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._policy.parameters(), MAX_GRADIENT_NORM)
-        self._optimizer.step()
+        self._training.step(-(weight * logs).mean() - self.entropy * entropy.mean())
         return float(costs.mean()), float(entropy.mean().detach())
 
     def _kept(self, costs: FloatArray) -> NDArray[np.int64]:
@@ -280,8 +276,8 @@ class AttentionLearner(Learner):
                 ) from error
 
     @property
+    @override
     def device_counts(self) -> set[int]:
-        """See `Learner`."""
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
     def _loads_everywhere(self, tasks: list[SplitTask]) -> FloatArray | None:
@@ -294,32 +290,26 @@ class AttentionLearner(Learner):
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
-        return {
-            **{POLICY + name: array for name, array in training_arrays(self._policy, self._optimizer).items()},
-            **self._learned.state(),
-        }
+        return {**prefixed(POLICY, self._training.state()), **self._learned.state()}
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
-        load_training_arrays(self._policy, self._optimizer, under(POLICY, arrays), "The policy")
+        self._training.load_state(under(POLICY, arrays), "The policy")
         self._learned.load_state(arrays)
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
-        return {
-            **{POLICY + name: array for name, array in module_arrays(self._policy).items()},
-            **{COST + name: array for name, array in self._learned.weights().items()},
-        }
+        return {**prefixed(POLICY, self._training.weights()), **prefixed(COST, self._learned.weights())}
 
+    @override
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
         more = [f"{suite.name}/{suite.split}" for suite in self._more]
         return {"hidden": self.hidden, "layers": self.layers, **({"more_data": more} if more else {})}
 
+    @override
     def agent(self) -> AttentionAgent:
-        """See `Learner`."""
         return AttentionAgent(self.name, copy.deepcopy(self._policy), self._learned.model())
 
 

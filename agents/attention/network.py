@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shard_gym.agents.attention.features import LOOKUPS, NUM_FEATURES, NUM_SHARES, VALUES_UPDATED
-from shard_gym.agents.training.modules import NOWHERE, TableEncoder
+from shard_gym.agents.training.modules import NOWHERE
 
 HEADS = 8
-"""Of the encoder's attention; its hidden size is a multiple of it."""
+"""Heads of the encoder's attention; its hidden size is a multiple of it."""
 
 LATENT = 16
-"""Of the vectors that devices sum, and of the layers that score devices. Small ones are fast, and steps count: after
-seven minutes on one core, the greedy placements of mixdim-4 were 5.3% above the best known with 64 and 4.3% with 32;
-once all tasks of a step had one size, 4.0% with 32 and 3.4% with 16 (prototypes, one seed, 23 November 2026)."""
+"""Size of the vectors that devices sum, and of the layers that score devices.
+
+Small ones are fast, and steps count: after seven minutes on one core, the greedy placements of mixdim-4 were 5.3% above
+the best known with 64 and 4.3% with 32; once all tasks of a step had one size, 4.0% with 32 and 3.4% with 16
+(prototypes, one seed, 23 November 2026)."""
 
 _WORK = [LOOKUPS, VALUES_UPDATED]
 
@@ -39,8 +42,8 @@ class Held(NamedTuple):
     devices: Tensor
 
 
-class AttentionPolicy(TableEncoder):
-    """Self-attention over the tables, and devices as a set: no weight depends on the numbers of either.
+class AttentionPolicy(nn.Module):
+    """Self-attention over the tables without positions, and devices as a set: no weight depends on their numbers.
 
     As in Kool et al. (Attention, Learn to Solve Routing Problems!, ICLR 2019), the tables are encoded once, and each
     step scores all devices. A device is what it holds: the sum of learned vectors of its tables, the sums of their
@@ -52,8 +55,16 @@ class AttentionPolicy(TableEncoder):
         layers: of the encoder.
     """
 
+    mean: Tensor
+    scale: Tensor
+
     def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__(NUM_FEATURES, hidden, layers, HEADS)
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(NUM_FEATURES))
+        self.register_buffer("scale", torch.ones(NUM_FEATURES))
+        self.embed = nn.Linear(NUM_FEATURES, hidden)
+        layer = nn.TransformerEncoderLayer(hidden, HEADS, 2 * hidden, 0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
         self.value = nn.Linear(hidden, LATENT)
         self.query = nn.Linear(hidden, LATENT)
         state = LATENT + 2 * (NUM_SHARES + 1) + 2 * len(_WORK)
@@ -62,9 +73,14 @@ class AttentionPolicy(TableEncoder):
         self.others = nn.Linear(2 * LATENT, LATENT, bias=False)
         self.score = nn.Sequential(nn.ReLU(), nn.Linear(LATENT, LATENT), nn.ReLU(), nn.Linear(LATENT, 1))
 
+    def normalize(self, features: np.ndarray) -> None:
+        """Normalize inputs as (M, F) `features` of training tables."""
+        self.mean.copy_(torch.from_numpy(features.mean(axis=0)))
+        self.scale.copy_(torch.from_numpy(features.std(axis=0) + 0.1))
+
     def encode(self, features: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, `LATENT`) queries, and vectors that devices sum, of (B, T, F) tables; `padding` is (B, T) bool."""
-        encoded = self.encoded(features, padding)
+        encoded = self.encoder(self.embed((features - self.mean) / self.scale), src_key_padding_mask=padding)
         return self.query(encoded), self.value(encoded)
 
     def scores(self, query: Tensor, held: Held) -> Tensor:

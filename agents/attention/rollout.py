@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from shard_gym.agents.attention.features import NUM_FEATURES, NUM_SHARES, amounts_of, described, placing_order
 from shard_gym.agents.attention.network import LATENT, AttentionPolicy, Held
-from shard_gym.agents.training.modules import NOWHERE, finite
+from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finite
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.no_costs import without_costs
@@ -192,6 +192,5 @@ def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: Trajectories)
     )
     scores = policy.scores(query[task], held).masked_fill(~legal, NOWHERE)
     logs = scores.log_softmax(dim=-1)
-    chosen = (logs.gather(-1, action[..., None])[..., 0] * taken).sum(dim=-1)
-    entropy = -(logs.exp() * logs.clamp(min=-50.0)).sum(dim=-1) * taken
-    return chosen, entropy.sum(dim=-1) / taken.sum(dim=-1).clamp(min=1.0)
+    chosen, entropy = chosen_and_entropy(logs, action)
+    return (chosen * taken).sum(dim=-1), (entropy * taken).sum(dim=-1) / taken.sum(dim=-1).clamp(min=1.0)

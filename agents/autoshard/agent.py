@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
@@ -33,8 +34,8 @@ class AutoShardAgent(Agent):
         self.name = name
         self.network = network
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         try:
             with one_thread():
                 played = play(self.network, [task], None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
 from shard_gym.agents.autoshard.measured import MeasuredDevices
@@ -17,19 +17,13 @@ from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
-from shard_gym.agents.presets import preset_options
-from shard_gym.agents.training.learner import Learner, Report, TrueCost, require_whole_tables
-from shard_gym.agents.training.modules import new_module
-from shard_gym.agents.training.torch_arrays import (
-    load_module_arrays,
-    load_training_arrays,
-    module_arrays,
-    training_arrays,
-)
+from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost, require_whole_tables
+from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module
+from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.cost_models import CostModel, additive_estimate
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.data.dataset import concatenate_tables
-from shard_gym.io.arrays import Arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
@@ -40,10 +34,10 @@ ACTOR, DEVICES = "actor.", "devices."
 """Prefixes of the arrays of a state that are not those of the network in training."""
 
 VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
-"""Those of daochenzha/autoshard (run_autoshard.py)."""
+"""The numbers are those of daochenzha/autoshard (run_autoshard.py)."""
 
 
-class AutoShardLearner(Learner):
+class AutoShardLearner(PresetLearner):
     """AutoShard in training, with one of two presets (see `PaperOptions` and `CostOptions`).
 
     In each step the policy of before the last step plays an episode of each of some drawn tasks, as if it played while
@@ -63,6 +57,8 @@ class AutoShardLearner(Learner):
 
     presets = PRESETS
 
+    options: AutoShardOptions
+
     def __init__(
         self,
         suite: TaskSuite,
@@ -73,12 +69,8 @@ class AutoShardLearner(Learner):
         preset: str = "cost",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, cost_model, seed)
+        super().__init__(suite, cost_model, seed, name, preset, changes)
         require_whole_tables(suite, name)
-        self.name = name
-        self.preset = preset
-        self.options: AutoShardOptions = preset_options(PRESETS, preset, **changes)
-        self.iterations = self.options.iterations
         self.planned_queries = self.iterations * self.options.episodes
         self._tables = concatenate_tables([task.tables for task in suite])
         self._first = np.cumsum([0, *(task.num_tables for task in suite)])
@@ -89,14 +81,15 @@ class AutoShardLearner(Learner):
         self._network = new_module(lambda: AutoShardNetwork(self.options.standardized), self.rng(WEIGHTS))
         self._network.normalize(self._tables)
         self._actor = copy.deepcopy(self._network)
-        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.options.learning_rate)
+        rate = self.options.learning_rate
+        # Weights that a loss does not depend on follow their averages, as in the authors' code.
+        self._training = ModuleTraining(self._network, rate, MAX_GRADIENT_NORM, all_weights=True)
         self._devices = MeasuredDevices()
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         options, left = self.options, 1 - self.iteration / self.iterations
-        for group in self._optimizer.param_groups:
-            group["lr"] = options.learning_rate * left
+        self._training.set_learning_rate(options.learning_rate * left)
         numbers = self.rng(TASKS).integers(len(self.suite), size=options.episodes)
         tasks = [self.suite[each] for each in numbers.tolist()]
         with one_thread():
@@ -121,15 +114,15 @@ class AutoShardLearner(Learner):
         ways = played.trajectories
         found = scored(self._network, ways)
         logs = found.logits.log_softmax(dim=-1)
-        chosen = logs.gather(-1, ways.actions[..., None])[..., 0]
+        chosen, entropy = chosen_and_entropy(logs, ways.actions)
         taken = ways.taken.float()
+        entropy = entropy * taken
         ratios = (chosen.detach() - ways.log_probability).exp().double().numpy()
         values = found.values.detach().double().numpy()
         targets, advantages = vtrace(ratios, ways.rewards, values, taken.double().numpy())
-        entropy = -(logs.exp() * logs.clamp(min=-50.0)).sum(dim=-1) * taken
         policy_loss = -(chosen * taken * _tensor(advantages)).sum()
         value_loss = 0.5 * ((_tensor(targets) - found.values) ** 2 * taken).sum()
-        self._update(policy_loss + VALUE_WEIGHT * value_loss - self.options.entropy * entropy.sum())
+        self._training.step(policy_loss + VALUE_WEIGHT * value_loss - self.options.entropy * entropy.sum())
         mean_entropy = float((entropy.sum() / taken.sum()).detach())
         rewards = float((ways.rewards * ways.taken.numpy()).sum(axis=1).mean())
         return {"mean_return": rewards, "value_loss": float(value_loss.detach()), "entropy": mean_entropy}
@@ -154,43 +147,31 @@ class AutoShardLearner(Learner):
                 inputs[torch.from_numpy(own)], torch.from_numpy(members), torch.from_numpy(starts)
             )
             loss = ((predicted - torch.from_numpy(costs_ms)) ** 2).mean()
-            self._update(loss)
+            self._training.step(loss)
             losses.append(float(loss.detach()))
         return {"cost_loss": float(np.mean(losses))} if losses else {}
 
-    def _update(self, loss: Tensor) -> None:
-        """A step of Adam on all weights: those that the loss does not depend on follow their averages, as theirs do."""
-        for weight in self._network.parameters():
-            weight.grad = torch.zeros_like(weight)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._network.parameters(), MAX_GRADIENT_NORM)
-        self._optimizer.step()
-
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
         return {
-            **training_arrays(self._network, self._optimizer),
-            **{ACTOR + name: array for name, array in module_arrays(self._actor).items()},
-            **{DEVICES + name: array for name, array in self._devices.to_arrays().items()},
+            **self._training.state(),
+            **prefixed(ACTOR, module_arrays(self._actor)),
+            **prefixed(DEVICES, self._devices.to_arrays()),
         }
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         load_module_arrays(self._actor, under(ACTOR, arrays), "The policy that plays")
         self._devices = MeasuredDevices.from_arrays(under(DEVICES, arrays), len(self._tables))
         own = {name: array for name, array in arrays.items() if not name.startswith((ACTOR, DEVICES))}
-        load_training_arrays(self._network, self._optimizer, own, "The network")
+        self._training.load_state(own, "The network")
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
-        return module_arrays(self._network)
+        return self._training.weights()
 
-    def about(self) -> dict[str, Any]:
-        """See `Learner`."""
-        return {"preset": self.preset, "options": asdict(self.options)}
-
+    @override
     def agent(self) -> AutoShardAgent:
-        """See `Learner`."""
         return AutoShardAgent(self.name, copy.deepcopy(self._network))
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag
 from shard_gym.tables import FEATURE_NAMES, Tables
 
 LATENT = 32
-"""Of a table, of the progress and of a device's own numbers; the state has two of them."""
+"""Size of the latents of a table, of the progress and of a device's own numbers; the state has two of them."""
 
 NUM_STANDARDIZED = 3
 """The dims, rows and pooling factors come first among the features."""

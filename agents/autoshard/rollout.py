@@ -17,9 +17,9 @@ from shard_gym.agents.training.modules import NOWHERE, finite
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.core.episodes import Episodes
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import COMPLETE, PlacementState
+from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
@@ -43,15 +43,15 @@ class ByPredictedCost:
         return np.argsort(-costs.numpy(), kind="stable")
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """Empty."""
+        """There is nothing to observe."""
         return spaces.Dict({})
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """Empty."""
+        """There is nothing to observe."""
         return {}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """Empty."""
+        """There is nothing to observe."""
         return {}
 
 
@@ -125,9 +125,8 @@ def play(
     unique = {task.name: task for task in tasks}
     suite = TaskSuite("drawn", tuple(unique.values()))
     envs = np.arange(len(tasks))
-    episodes = Episodes(
-        len(tasks), suite, "train", NoCosts(), reward, ByPredictedCost(network), None, None, "terminate"
-    )
+    observe = ByPredictedCost(network)
+    episodes = PlacementConfig(suite, cost_model=NoCosts(), reward=reward, observation=observe).episodes(len(tasks))
     episodes.final_cost = true_cost
     episodes.begin(envs, list(tasks))
     problem, state = episodes.problem, episodes.state

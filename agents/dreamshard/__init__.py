@@ -4,6 +4,6 @@
 """
 
 from shard_gym.agents.dreamshard.agent import DreamShardAgent, load_dreamshard
-from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 
-__all__ = ["PRESETS", "DreamShardAgent", "PaperOptions", "SearchOptions", "dreamshard_options", "load_dreamshard"]
+__all__ = ["PRESETS", "DreamShardAgent", "PaperOptions", "SearchOptions", "load_dreamshard"]

@@ -6,30 +6,29 @@ It needs NumPy only; loading its file needs safetensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.dreamshard.policy import new_policy
 from shard_gym.agents.dreamshard.rollout import play
-from shard_gym.agents.presets import require_known, saved_options
+from shard_gym.agents.presets import COST, options_to_place
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
-from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.envs.core.problem import prepare
 from shard_gym.errors import NoPlacementFoundError
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
-COST, POLICY = "cost.", "policy."
-"""Prefixes of the two networks' weights in a file."""
+POLICY = "policy."
+"""Prefix of the policy's weights in a file; that of the surrogate's is `COST`."""
 
 PROPOSAL_QUERIES = 2_000
 """Surrogate evaluations of a search for a placement to measure."""
@@ -61,12 +60,12 @@ class DreamShardAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.options.queries if isinstance(self.options, SearchOptions) else 0
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         with one_blas_thread():
             if isinstance(self.options, SearchOptions):
                 return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)
@@ -106,20 +105,13 @@ def load_dreamshard(
         InvalidOptionError: an option has an impossible value.
         UnknownNameError: there is no such option for placing.
     """
-    options: SearchOptions | PaperOptions = saved_options(PRESETS, about)
-    known = ("queries",) if isinstance(options, SearchOptions) else ()
-    require_known(f"place with preset {about['preset']!r}", changes, known)
-    network, rng = NETWORKS[options.network], np.random.default_rng(0)
+    options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
+    network, rng = options.architecture, np.random.default_rng(0)
     policy = new_policy(rng) if isinstance(options, PaperOptions) else {}
     require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy))
-    return DreamShardAgent(
-        about["agent"], network(under(COST, arrays)), replace(options, **changes), under(POLICY, arrays), seed
-    )
+    return DreamShardAgent(about["agent"], network(under(COST, arrays)), options, under(POLICY, arrays), seed)
 
 
 def agent_arrays(cost_weights: FloatWeights, policy_weights: FloatWeights) -> Arrays:
     """The weights of both networks in one dict."""
-    return {
-        **{COST + name: array for name, array in cost_weights.items()},
-        **{POLICY + name: array for name, array in policy_weights.items()},
-    }
+    return {**prefixed(COST, cost_weights), **prefixed(POLICY, policy_weights)}

@@ -4,51 +4,39 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from shard_gym.agents.dreamshard.agent import COST, POLICY, DreamShardAgent, agent_arrays
-from shard_gym.agents.dreamshard.measuring import measure
-from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions, dreamshard_options
+from shard_gym.agents.dreamshard.agent import POLICY, DreamShardAgent, agent_arrays
+from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
-from shard_gym.agents.training.cost_network import CostNetworkTraining
-from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
+from shard_gym.agents.presets import COST
+from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkTraining, PlacementCostLearner
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
-from shard_gym.cost_models.neural.network import FloatWeights
-from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.cost_models.neural.training import (
-    as_arrays,
-    assign_arrays,
-    paper_loss,
-    relative_loss,
-)
+from shard_gym.cost_models.neural.training import paper_loss, relative_loss
 from shard_gym.errors import InvalidOptionError
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.io.files import read_bytes, sha256_of
-from shard_gym.system import one_thread
+from shard_gym.placement import Placement
+from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
+from shard_gym.topology import Topology
 
-MEASURE, TRAIN_SURROGATE, TRAIN_POLICY = range(3)
-"""Purposes of random generators."""
+TRAIN_POLICY = 2
+"""Purpose of a random generator, after those of `CostNetworkLearner`."""
 
-WEIGHT_DECAY = 0.5
-"""Of the surrogate of `dream-search`, for tasks with more devices than in training. Trained on dlrm-50x4 (seed 0), its
-mean error on its own placements for the first ten tasks of dlrm-40x8 is 19%. Without decay it is 93% over the suite
-(November 2026)."""
-
-COST_OPTIMIZER, POLICY_OPTIMIZER = "cost_optimizer.", "policy_optimizer."
-"""Prefixes of the averages of the optimizers in a state."""
+COST_OPTIMIZER = "cost_optimizer."
+"""Prefix of the averages of the surrogate's optimizer in a state."""
 
 
-class DreamShardLearner(Learner):
+class DreamShardLearner(PlacementCostLearner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     Args:
@@ -67,6 +55,8 @@ class DreamShardLearner(Learner):
 
     presets = PRESETS
 
+    options: SearchOptions | PaperOptions
+
     def __init__(
         self,
         suite: TaskSuite,
@@ -78,18 +68,10 @@ class DreamShardLearner(Learner):
         data: str = "",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, cost_model, seed)
-        self.name = name
-        self.preset = preset
-        self.options = dreamshard_options(preset, **changes)
-        self.iterations = self.options.iterations
-        self.planned_queries = self.iterations * self.options.measurements
-        self._network = NETWORKS[self.options.network]
+        super().__init__(suite, cost_model, seed, name, preset, changes)
         rng, search = np.random.default_rng([self.seed]), isinstance(self.options, SearchOptions)
-        recorder = CostRecorder(self.cost_model.fingerprint)
-        self._surrogate: CostNetworkTraining[CostRecorder] = CostNetworkTraining(
-            self._network, recorder, rng, WEIGHT_DECAY if search else 0.0
-        )
+        recorder, decay = CostRecorder(self.cost_model.fingerprint), WEIGHT_DECAY if search else 0.0
+        self._network = CostNetworkTraining(self.options.architecture, recorder, rng, decay, COST_OPTIMIZER)
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._given: CostDataset | None = None
         self._pools: Sequence[str] = ()
@@ -104,79 +86,64 @@ class DreamShardLearner(Learner):
     @property
     def measurements(self) -> CostDataset:
         """The placements measured so far, at least one, and their true costs."""
-        return self._surrogate.recorder.dataset()
-
-    def iterate(self) -> Report:
-        """Measure placements, then train the surrogate, then the policy if there is one."""
-        with one_thread():
-            self.on_stage("measuring placements")
-            costs = self._measure()
-            self.on_stage("training the cost network")
-            numbers = self._train_surrogate() if len(self._surrogate.recorder) else {}
-            if self._policy:
-                self.on_stage("training the policy")
-                numbers |= self._policy.update(self._surrogate.model(), self.rng(TRAIN_POLICY), self._learning_rate)
-        return Report(float(np.mean(costs)), numbers)
-
-    @property
-    def _learning_rate(self) -> float:
-        """That of the iteration's first update. For `paper` it falls linearly, as in dreamshard/training.py."""
-        falling = isinstance(self.options, PaperOptions)
-        return self.options.learning_rate * (1 - self.iteration / self.iterations if falling else 1.0)
+        return self._network.recorder.dataset()
 
     def _measure(self) -> list[float]:
-        """True costs of new placements, ms; the penalty where the agent found none, or none could be measured."""
-        if self._given:
-            if not len(self._surrogate.recorder):
-                self._surrogate.recorder.extend(self._given)
-            return [float(cost) for cost in self._given.cost_ms]
-        first = isinstance(self.options, SearchOptions) and self.iteration == 0
-        propose = None if first else self.agent().proposal
-        return measure(self, self._surrogate.recorder, self.options.measurements, self.rng(MEASURE), propose)
+        """Those of `data` if it is given."""
+        if not self._given:
+            return super()._measure()
+        if not len(self._network.recorder):
+            self._network.recorder.extend(self._given)
+        return [float(cost) for cost in self._given.cost_ms]
 
-    def _train_surrogate(self) -> dict[str, float]:
-        """Train the cost network on all measurements so far; its loss."""
-        search = isinstance(self.options, SearchOptions)
-        loss = self._surrogate.train(
-            self.rng(TRAIN_SURROGATE),
-            steps=self.options.cost_updates,
-            learning_rate=self._learning_rate,
-            final_learning_rate=0.0 if search else self._learning_rate,
-            batch_size=self.options.cost_batch,
-            loss=relative_loss if search or not issubclass(self._network, DreamShardCostModel) else paper_loss,
-            anew=search,
-        )
-        return {"cost_loss": loss}
+    def _random_load(self, number: int, rng: np.random.Generator) -> tuple[Tables, Topology, Placement] | None:
+        """None also for the preset `paper`, whose policy proposes all placements."""
+        return None if self._policy else super()._random_load(number, rng)
 
-    def _policy_weights(self) -> FloatWeights:
-        return as_arrays(self._policy.weights) if self._policy else {}
+    @property
+    def _falling_rate(self) -> float:
+        """The learning rate of `paper`, which falls linearly over the iterations, as in dreamshard/training.py."""
+        return self.options.learning_rate * (1 - self.iteration / self.iterations)
 
+    @override
+    def _train(self) -> float:
+        if self._policy is None:
+            return self._fit()
+        loss = paper_loss if issubclass(self.options.architecture, DreamShardCostModel) else relative_loss
+        return self._fit((self._falling_rate, self._falling_rate), loss)
+
+    def _train_more(self) -> dict[str, float]:
+        """Train the policy, if there is one."""
+        if self._policy is None:
+            return {}
+        self.on_stage("training the policy")
+        return self._policy.update(self._network.model(), self.rng(TRAIN_POLICY), self._falling_rate)
+
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
-        policy = optimizer_arrays(self._policy.optimizer, POLICY_OPTIMIZER) if self._policy else {}
-        return {**self.weights(), **self._surrogate.state(COST_OPTIMIZER), **policy}
+        return {**self.weights(), **super().state(), **(self._policy.optimizer_arrays() if self._policy else {})}
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         weights = {name: array for name, array in arrays.items() if name.startswith((COST, POLICY))}
         require_arrays("The saved state", weights, self.weights())
-        self._surrogate.load_state(arrays, COST_OPTIMIZER)
+        super().load_state(arrays)
         if self._policy:
-            assign_arrays(self._policy.weights, under(POLICY, weights))
-            load_optimizer_arrays(self._policy.optimizer, arrays, POLICY_OPTIMIZER)
+            self._policy.load_state(arrays)
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
-        return agent_arrays(self._surrogate.weights(), self._policy_weights())
+        return agent_arrays(self._network.weights(), self._policy.arrays() if self._policy else {})
 
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
+        """Also the pools of `data`."""
         pools = [f"pool/{name}" for name in self._pools]
-        return {"preset": self.preset, "options": asdict(self.options), **({"more_data": pools} if pools else {})}
+        return {**super().about(), **({"more_data": pools} if pools else {})}
 
+    @override
     def agent(self) -> DreamShardAgent:
-        """See `Learner`."""
-        return DreamShardAgent(self.name, self._surrogate.model(), self.options, self._policy_weights(), self.seed)
+        policy = self._policy.arrays() if self._policy else {}
+        return DreamShardAgent(self.name, self._network.model(), self.options, policy, self.seed)
 
 
 def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:

@@ -3,48 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from shard_gym.agents.base import MAX_QUERIES
-from shard_gym.agents.presets import preset_options
-from shard_gym.checks import checked_count, checked_learning_rate, checked_positive
-from shard_gym.cost_models.neural.storage import network_named
+from shard_gym.agents.presets import CostNetworkOptions
+from shard_gym.checks import checked_count, checked_positive
 from shard_gym.errors import InvalidOptionError
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamShardOptions:
-    """Options of both presets.
-
-    Attributes:
-        iterations: how often placements are measured and the surrogate is trained on all measurements so far.
-        measurements: true costs evaluated in each iteration.
-        network: architecture of the surrogate.
-        cost_updates: batches the surrogate is trained on in each iteration.
-        cost_batch: placements in each batch.
-        learning_rate: of Adam.
-
-    Raises:
-        UnknownNameError: there is no such network.
-        InvalidOptionError: an option has an impossible value.
-    """
-
-    iterations: int
-    measurements: int
-    network: str
-    cost_updates: int
-    cost_batch: int = 64
-    learning_rate: float
-
-    def __post_init__(self) -> None:
-        for name in ("iterations", "measurements", "cost_updates", "cost_batch"):
-            checked_count(name, getattr(self, name))
-        checked_learning_rate(self.learning_rate)
-        network_named(self.network)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions(DreamShardOptions):
+class SearchOptions(CostNetworkOptions):
     """`dream-search`: a surrogate trained on few measurements, and local search under it. There is no policy.
 
     The first iteration measures random loads, the later ones the agent's own placements. The learning rate falls to 0
@@ -53,6 +21,8 @@ class SearchOptions(DreamShardOptions):
     Attributes:
         queries: surrogate evaluations of the search that places a task.
     """
+
+    placing: ClassVar[tuple[str, ...]] = ("queries",)
 
     iterations: int = 5
     measurements: int = 20
@@ -67,7 +37,7 @@ class SearchOptions(DreamShardOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(DreamShardOptions):
+class PaperOptions(CostNetworkOptions):
     """`paper`: DreamShard as described by Zha et al. (NeurIPS 2022), with the defaults of daochenzha/dreamshard.
 
     Every measured placement is an episode of the policy, and the policy is trained on episodes under the surrogate. The
@@ -104,14 +74,3 @@ class PaperOptions(DreamShardOptions):
 
 PRESETS: dict[str, type[SearchOptions] | type[PaperOptions]] = {"dream-search": SearchOptions, "paper": PaperOptions}
 """The options of each preset; their defaults are the preset."""
-
-
-def dreamshard_options(preset: str, **changes: Any) -> SearchOptions | PaperOptions:
-    """The options of `preset`, with `changes`.
-
-    Raises:
-        UnknownNameError: there is no such preset or network, or the preset has no such option.
-        InvalidOptionError: an option has an impossible value.
-    """
-    options: SearchOptions | PaperOptions = preset_options(PRESETS, preset, **changes)
-    return options

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.agent import DreamShardAgent
 from shard_gym.agents.training.registry import load_agent
@@ -36,7 +38,7 @@ PRETRAINED: dict[str, Pretrained] = {
     "v100-nvlink": Pretrained("mixdim-v100-4", {}),
     "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50}),
 }
-"""By hardware profile."""
+"""The checkpoint for each hardware profile."""
 
 
 class PretrainedDreamShard(Agent):
@@ -57,12 +59,12 @@ class PretrainedDreamShard(Agent):
             self._agents[hardware_profile(profile).device.name] = agent
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return max(agent.search_budget for agent in self._agents.values())
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`.
+        """(T,) int64, a device for every table of `task`.
 
         Raises:
             NoPlacementFoundError: also when no checkpoint was trained for the task's devices.

@@ -6,16 +6,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shard_gym.agents.dreamshard.agent import POLICY
 from shard_gym.agents.dreamshard.options import PaperOptions
 from shard_gym.agents.dreamshard.policy import device_scores, new_policy
 from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
+from shard_gym.agents.training.modules import chosen_and_entropy
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.features import plain_features, table_latents
 from shard_gym.cost_models.neural.network import Weights
-from shard_gym.cost_models.neural.training import as_arrays, new_optimizer, trainable
+from shard_gym.cost_models.neural.training import as_arrays, assign_arrays, new_optimizer, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
+from shard_gym.io.arrays import Arrays, under
 from shard_gym.tasks import TaskSuite
+
+POLICY_OPTIMIZER = "policy_optimizer."
+"""Prefix of the averages of the policy's optimizer in a state."""
 
 FAILURE = 1.1
 """A failed episode counts as this many times the most expensive complete one. Its penalty exceeds the cost of every
@@ -31,6 +38,23 @@ class PolicyTraining:
         features = np.concatenate([task.tables.features() for task in suite])
         self.weights = trainable(new_policy(rng, features))
         self.optimizer = new_optimizer(self.weights)
+
+    def arrays(self) -> Arrays:
+        """Copies of the weights."""
+        return as_arrays(self.weights)
+
+    def optimizer_arrays(self) -> Arrays:
+        """Copies of the averages of the optimizer."""
+        return optimizer_arrays(self.optimizer, POLICY_OPTIMIZER)
+
+    def load_state(self, arrays: Arrays) -> None:
+        """Set the weights, which are under `POLICY` in `arrays`, and the averages.
+
+        Raises:
+            InvalidCheckpointError: the averages are not those of this optimizer.
+        """
+        assign_arrays(self.weights, under(POLICY, arrays))
+        load_optimizer_arrays(self.optimizer, arrays, POLICY_OPTIMIZER)
 
     def update(self, surrogate: AdditiveCostModel, rng: np.random.Generator, learning_rate: float) -> dict[str, float]:
         """Make the steps of one iteration; the mean estimated cost of the last episodes, if there was a step."""
@@ -63,9 +87,8 @@ def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, en
     """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps of N episodes (dreamshard/training.py)."""
     log_probabilities = action_log_probabilities(weights, steps)
     taken, actions = torch.tensor(steps.taken), torch.tensor(steps.actions)
-    chosen = log_probabilities.gather(-1, actions[..., None])[..., 0]
+    chosen, entropy = chosen_and_entropy(log_probabilities, actions, least=-1e4)
     gain = chosen * torch.tensor(advantage, dtype=torch.float32)[:, None]
-    entropy = -(log_probabilities.exp() * log_probabilities.clip(min=-1e4)).sum(-1)
     return -(gain + entropy_weight * entropy)[taken].mean()
 
 

@@ -6,21 +6,20 @@ It needs NumPy only; loading its file needs safetensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.neuroshard.beam import BeamSearch
 from shard_gym.agents.neuroshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.plan_search import PlanSearchAgent
-from shard_gym.agents.presets import require_known, saved_options
+from shard_gym.agents.presets import options_to_place
 from shard_gym.agents.splits import SplitOptions, SplitTables
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
@@ -48,16 +47,16 @@ class NeuroShardAgent(Agent):
         self.seed = checked_seed(seed)
 
     @property
+    @override
     def search_budget(self) -> int:
-        """See `Agent`."""
         return self.options.queries if isinstance(self.options, SearchOptions) else 0
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`: the same search with whole tables alone."""
+        """The same search with whole tables alone."""
         return self.split(task, (TABLE_WISE,)).device
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self.split(task, self.cost_model.sharding_types).plan()
 
     def split(self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None) -> SplitTables:
@@ -86,9 +85,7 @@ def load_neuroshard(
         InvalidOptionError: an option has an impossible value.
         UnknownNameError: there is no such option for planning.
     """
-    options: SearchOptions | PaperOptions = saved_options(PRESETS, about)
-    known = ("queries",) if isinstance(options, SearchOptions) else ()
-    require_known(f"plan with preset {about['preset']!r}", changes, known)
-    network = NETWORKS[options.network]
+    options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
+    network = options.architecture
     require_arrays("The agent's file", arrays, network.new_weights(np.random.default_rng(0)))
-    return NeuroShardAgent(about["agent"], network(arrays), replace(options, **changes), seed)
+    return NeuroShardAgent(about["agent"], network(arrays), options, seed)

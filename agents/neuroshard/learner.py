@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.neuroshard.agent import NeuroShardAgent
 from shard_gym.agents.neuroshard.loads import ShardLoad, load_of, paper_load, random_shards
-from shard_gym.agents.neuroshard.options import PRESETS, SearchOptions, neuroshard_options
-from shard_gym.agents.training.cost_network import CostNetworkTraining
-from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.neuroshard.options import PRESETS, PaperOptions, SearchOptions
+from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner, CostNetworkTraining
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.cost_models.data.shards import ShardRecorder
-from shard_gym.cost_models.neural.storage import NETWORKS
-from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays
-from shard_gym.system import one_thread
-from shard_gym.tasks import TaskSuite
-
-MEASURE, TRAIN = range(2)
-"""Purposes of random generators."""
+from shard_gym.tasks import Task, TaskSuite
 
 PROPOSAL_QUERIES = 4_000
 """Estimates of the search for a plan to measure."""
 
-WEIGHT_DECAY = 0.5
-"""Of the networks of the preset `search`; that of `dream-search`."""
 
-
-class NeuroShardLearner(Learner):
+class NeuroShardLearner(CostNetworkLearner):
     """NeuroShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     Args:
@@ -47,8 +37,11 @@ class NeuroShardLearner(Learner):
     """
 
     presets = PRESETS
+    measuring = "measuring plans"
 
     cost_model: CountedShardingModel
+    options: SearchOptions | PaperOptions
+    _network: CostNetworkTraining[ShardRecorder]
 
     def __init__(
         self,
@@ -60,83 +53,46 @@ class NeuroShardLearner(Learner):
         preset: str = "search",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, make_sharding_cost_model(cost_model), seed)
-        self.name = name
-        self.preset = preset
-        self.options = neuroshard_options(preset, **changes)
-        self.iterations = self.options.iterations
-        self.planned_queries = self.iterations * self.options.measurements
-        self._network = NETWORKS[self.options.network]
-        decay = WEIGHT_DECAY if isinstance(self.options, SearchOptions) else 0.0
-        self._learned = CostNetworkTraining(self._network, ShardRecorder(), np.random.default_rng([self.seed]), decay)
+        super().__init__(suite, make_sharding_cost_model(cost_model), seed, name, preset, changes)
+        rng, decay = np.random.default_rng([self.seed]), WEIGHT_DECAY if self._searches else 0.0
+        self._network = CostNetworkTraining(self.options.architecture, ShardRecorder(), rng, decay)
 
-    def iterate(self) -> Report:
-        """Measure shards on devices, then train the network."""
-        with one_thread():
-            self.on_stage("measuring plans")
-            costs = self._measure()
-            self.on_stage("training the cost network")
-            numbers = {"cost_loss": self._train()}
-        return Report(float(np.mean(costs)), numbers)
+    @property
+    def _searches(self) -> bool:
+        return isinstance(self.options, SearchOptions)
 
-    def _measure(self) -> list[float]:
-        """True costs of new loads, ms; the penalty where the agent found no plan."""
-        rng, agent, costs = self.rng(MEASURE), self.agent(), []
-        for number in range(self.options.measurements):
-            if not isinstance(self.options, SearchOptions):
-                costs.append(self._measured(paper_load(self.suite, number % 2 == 0, rng)))
-            elif self.iteration == 0:
-                max_halvings = self.options.max_shards.bit_length() - 1
-                costs.append(self._measured(random_shards(self.suite, max_halvings, self._network.sharding_types, rng)))
-            else:
-                task = self.suite.sample(rng)
-                agent.seed = int(rng.integers(2**31))
-                try:
-                    split = agent.split(task, self._network.sharding_types, PROPOSAL_QUERIES)
-                except NoPlacementFoundError:
-                    costs.append(self.cost_model.penalty_ms(task.tables, task.topology))
-                    continue
-                costs.append(self._measured(load_of(split)))
-        return costs
+    def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
+        """As the paper draws it, on one device and on all of them in turn; or of random shards, in `search`."""
+        if not self._searches:
+            return paper_load(self.suite, number % 2 == 0, rng)
+        if self.iteration:
+            return None
+        max_halvings = self.options.max_shards.bit_length() - 1
+        return random_shards(self.suite, max_halvings, self._network.network.sharding_types, rng)
 
-    def _measured(self, load: ShardLoad) -> float:
-        """The true cost of `load` in ms; it is recorded."""
+    @override
+    def _proposed(self, agent: NeuroShardAgent, task: Task, rng: np.random.Generator) -> ShardLoad:
+        agent.seed = int(rng.integers(2**31))
+        return load_of(agent.split(task, self._network.network.sharding_types, PROPOSAL_QUERIES))
+
+    @override
+    def _recorded_ms(self, load: ShardLoad) -> float:
         estimate = load.estimate(self.cost_model)
         self.costed += 1
-        self._learned.recorder.add(load.inputs(self._network), load.devices, load.topology, estimate)
+        self._network.recorder.add(load.inputs(self._network.network), load.devices, load.topology, estimate)
         return estimate.total_ms
 
     def _train(self) -> float:
-        """Train the network on all measurements so far; its loss."""
-        rate, final, search = self.options.learning_rate, 0.0, isinstance(self.options, SearchOptions)
-        if not search:  # over all iterations; as in dream-search, each one starts at a high rate otherwise
-            left = [1 - (self.iteration + done) / self.iterations for done in (0, 1)]
-            rate, final = left[0] * rate, left[1] * rate
-        return self._learned.train(
-            self.rng(TRAIN),
-            steps=self.options.cost_updates,
-            learning_rate=rate,
-            final_learning_rate=final,
-            batch_size=self.options.cost_batch,
-            anew=search,
-        )
-
-    def state(self) -> Arrays:
-        """See `Learner`."""
-        return self._learned.state()
-
-    def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
-        self._learned.load_state(arrays)
+        """In `paper` the rate falls over all iterations: each one would start at a high rate otherwise."""
+        if self._searches:
+            return self._fit()
+        start, end = (1 - (self.iteration + done) / self.iterations for done in (0, 1))
+        return self._fit((start * self.options.learning_rate, end * self.options.learning_rate))
 
     def weights(self) -> Arrays:
-        """See `Learner`."""
-        return self._learned.weights()
+        """Copies of the weights, whose names have no prefix: there is no other network."""
+        return self._network.weights()
 
-    def about(self) -> dict[str, Any]:
-        """See `Learner`."""
-        return {"preset": self.preset, "options": asdict(self.options)}
-
+    @override
     def agent(self) -> NeuroShardAgent:
-        """See `Learner`."""
-        return NeuroShardAgent(self.name, self._learned.model(), self.options, self.seed)
+        return NeuroShardAgent(self.name, self._network.model(), self.options, self.seed)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.items import IntArray
 from shard_gym.agents.splits import SplitTables
+from shard_gym.agents.training.random_loads import random_load
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
@@ -25,19 +25,19 @@ from shard_gym.topology import Topology
 
 PAPER_DIMS = (4, 8, 16, 32, 64, 128)
 MAX_ON_ONE, ON_ALL = 15, (10, 60)
-"""The paper's dims, tables of a load on one device at most, and on all devices (from, to before)."""
+"""The paper's numbers of tables of a load: at most on one device, and from and to before on all devices."""
 
 MAX_DRAWS = 10_000
-"""Of a load as the paper draws it, until one fits the memory."""
+"""Draws of a load as the paper draws it, at most, until one fits the memory."""
 
 WIDEST = (8, 16, 32, 64, 128)
-"""Limits of the width of all parts of a random load; a good plan often has one, and all devices then run faster."""
+"""Limits of the width of all parts of a random load; a good plan often has one, and all its devices run faster."""
 
 MAX_SPREAD = 5
 """Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
 
 SHARE_REPLICATED = 0.7
-"""Of the small ones among them, those that are data-parallel; the others are row-wise."""
+"""The share of the small ones among them that is data-parallel; the others are row-wise."""
 
 
 class Shards(NamedTuple):

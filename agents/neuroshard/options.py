@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from shard_gym.agents.base import MAX_QUERIES
-from shard_gym.agents.presets import preset_options
-from shard_gym.checks import checked_count, checked_learning_rate
-from shard_gym.cost_models.neural.storage import network_named
+from shard_gym.agents.presets import CostNetworkOptions
+from shard_gym.checks import checked_count
 from shard_gym.sharding.variants import checked_max_shards
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuroShardOptions:
+class NeuroShardOptions(CostNetworkOptions):
     """Options of both presets.
 
     Attributes:
-        iterations: how often costs are measured and the network is trained on all measurements so far.
-        measurements: true costs evaluated in each iteration.
-        network: its architecture.
-        cost_updates: batches it is trained on in each iteration.
-        cost_batch: measurements in each batch.
         learning_rate: of Adam; it falls to 0.
         max_shards: column shards of a table at most, a power of two.
 
@@ -30,20 +24,11 @@ class NeuroShardOptions:
         InvalidOptionError: an option has an impossible value.
     """
 
-    iterations: int
-    measurements: int
-    network: str
-    cost_updates: int
-    cost_batch: int
-    learning_rate: float
     max_shards: int
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "measurements", "cost_updates", "cost_batch"):
-            checked_count(name, getattr(self, name))
+        super().__post_init__()
         checked_max_shards(self.max_shards)
-        checked_learning_rate(self.learning_rate)
-        network_named(self.network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +75,12 @@ class SearchOptions(NeuroShardOptions):
         queries: estimates of the search that plans a task.
     """
 
+    placing: ClassVar[tuple[str, ...]] = ("queries",)
+
     iterations: int = 3
     measurements: int = 200
     network: str = "pooled-sharding"
     cost_updates: int = 2_000
-    cost_batch: int = 64
     learning_rate: float = 6e-3
     max_shards: int = 8
     queries: int = 20_000
@@ -106,14 +92,3 @@ class SearchOptions(NeuroShardOptions):
 
 PRESETS: dict[str, type[SearchOptions] | type[PaperOptions]] = {"search": SearchOptions, "paper": PaperOptions}
 """The options of each preset; their defaults are the preset."""
-
-
-def neuroshard_options(preset: str, **changes: Any) -> SearchOptions | PaperOptions:
-    """The options of `preset`, with `changes`.
-
-    Raises:
-        UnknownNameError: there is no such preset or network, or the preset has no such option.
-        InvalidOptionError: an option has an impossible value.
-    """
-    options: SearchOptions | PaperOptions = preset_options(PRESETS, preset, **changes)
-    return options

@@ -149,7 +149,7 @@ class OneKind(ReplanningAgent):
     """An agent that makes plans of one kind.
 
     Args:
-        kind: index in `shard_gym.envs.replanning.windows.KINDS`.
+        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
     """
 
     def __init__(self, kind: int = LAST_HOUR) -> None:

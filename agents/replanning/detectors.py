@@ -43,8 +43,8 @@ class ChangeDetector(OneKind):
 
     Args:
         make: makes the detector.
-        value: the argument of `make`.
-        kind: index in `shard_gym.envs.replanning.windows.KINDS`.
+        value: sensitivity, the argument of `make`.
+        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
     """
 
     def __init__(self, make: Callable[[float], Any], value: float, kind: int) -> None:

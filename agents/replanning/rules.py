@@ -21,7 +21,12 @@ class Never(OneKind):
 
 
 class EveryHours(OneKind):
-    """Makes a plan every so many hours; 1 is always."""
+    """Makes a plan every so many hours; 1 is always.
+
+    Args:
+        hours: between two plans.
+        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
+    """
 
     def __init__(self, hours: int, kind: int) -> None:
         super().__init__(kind)
@@ -33,7 +38,12 @@ class EveryHours(OneKind):
 
 
 class RegretThreshold(OneKind):
-    """Makes a plan when the old one cost too much in the last hour, by more than a share of the new one's cost."""
+    """Makes a plan when the old one cost too much in the last hour, by more than a share of the new one's cost.
+
+    Args:
+        share: of the new plan's cost.
+        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
+    """
 
     def __init__(self, share: float, kind: int) -> None:
         super().__init__(kind)
@@ -50,6 +60,11 @@ class SkiRental(OneKind):
 
     The rule of the ski rental problem: rent until the rents add up to the price, then buy. With a factor of 1 it takes
     at most twice as long as the best decision, if the regret of a plan never falls.
+
+    Args:
+        window: that the plans are made for, an index in `shard_gym.envs.replanning.windows.WINDOWS`.
+        factor: pauses that a new plan must have been worth.
+        headroom: whether plans leave room for growth.
     """
 
     def __init__(self, window: int, factor: float = 1.0, headroom: bool = False) -> None:

@@ -41,7 +41,7 @@ class RnnAgent(Agent):
         self.seed = checked_seed(seed)
 
     def place(self, task: Task) -> Placement:
-        """See `Agent`.
+        """(T,) int64, a device for every table of `task`.
 
         Raises:
             NoPlacementFoundError: also when the task has more devices than the network.

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from shard_gym.agents.rnn.agent import RnnAgent, gumbel_noise
 from shard_gym.agents.rnn.network import Decoded, PlacementNetwork, decode
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.modules import new_module
-from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
+from shard_gym.agents.training.modules import ModuleTraining, new_module
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.base import FloatArray
@@ -24,7 +24,7 @@ WEIGHTS, TASKS, CHOICES = range(3)
 """Purposes of random generators."""
 
 MAX_GRADIENT_NORM = 1.0
-"""That of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
+"""The limit of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
 
 
 class RnnLearner(Learner):
@@ -73,21 +73,17 @@ class RnnLearner(Learner):
             lambda: PlacementNetwork(suite.max_devices, checked_count("hidden", hidden, most=MAX_UNITS)),
             self.rng(WEIGHTS),
         )
-        self._optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
+        self._training = ModuleTraining(self.network, rate, MAX_GRADIENT_NORM)
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         task = self.suite.sample(self.rng(TASKS))
         noise = gumbel_noise(self.rng(CHOICES), task.num_tables, self.episodes, self.network.max_devices)
         with one_thread():
             decoded = decode(self.network, task, noise)
             costs = self._true_costs(task, decoded)
             excess = (costs - costs.mean()) / (costs.std() or 1.0)  # in standard deviations; 0 if all are equal
-            loss = (torch.from_numpy(excess.astype(np.float32)) * decoded.log_probability).mean()
-            self._optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
-            self._optimizer.step()
+            self._training.step((torch.from_numpy(excess.astype(np.float32)) * decoded.log_probability).mean())
         entropy = float(decoded.entropy.mean().detach())
         return Report(float(costs.mean()), {"entropy": entropy, "stuck": int((decoded.stuck >= 0).sum())})
 
@@ -101,22 +97,22 @@ class RnnLearner(Learner):
                 costs[each] = estimate.total_ms
         return costs
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
-        return training_arrays(self.network, self._optimizer)
+        return self._training.state()
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
-        load_training_arrays(self.network, self._optimizer, arrays, "The network")
+        self._training.load_state(arrays, "The network")
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
-        return module_arrays(self.network)
+        return self._training.weights()
 
+    @override
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
         return {"max_devices": self.network.max_devices, "hidden": self.network.hidden}
 
+    @override
     def agent(self) -> RnnAgent:
-        """See `Learner`."""
         return RnnAgent(self.name, copy.deepcopy(self.network))

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.agents.base import CostGuidedAgent, task_rng
-from shard_gym.agents.policy import Policy, PolicyAgent, begun
+from shard_gym.agents.policy import Policy, PolicyAgent, played
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed
@@ -68,8 +69,8 @@ class SetPolicyAgent(CostGuidedAgent):
         self.seed = checked_seed(seed)
         self.retries = checked_count("retries", retries, least=0)
 
+    @override
     def place(self, task: Task) -> Placement:
-        """See `Agent`."""
         return self._tried(task, self._try)
 
     def _tried(self, task: Task, play: Callable[[Task, Policy], Answer]) -> Answer:
@@ -116,8 +117,8 @@ class SetPlanAgent(SetPolicyAgent):
     ) -> None:
         super().__init__(name, scorer, cost_model=make_sharding_cost_model(cost_model), **more)
 
+    @override
     def plan(self, task: Task) -> ShardingPlan:
-        """See `Agent`."""
         return self._tried(task, self._play)
 
     def place(self, task: Task) -> Placement:
@@ -146,12 +147,7 @@ class SetPlanAgent(SetPolicyAgent):
             sharding_types=SPLIT_TYPES,
             max_shards=MAX_SHARDS,
         )
-        observation, _ = begun(env)
-        over = False
-        while not over:
-            observation, _, over, _, _ = env.step(choose(observation, env.action_masks()))
-        if failure := env.failure():
-            raise NoPlacementFoundError(failure["message"])
+        played(env, choose)
         return env.plan
 
 

@@ -20,6 +20,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import BasePolicy
+from typing_extensions import override
 
 from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent
 from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_arrays
@@ -44,7 +45,7 @@ WEIGHTS, ROLLOUT = range(2)
 """Purposes of random generators."""
 
 MINIBATCHES = 4
-"""Of each epoch of PPO."""
+"""Minibatches of each epoch of PPO."""
 
 EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""
@@ -82,7 +83,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "a2c": Algorithm(A2C, SetPolicy, 600, 32, 3e-3, A2C_ARGUMENTS),
     "dqn": Algorithm(MaskedDQN, SetDQNPolicy, 120, 32, 2e-3, DQN_ARGUMENTS),
 }
-"""By the names of the agents."""
+"""The algorithm of each agent, by its name."""
 
 
 def relative_reward(transition: Transition) -> FloatArray:
@@ -121,7 +122,7 @@ class Sb3Learner(Learner):
 
     @classmethod
     def option_defaults(cls, name: str) -> dict[str, Any]:
-        """See `Learner`; those of `ALGORITHMS`."""
+        """Those of `ALGORITHMS`."""
         algorithm = ALGORITHMS[name]
         return {key: getattr(algorithm, key) for key in ("iterations", "num_envs", "learning_rate")}
 
@@ -211,8 +212,8 @@ class Sb3Learner(Learner):
         """DQN's replay buffer; None for the other algorithms."""
         return getattr(self._model, "replay_buffer", None)
 
+    @override
     def iterate(self) -> Report:
-        """See `Learner`."""
         ended: list[dict[str, Any]] = []
 
         def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
@@ -237,8 +238,8 @@ class Sb3Learner(Learner):
         task = self.suite[index]
         return self.cost_model.penalty_ms(task.tables, task.topology)
 
+    @override
     def state(self) -> Arrays:
-        """See `Learner`."""
         replay = {} if self._buffer is None else replay_arrays(self._buffer)
         policy = self._model.policy
         return {
@@ -246,24 +247,24 @@ class Sb3Learner(Learner):
             **{REPLAY + name: array for name, array in replay.items()},
         }
 
+    @override
     def load_state(self, arrays: Arrays) -> None:
-        """See `Learner`."""
         if self._buffer is not None:
             load_replay_arrays(self._buffer, under(REPLAY, arrays))
             arrays = {name: array for name, array in arrays.items() if not name.startswith(REPLAY)}
         policy = self._model.policy
         load_training_arrays(policy, policy.optimizer, arrays, "The state of training")
 
+    @override
     def weights(self) -> Arrays:
-        """See `Learner`."""
         return module_arrays(self._scorer)
 
+    @override
     def about(self) -> dict[str, Any]:
-        """See `Learner`."""
         return {"width": self.width, "observation": self.observation}
 
+    @override
     def agent(self) -> SetPolicyAgent:
-        """See `Learner`."""
         kind = SetPlanAgent if self.observation == "splits" else SetPolicyAgent
         return kind(self.name, copy.deepcopy(self._scorer), cost_model=self.cost_model.model)
 

@@ -17,7 +17,7 @@ from torch import nn
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES
 
 PHASE_SUMS = 5
-"""The four phases and their sum."""
+"""Numbers for each set of costs: the four phases and their sum."""
 
 
 SPLITS = ("halve", "row_wise", "data_parallel")
@@ -44,13 +44,13 @@ INPUTS: dict[str, Inputs] = {
     "features": Inputs(3 * len(AMOUNT_NAMES) + 5, 3 * len(AMOUNT_NAMES) + len(FEATURE_NAMES) + 1),
     "splits": Inputs(_COMPACT.rows, _COMPACT.shared + MAX_SHARDS.bit_length(), 2 * PHASE_SUMS + len(SPLITS) + 1),
 }
-"""By the observation that the network reads; "splits" is "compact" of `EmbeddingSharding-v0`."""
+"""The numbers for each observation that a network reads; "splits" is "compact" of `EmbeddingSharding-v0`."""
 
 ILLEGAL = -1e8
 """Score of an illegal device: its probability is exactly 0 in float32, and nothing becomes infinite or NaN."""
 
 _RESOLUTION = 1e-3
-"""Added to divisors, as a share of the slowest device: a phase that takes no time must not divide by zero."""
+"""This share of the slowest device is added to divisors: a phase that takes no time must not divide by zero."""
 
 
 class DeviceSet(NamedTuple):

@@ -6,7 +6,7 @@ Needs the extra `sb3`; import it where it is used.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -94,7 +94,7 @@ class OneObjectVecEnv(VecEnv):
         setattr(self._object, attr_name, value)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
-        """False for each environment: none has a wrapper of its own."""
+        """False for each environment: none is wrapped."""
         return [False for _ in self._get_indices(indices)]
 
 
@@ -116,7 +116,7 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
         InvalidOptionError: `num_envs` is no number, such as an environment to wrap; or `autoreset_mode` is given.
     """
 
-    kind: ClassVar[Callable[..., EpisodeVectorEnv[Any]]]
+    kind: ClassVar[type[EpisodeVectorEnv[Any]]]
     envs: EpisodeVectorEnv[Any]
 
     example: ClassVar[str] = "dlrm-20x4"
@@ -129,7 +129,7 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
             raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", hint)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
-        self.envs = type(self).kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.envs = self.kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         space, actions = self.envs.single_observation_space, self.envs.single_action_space
         super().__init__(self.envs, num_envs, space, actions, self.envs.render_mode)
 
@@ -175,18 +175,18 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
 class PlacementVecEnv(EpisodeVecEnv):
     """`EmbeddingPlacementVectorEnv` for SB3: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`."""
 
-    kind: ClassVar[Callable[..., EpisodeVectorEnv[Any]]] = EmbeddingPlacementVectorEnv
+    kind: ClassVar[type[EpisodeVectorEnv[Any]]] = EmbeddingPlacementVectorEnv
     envs: EmbeddingPlacementVectorEnv
 
 
 class ShardingVecEnv(PlacementVecEnv):
-    """The same of `EmbeddingSharding-v0`, with the options of `EmbeddingShardingVectorEnv`."""
+    """`EmbeddingShardingVectorEnv` for SB3."""
 
     kind = EmbeddingShardingVectorEnv
 
 
 class ReplanningVecEnv(EpisodeVecEnv):
-    """The same of `EmbeddingReplanning-v0`, with the options of `EmbeddingReplanningVectorEnv`."""
+    """`EmbeddingReplanningVectorEnv` for SB3."""
 
     kind = EmbeddingReplanningVectorEnv
     envs: EmbeddingReplanningVectorEnv

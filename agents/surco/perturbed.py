@@ -21,13 +21,11 @@ class Perturbed(NamedTuple):
         gradient: (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs.
         placement: the cheapest answer.
         cost_ms: its cost.
-        mean_ms: the mean cost of the answers.
     """
 
     gradient: FloatArray
     placement: Placement
     cost_ms: float
-    mean_ms: float
 
 
 class EstimatedCosts:
@@ -85,7 +83,7 @@ def perturbed(
         both = found[paired[answered]]
         weight = (both - both.mean()) / (both.std() + 1e-12 * both.mean())
         gradient = np.tensordot(weight, noise[paired], axes=1) / (len(both) * sigma)
-    return Perturbed(gradient, placements[best], float(found[best]), float(found.mean()))
+    return Perturbed(gradient, placements[best], float(found[best]))
 
 
 def _answer(linear: FloatArray, task: Task) -> Placement | None:

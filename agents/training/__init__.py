@@ -1,4 +1,4 @@
-"""Training of agents that learn: `Learner`, the folder of a run, and the table of learners."""
+"""Training of learned agents: `Learner`, the folder of a run, and the table of learners."""
 
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.registry import LEARNERS, LearnerEntry, load_agent, make_learner

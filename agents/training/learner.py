@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents.base import Agent
+from shard_gym.agents.presets import preset_options
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
@@ -18,7 +20,7 @@ from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementEr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite, TaskSuite
 from shard_gym.topology import Topology
 
 
@@ -99,8 +101,8 @@ class Learner(ABC):
     planned_queries: int | None = None
     presets: ClassVar[Mapping[str, type]] = {}
 
-    def __init__(self, suite: TaskSuite, cost_model: CostModel, seed: int) -> None:
-        self.suite = suite
+    def __init__(self, suite: Suite[Any], cost_model: CostModel, seed: int) -> None:
+        self.suite: Any = suite
         self.cost_model = counted(cost_model)
         self.seed = checked_seed(seed)
         self.iteration = 0
@@ -188,6 +190,36 @@ class Learner(ABC):
     @abstractmethod
     def agent(self) -> Agent:
         """The agent with the current weights."""
+
+
+class PresetLearner(Learner):
+    """A learner whose options are those of a preset, with changes.
+
+    Args:
+        suite, cost_model, seed: see `Learner`.
+        name: of the agent.
+        preset: one of `presets`.
+        changes: options of the preset that differ from its defaults.
+
+    Raises:
+        UnknownNameError: there is no such preset or option.
+        InvalidOptionError: an option has an impossible value.
+    """
+
+    options: Any
+
+    def __init__(
+        self, suite: TaskSuite, cost_model: CostModel, seed: int, name: str, preset: str, changes: Mapping[str, Any]
+    ) -> None:
+        super().__init__(suite, cost_model, seed)
+        self.name = name
+        self.preset = preset
+        self.options = preset_options(self.presets, preset, **changes)
+        self.iterations = self.options.iterations
+
+    @override
+    def about(self) -> dict[str, Any]:
+        return {"preset": self.preset, "options": asdict(self.options)}
 
 
 def require_whole_tables(suite: TaskSuite, name: str) -> None:

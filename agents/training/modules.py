@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.errors import TrainingDivergedError
+from shard_gym.io.arrays import Arrays
 
 NOWHERE = -1e9
 """The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
@@ -38,33 +40,56 @@ def finite(scores: Tensor) -> Tensor:
     return scores
 
 
-class TableEncoder(nn.Module):
-    """Self-attention over the tables of a task, without positions: their order and number change no weight.
+def chosen_and_entropy(logs: Tensor, actions: Tensor, least: float = -50.0) -> tuple[Tensor, Tensor]:
+    """The (...) log probabilities of (...) `actions`, and the (...) entropies in nats, of (..., D) log probabilities.
+
+    Log probabilities below `least` count as it in the entropy, so those of devices that cannot be chosen add 0.
+    """
+    return logs.gather(-1, actions[..., None])[..., 0], -(logs.exp() * logs.clamp(min=least)).sum(dim=-1)
+
+
+class ModuleTraining(Generic[Module]):
+    """A module in training with Adam.
 
     Args:
-        features: F, inputs of a table.
-        hidden: H, a multiple of `heads`.
-        layers: of self-attention.
-        heads: of each layer.
+        module: the module.
+        learning_rate: Adam's.
+        max_gradient_norm: longer gradients are shortened to it.
+        all_weights: whether a step also moves weights that the loss does not depend on, by their averages.
     """
 
-    mean: Tensor
-    scale: Tensor
+    def __init__(
+        self, module: Module, learning_rate: float, max_gradient_norm: float, *, all_weights: bool = False
+    ) -> None:
+        self.module = module
+        self._optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
+        self._max_gradient_norm, self._all_weights = max_gradient_norm, all_weights
 
-    def __init__(self, features: int, hidden: int, layers: int, heads: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
-        self.embed = nn.Linear(features, hidden)
-        layer = nn.TransformerEncoderLayer(hidden, heads, 2 * hidden, 0.0, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the rate of the next steps."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
 
-    def normalize(self, features: np.ndarray) -> None:
-        """Normalize inputs as (M, F) `features` of training tables."""
-        self.mean.copy_(torch.from_numpy(features.mean(axis=0)))
-        self.scale.copy_(torch.from_numpy(features.std(axis=0) + 0.1))
+    def step(self, loss: Tensor) -> None:
+        """A step down the gradient of `loss`."""
+        for weight in self.module.parameters():
+            weight.grad = torch.zeros_like(weight) if self._all_weights else None
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._max_gradient_norm)
+        self._optimizer.step()
 
-    def encoded(self, features: Tensor, padding: Tensor | None = None) -> Tensor:
-        """(B, T, H) of (B, T, F) tables; `padding` is (B, T) bool, None for none."""
-        states: Tensor = self.encoder(self.embed((features - self.mean) / self.scale), src_key_padding_mask=padding)
-        return states
+    def weights(self) -> Arrays:
+        """Copies of the weights."""
+        return module_arrays(self.module)
+
+    def state(self) -> Arrays:
+        """Copies of the weights and of Adam's averages."""
+        return training_arrays(self.module, self._optimizer)
+
+    def load_state(self, arrays: Arrays, called: str) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            InvalidCheckpointError: the arrays are of another module; the message calls it `called`.
+        """
+        load_training_arrays(self.module, self._optimizer, arrays, called)

@@ -1,4 +1,4 @@
-"""The table of agents that learn, with what trains each and what loads it."""
+"""The table of learned agents, with what trains each and what loads it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,51 @@ from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, missing_extra, unknown_name
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite
 from shard_gym.text import counted
 
 
 class LearnerEntry(NamedTuple):
-    """Import paths of an agent that learns, each "module:name". They are imported on first use, as most need torch.
+    """Import paths of a learned agent, each "module:name". They are imported on first use, as most need torch.
 
     Attributes:
         learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
         loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
         extra: the extra that brings the packages it needs.
+        problems: names of the problems that it learns.
         asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
+        others: the agents of this name for other problems.
     """
 
     learner: str
     loader: str
     extra: str = "torch"
+    problems: tuple[str, ...] = ("placement", "sharding")
     asks: str = "nothing"
+    others: tuple[LearnerEntry, ...] = ()
+
+    def of_problem(self, problem: str) -> LearnerEntry:
+        """The agent of this name for a problem; this one if there is none."""
+        return next((each for each in (self, *self.others) if problem in each.problems), self)
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """Names of the problems that agents of this name learn."""
+        return tuple(problem for each in (self, *self.others) for problem in each.problems)
+
+
+_REPLANNING = LearnerEntry(
+    "shard_gym.agents.replanning.ppo:ReplanningPpoLearner",
+    "shard_gym.agents.replanning.ppo:load_policy",
+    "sb3",
+    ("replanning",),
+)
+_SB3 = LearnerEntry(
+    "shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3", asks="costs"
+)
 
 
 LEARNERS: dict[str, LearnerEntry] = {
@@ -53,19 +77,16 @@ LEARNERS: dict[str, LearnerEntry] = {
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),
-    **dict.fromkeys(
-        ("ppo", "maskable-ppo", "a2c", "dqn"),
-        LearnerEntry(
-            "shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3", "costs"
-        ),
-    ),
+    **dict.fromkeys(("ppo", "maskable-ppo"), _SB3._replace(others=(_REPLANNING,))),
+    **dict.fromkeys(("a2c", "dqn"), _SB3),
+    "recurrent-ppo": _REPLANNING,
 }
-"""All agents that learn, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""
+"""All learned agents, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""
 
 
 def make_learner(
     name: str,
-    suite: str | TaskSuite,
+    suite: str | Suite[Any],
     *,
     cost_model: str | CostModel = "analytical",
     seed: int = 0,
@@ -79,9 +100,16 @@ def make_learner(
         MissingExtraError: a package that training needs is not installed.
     """
     if name not in LEARNERS:
-        raise unknown_name("agent that learns", name, LEARNERS)
+        raise unknown_name("learned agent", name, LEARNERS)
     tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
-    learner = learner_class(name)
+    problem = tasks[0].problem
+    if problem not in LEARNERS[name].all_problems:
+        others = [each for each, entry in LEARNERS.items() if problem in entry.all_problems]
+        raise InvalidOptionError(
+            f"Agent {name!r} learns {' and '.join(LEARNERS[name].all_problems)}, and {tasks.name!r} is a suite of "
+            f"{problem}. Train one of {', '.join(others)}, or on another suite."
+        )
+    learner = learner_class(name, problem)
     known = _option_names(learner)
     for option in options:
         if option not in known:
@@ -91,13 +119,13 @@ def make_learner(
     return made
 
 
-def learner_class(name: str) -> type[Learner]:
-    """The class that trains the agent `name` of `LEARNERS`.
+def learner_class(name: str, problem: str = "") -> type[Learner]:
+    """The class that trains the agent `name` of `LEARNERS` for a problem, or for the first that it learns.
 
     Raises:
         MissingExtraError: a package that it needs is not installed.
     """
-    made: type[Learner] = imported(name, LEARNERS[name].learner)
+    made: type[Learner] = imported(name, LEARNERS[name].of_problem(problem).learner)
     return made
 
 
@@ -132,7 +160,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     name = about.get("agent")
     if not isinstance(name, str) or name not in LEARNERS:
         raise InvalidCheckpointError(f"{path} holds an agent {name!r}; known are {', '.join(sorted(LEARNERS))}.")
-    loader = imported(name, LEARNERS[name].loader)
+    loader = imported(name, LEARNERS[name].of_problem(str(about.get("problem", ""))).loader)
     require_arguments(loader, f"Agent {name!r}", arrays, about, cost_model, seed, **options)
     try:
         agent: Agent = loader(arrays, about, make_cost_model(cost_model), seed, **options)

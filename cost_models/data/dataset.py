@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from shard_gym.cost_models.base import CostEstimate, FloatArray
+from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
@@ -18,7 +19,7 @@ from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 IntArray = NDArray[np.int64]
 
@@ -26,33 +27,27 @@ TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in
 
 
 @dataclass(frozen=True, eq=False)
-class CostDataset:
-    """P placements and the ms of each phase on each of their devices; equal tables are kept once.
+class PlacementCosts:
+    """P placements and the ms of each phase on each of their devices.
 
     Attributes:
-        tables: the M different tables.
         topologies: the different topologies.
         topology: (P,) int64, the number of the topology of each placement.
-        start: (P + 1,) int64; placement p places the tables `members[start[p]:start[p + 1]]`.
-        members: (R,) int64, rows of `tables`.
-        devices: (R,) int64, the device of each.
+        start: (P + 1,) int64; placement p has the rows from `start[p]` to before `start[p + 1]`.
+        devices: (R,) int64, the device of each row: of a table, or of a shard.
         phases_ms: (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement.
         cost_ms: (P,) float64, ms of the iteration.
-        source: fingerprint of the cost model that gave the costs.
 
     Raises:
         InvalidOptionError: the arrays do not describe placements and their costs.
     """
 
-    tables: Tables
     topologies: tuple[Topology, ...]
     topology: IntArray
     start: IntArray
-    members: IntArray
     devices: IntArray
     phases_ms: FloatArray
     cost_ms: FloatArray
-    source: str
 
     def __post_init__(self) -> None:
         for sentence, holds in self._requirements():
@@ -61,28 +56,22 @@ class CostDataset:
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         """Each requirement with whether it holds; later ones rely on earlier ones."""
-        count, rows = self.cost_ms.shape[:1], self.members.shape
+        count, rows = self.cost_ms.shape[:1], self.devices.shape[:1]
         yield "there must be a topology", bool(self.topologies)
         widest = max(topology.num_devices for topology in self.topologies)
         for name, dtype, shape in (
             *(("topology", np.int64, count), ("start", np.int64, (self.cost_ms.size + 1,))),
-            *(("members", np.int64, rows[:1]), ("devices", np.int64, rows[:1])),
-            *(("phases_ms", np.float64, (*count, widest, 4)), ("cost_ms", np.float64, count)),
+            *(("devices", np.int64, rows), ("cost_ms", np.float64, count)),
+            ("phases_ms", np.float64, (*count, widest, len(PHASES))),
         ):
-            array = getattr(self, name)
-            yield f"{name} must be {np.dtype(dtype)} of shape {shape}", array.dtype == dtype and array.shape == shape
+            yield has_form(name, getattr(self, name), dtype, shape)
         yield (
-            "start must rise from 0 to the number of members",
-            bool(self.start[0] == 0 and self.start[-1] == len(self.members) and (np.diff(self.start) > 0).all()),
+            "start must rise from 0 to the number of devices",
+            bool(self.start[0] == 0 and self.start[-1] == len(self.devices) and (np.diff(self.start) > 0).all()),
         )
         yield "topology must number the topologies", _within(self.topology, len(self.topologies))
-        yield "members must number the tables", _within(self.members, len(self.tables))
         widths = np.repeat(self.num_devices, np.diff(self.start))
         yield "devices must number the devices of each placement", _within(self.devices, widths)
-        yield "every cost must be a positive number", bool(((self.cost_ms > 0) & (self.cost_ms < np.inf)).all())
-        yield "no phase may be negative or infinite", bool(((self.phases_ms >= 0) & (self.phases_ms < np.inf)).all())
-        beyond = np.arange(widest) >= self.num_devices[:, None]
-        yield "phases_ms must be 0 where there is no device", not self.phases_ms[beyond].any()
 
     def __len__(self) -> int:
         return len(self.cost_ms)
@@ -91,6 +80,39 @@ class CostDataset:
     def num_devices(self) -> IntArray:
         """(P,) int64, the number of devices of each placement."""
         return np.array([topology.num_devices for topology in self.topologies])[self.topology]
+
+
+def has_form(name: str, array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> tuple[str, bool]:
+    """A requirement of `PlacementCosts`: the dtype and the shape of an array."""
+    return f"{name} must be {np.dtype(dtype)} of shape {shape}", array.dtype == dtype and array.shape == shape
+
+
+def _within(numbers: IntArray, below: int | IntArray) -> bool:
+    return bool(((numbers >= 0) & (numbers < below)).all())
+
+
+@dataclass(frozen=True, eq=False)
+class CostDataset(PlacementCosts):
+    """Placements of tables and their costs; equal tables are kept once.
+
+    Attributes:
+        tables: the M different tables.
+        members: (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`.
+        source: fingerprint of the cost model that gave the costs.
+    """
+
+    tables: Tables
+    members: IntArray
+    source: str
+
+    def _requirements(self) -> Iterator[tuple[str, bool]]:
+        yield from super()._requirements()
+        yield has_form("members", self.members, np.int64, self.devices.shape)
+        yield "members must number the tables", _within(self.members, len(self.tables))
+        yield "every cost must be a positive number", bool(((self.cost_ms > 0) & (self.cost_ms < np.inf)).all())
+        yield "no phase may be negative or infinite", bool(((self.phases_ms >= 0) & (self.phases_ms < np.inf)).all())
+        beyond = np.arange(self.phases_ms.shape[1]) >= self.num_devices[:, None]
+        yield "phases_ms must be 0 where there is no device", not self.phases_ms[beyond].any()
 
     def take(self, which: Sequence[int] | IntArray) -> CostDataset:
         """The placements `which`, in that order, with all tables."""
@@ -125,7 +147,7 @@ class CostDataset:
         }
         own = {name: getattr(self, name).copy() for name in _OWN_ARRAYS}
         tables = {f"tables.{name}": getattr(self.tables, name).copy() for name in TABLE_ARRAYS}
-        return {**own, **tables, "about": np.frombuffer(json.dumps(about).encode(), np.uint8).copy()}
+        return {**own, **tables, "about": json_array(about)}
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CostDataset:
@@ -139,33 +161,60 @@ class CostDataset:
             if lacking:
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
-            require_fields(about["workload"], _WORKLOAD_KEYS, "Its workload")
-            for record in about["topologies"]:
-                require_fields(record, TOPOLOGY_KEYS, "A topology")
+            require_fields(about["workload"], WORKLOAD_KEYS, "Its workload")
             tables = Tables(
                 **{name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS},
                 workload=Workload(**about["workload"]),
                 names=tuple(about["names"]),
             )
-            topologies = tuple(topology_from_json(record) for record in about["topologies"])
             own = {name: arrays[name] for name in _OWN_ARRAYS}
-            return CostDataset(tables=tables, topologies=topologies, source=about["source"], **own)
+            return CostDataset(
+                tables=tables, topologies=topologies_from_json(about["topologies"]), source=about["source"], **own
+            )
         except (TypeError, ValueError) as error:
             raise DamagedFileError(f"The measured costs are damaged: {error}") from error
 
 
 _ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
-_WORKLOAD_KEYS: dict[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
-
-
-def _within(numbers: IntArray, below: int | IntArray) -> bool:
-    return bool(((numbers >= 0) & (numbers < below)).all())
-
 
 _OWN_ARRAYS = ("topology", "start", "members", "devices", "phases_ms", "cost_ms")
 
 
-class CostRecorder:
+class PlacementRecorder:
+    """Placements on devices and their costs, recorded one by one; equal topologies are kept once."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._topologies: dict[str, tuple[int, Topology]] = {}
+        self._placements: list[tuple[int, IntArray, CostEstimate]] = []
+
+    def __len__(self) -> int:
+        return len(self._placements)
+
+    def _record(self, topology: Topology, devices: IntArray, estimate: CostEstimate) -> None:
+        key = json.dumps(topology_to_json(topology), sort_keys=True)
+        number, _ = self._topologies.setdefault(key, (len(self._topologies), topology))
+        self._placements.append((number, np.array(devices), estimate))
+
+    def _recorded(self) -> dict[str, Any]:
+        """The arguments of `PlacementCosts`, of one placement at least."""
+        topologies = tuple(topology for _, topology in self._topologies.values())
+        phases = np.zeros((len(self), max(topology.num_devices for topology in topologies), len(PHASES)))
+        for p, (_, _, estimate) in enumerate(self._placements):
+            phases[p, : len(estimate.phases_ms)] = estimate.phases_ms
+        return {
+            "topologies": topologies,
+            "topology": np.array([number for number, _, _ in self._placements], np.int64),
+            "start": np.cumsum([0, *(len(devices) for _, devices, _ in self._placements)]),
+            "devices": np.concatenate([devices for _, devices, _ in self._placements]).astype(np.int64),
+            "phases_ms": phases,
+            "cost_ms": np.array([estimate.total_ms for _, _, estimate in self._placements]),
+        }
+
+
+class CostRecorder(PlacementRecorder):
     """Builds a `CostDataset` placement by placement; equal tables and equal topologies are kept once.
 
     Args:
@@ -174,17 +223,14 @@ class CostRecorder:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._clear()
+        super().__init__()
 
+    @override
     def _clear(self) -> None:
+        super()._clear()
         self._tables: list[tuple[Tables, IntArray]] = []
         self._table_rows: dict[bytes, int] = {}
-        self._topologies: list[Topology] = []
-        self._topology_rows: dict[str, int] = {}
-        self._placements: list[tuple[int, IntArray, Placement, CostEstimate]] = []
-
-    def __len__(self) -> int:
-        return len(self._placements)
+        self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
         """Record the cost of a valid `placement`.
@@ -197,8 +243,8 @@ class CostRecorder:
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
                 f"and these tables have {tables.workload}. Record them in another data set."
             )
-        members = self._rows_of(tables)
-        self._placements.append((self._row_of(topology), members, np.array(placement), estimate))
+        self._members.append(self._rows_of(tables))
+        self._record(topology, placement, estimate)
 
     def extend(self, data: CostDataset) -> None:
         """Record all placements of another data set."""
@@ -235,13 +281,6 @@ class CostRecorder:
             self._tables.append((tables, np.array(new)))
         return rows
 
-    def _row_of(self, topology: Topology) -> int:
-        key = json.dumps(topology_to_json(topology), sort_keys=True)
-        if key not in self._topology_rows:
-            self._topology_rows[key] = len(self._topologies)
-            self._topologies.append(topology)
-        return self._topology_rows[key]
-
     def dataset(self) -> CostDataset:
         """All placements recorded so far.
 
@@ -250,20 +289,10 @@ class CostRecorder:
         """
         if not self._placements:
             raise InvalidOptionError("Nothing was measured yet; record a placement first.")
-        widest = max(topology.num_devices for topology in self._topologies)
-        phases = np.zeros((len(self), widest, 4))
-        for p, (_, _, _, estimate) in enumerate(self._placements):
-            phases[p, : len(estimate.phases_ms)] = estimate.phases_ms
-        sizes = [len(members) for _, members, _, _ in self._placements]
         return CostDataset(
+            **self._recorded(),
             tables=concatenate_tables([tables.select(rows) for tables, rows in self._tables]),
-            topologies=tuple(self._topologies),
-            topology=np.array([row for row, _, _, _ in self._placements], np.int64),
-            start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            members=np.concatenate([members for _, members, _, _ in self._placements]),
-            devices=np.concatenate([placement for _, _, placement, _ in self._placements]).astype(np.int64),
-            phases_ms=phases,
-            cost_ms=np.array([estimate.total_ms for _, _, _, estimate in self._placements]),
+            members=np.concatenate(self._members),
             source=self.source,
         )
 
@@ -289,8 +318,6 @@ _DEVICE_KEYS, _LINK_KEYS = (
     tuple(field.name for field in fields(kind) if field.name != "sources") for kind in (DeviceSpec, LinkSpec)
 )
 
-_KNEES = tuple(name for name in _LINK_KEYS if "knee" in name)
-
 TOPOLOGY_KEYS: dict[str, type] = {
     **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
 }
@@ -312,23 +339,30 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 def topology_from_json(record: dict[str, Any]) -> Topology:
     """The inverse of `topology_to_json`.
 
-    Records of older versions name a device's `ramp_bytes`, which is left out, and no knees of links, which are 0 then.
-
     Raises:
         DamagedFileError: `record` is no such object.
         InvalidTopologyError: its numbers are impossible.
     """
-    for part, known, older in (("device", _DEVICE_KEYS, {"ramp_bytes"}), ("links", _LINK_KEYS, set(_KNEES))):
-        if not isinstance(record[part], dict) or set(record[part]) ^ set(known) not in (set(), older):
+    for part, known in (("device", _DEVICE_KEYS), ("links", _LINK_KEYS)):
+        if not isinstance(record[part], dict) or set(record[part]) != set(known):
             raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")
     caps = record["memory_cap_bytes"]
     if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
         raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
-    device = {key: value for key, value in record["device"].items() if key != "ramp_bytes"}
     return Topology(
-        device=DeviceSpec(**device),
+        device=DeviceSpec(**record["device"]),
         links=LinkSpec(**record["links"]),
         num_devices=record["num_devices"],
         devices_per_host=record["devices_per_host"],
-        memory_cap_bytes=np.array(record["memory_cap_bytes"], np.int64),
+        memory_cap_bytes=np.array(caps, np.int64),
     )
+
+
+def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
+    """Topologies from what `topology_to_json` made of each; raises the errors of `topology_from_json`."""
+    return tuple(topology_from_json(require_fields(record, TOPOLOGY_KEYS, "A topology")) for record in records)
+
+
+def json_array(value: Any) -> NDArray[np.uint8]:
+    """A JSON value as an array of bytes, for a file of arrays."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8).copy()

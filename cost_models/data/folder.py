@@ -28,12 +28,9 @@ from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-costs/2"
-WITHOUT_CHECKSUM = "shard-gym-costs/1"
-"""Schema of older indexes, which have no checksum of their own; `tools/add_checksums.py` adds it."""
-
 INDEX = "index.json"
 
 HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
@@ -80,13 +77,7 @@ def read_index(folder: str | Path) -> MeasurementIndex:
         DamagedFileError: it is missing, damaged, or from another version.
     """
     path = Path(folder) / INDEX
-    record = read_json(path)
-    if isinstance(record, dict) and record.get("schema") == WITHOUT_CHECKSUM:
-        raise DamagedFileError(
-            f"{path} has no checksum, because an older version wrote it. If you trust it, add one: "
-            f"python tools/add_checksums.py {folder}"
-        )
-    index = require_fields(require_schema(record, SCHEMA, str(path)), {**_KEYS, "sha256": str}, str(path))
+    index = require_fields(require_schema(read_json(path), SCHEMA, str(path)), _KEYS, str(path))
     if index.pop("sha256") != _digest(index):
         raise DamagedFileError(
             f"{path} is damaged: its content is not what its SHA-256 says. Restore it from a copy, or collect into "
@@ -97,7 +88,7 @@ def read_index(folder: str | Path) -> MeasurementIndex:
 
 _KEYS = {
     **{"schema": str, "source": str, "hardware": str, "workload": dict},
-    **{"drawn": dict, "parts": list, "skipped": list},
+    **{"drawn": dict, "parts": list, "skipped": list, "sha256": str},
 }
 
 
@@ -107,11 +98,9 @@ def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
             f"{path} is damaged: hardware is named by small letters, digits, '.' and '-', not "
             f"{short_repr(index['hardware'])}."
         )
-    workload = {"batch_size": int, "weight_dtype": str, "optimizer": str}
-    require_fields(index["workload"], workload, f"The workload in {path}")
-    failed = {"number": int, "repeat": int, "reason": str}
+    require_fields(index["workload"], WORKLOAD_KEYS, f"The workload in {path}")
     for each in index["skipped"]:
-        require_fields(each, failed, f"A failed measurement in {path}")
+        require_fields(each, {"number": int, "repeat": int, "reason": str}, f"A failed measurement in {path}")
     for number, part in enumerate(index["parts"]):
         require_fields(part, {"topologies": list, "sha256": dict}, f"Part {number} in {path}")
         require_fields(part["sha256"], {"tables": str, "placements": str}, f"The checksums of part {number} in {path}")
@@ -135,27 +124,6 @@ def _digest(content: Mapping[str, Any]) -> str:
     return sha256_of(json.dumps(content, sort_keys=True, allow_nan=False).encode())
 
 
-def add_checksum(folder: str | Path) -> bool:
-    """Add the checksum to the index of an older version; what it says stays. False if it has one already.
-
-    Raises:
-        DamagedFileError: it is no such index.
-        UnwritablePathError: it cannot be written.
-    """
-    path = Path(folder) / INDEX
-    record = read_json(path)
-    if not isinstance(record, dict) or record.get("schema") != WITHOUT_CHECKSUM:
-        return False
-    _from_json(require_fields(record, _KEYS, str(path)), path)
-    _write(path, {**record, "schema": SCHEMA})
-    return True
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    plain = json.loads(json.dumps(content, allow_nan=False))  # as it is read back: tuples become lists
-    write_json(path, {**plain, "sha256": _digest(plain)})
-
-
 def _write_index(folder: Path, index: MeasurementIndex) -> None:
     content = {
         "schema": SCHEMA,
@@ -166,7 +134,8 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
         "parts": list(index.parts),
         "skipped": [failed._asdict() for failed in index.failed],
     }
-    _write(folder / INDEX, content)
+    plain = json.loads(json.dumps(content, allow_nan=False))  # as it is read back: tuples become lists
+    write_json(folder / INDEX, {**plain, "sha256": _digest(plain)})
 
 
 def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementIndex:

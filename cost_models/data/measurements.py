@@ -55,7 +55,7 @@ class Measurements:
 
     @cached_property
     def test_task_rows(self) -> list[IntArray]:
-        """For each test task, which is a set of tables with `MIN_TASK_PLACEMENTS` or more, its rows of `test`."""
+        """The rows of `test` of each test task: a set of tables with `MIN_TASK_PLACEMENTS` placements or more."""
         is_test = self.first.placement_split == SPLITS.index("test")
         cycles = self.info.number[self._first_rows][is_test] // CYCLE
         groups = [np.flatnonzero(cycles == cycle) for cycle in np.unique(cycles)]

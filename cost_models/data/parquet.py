@@ -63,9 +63,6 @@ class MeasurementInfo:
 
 _INFO = tuple(field.name for field in fields(MeasurementInfo))
 
-_ADDED = {"placements": {"clock_ghz": np.nan, "late": 0}, "tables": {}}
-"""Columns that older files lack, and what they would hold."""
-
 
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements"."""
@@ -123,7 +120,7 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
     """The columns of a file, each as one array."""
-    table = read_table(content, _schema(kind), f"The file of {kind}", _ADDED[kind])
+    table = read_table(content, _schema(kind), f"The file of {kind}")
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 

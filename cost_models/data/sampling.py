@@ -28,7 +28,8 @@ from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 CYCLE, TEST_EVERY, VALIDATION_EVERY = 40, 5, 10
-"""Of 40 placements, eight are for the test (numbers 4, 9, 14, ...) and four for validation (2, 12, 22, 32)."""
+"""The cycle of the splits: of 40 placements, eight are for the test (numbers 4, 9, 14, ...) and four for validation
+(2, 12, 22, 32)."""
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
 """Dims of the widest table of a placement, all equally likely; the dims of the others are multiples of 4 up to that.
@@ -115,7 +116,7 @@ class PlacementSampler:
 
     @property
     def groups(self) -> Groups:
-        """For each of `SPLITS`, its rows of `tables`; they do not depend on the workload or the seed."""
+        """The rows of `tables` of each of `SPLITS`; they do not depend on the workload or the seed."""
         return _pool_tables(self.pools, self.workload)[1]
 
     def sample(self, number: int) -> SampledPlacement:
@@ -208,7 +209,7 @@ def _fitting_tables(table_bytes: IntArray, max_bytes: int) -> Sequence[int]:
 def _pool_tables(names: tuple[str, ...], workload: Workload) -> tuple[Tables, Groups]:
     """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws.
 
-    The laws are exact and give larger batches, too; `Tables.at_batch_size` restates tables whose law is unknown, within
+    The laws are exact and give larger batches, too; `Tables.at_batch_size` converts tables whose law is unknown, within
     about 1% of them.
 
     Raises:

@@ -17,10 +17,10 @@ from shard_gym.tables import Tables
 SPLITS = ("train", "validation", "test")
 
 SHARES = (0.7, 0.1, 0.2)
-"""Of the different tables, the share that each split gets; it gets one at least."""
+"""The share of the different tables that each split gets; it gets one at least."""
 
 Groups = Mapping[str, IntArray]
-"""By name of split, its rows of a set of tables."""
+"""The rows of each split in a set of tables, by the name of the split."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 if TYPE_CHECKING:
     import torch
@@ -15,87 +16,52 @@ Array = Any
 """A 1-D array of int64: of NumPy, or a tensor. Both overflow without a word, and their >> keeps the sign."""
 
 
-class Arrays(Protocol):
-    """What NumPy's arrays and tensors call or do differently.
+class Arrays:
+    """What NumPy's arrays and tensors call or do differently; NumPy's.
 
     Attributes:
-        chunk: numbers that are worth one call.
+        chunk: numbers that are worth one call; they stay in a CPU's cache.
         epochs: epochs that are worth one call.
     """
-
-    chunk: int
-    epochs: int
-
-    def arange(self, start: int, stop: int) -> Array:
-        """The numbers start .. stop - 1."""
-        ...
-
-    def moved(self, numbers: NDArray[Any]) -> Array:
-        """`numbers`, whose 64 bits become an int64 each; they may be changed in place."""
-        ...
-
-    def concatenate(self, parts: Sequence[Array]) -> Array:
-        """The parts after each other; int64."""
-        ...
-
-    def repeat(self, numbers: Array, times: Array, total: int) -> Array:
-        """Each number so many times, `total` in all."""
-        ...
-
-    def flatnonzero(self, mask: Array) -> Array:
-        """Where `mask` is true."""
-        ...
-
-    def sorted(self, numbers: Array) -> Array:
-        """`numbers` in ascending order; they may be sorted in place."""
-        ...
-
-    def narrow(self, numbers: Array, limit: int) -> Array:
-        """`numbers`, which are below `limit`, in a type that is quickest to take from."""
-        ...
-
-
-class NumpyArrays:
-    """Arrays of NumPy; see `Arrays`. A chunk stays in a CPU's cache."""
 
     chunk = 2**15
     epochs = 1
 
     def arange(self, start: int, stop: int) -> Array:
-        """See `Arrays`."""
+        """The numbers start .. stop - 1."""
         return np.arange(start, stop)
 
     def moved(self, numbers: NDArray[Any]) -> Array:
-        """See `Arrays`."""
+        """`numbers`, whose 64 bits become an int64 each; they may be changed in place."""
         return numbers.view(np.int64)
 
     def concatenate(self, parts: Sequence[Array]) -> Array:
-        """See `Arrays`."""
+        """The parts after each other; int64."""
         return np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int64)
 
     def repeat(self, numbers: Array, times: Array, total: int) -> Array:
-        """See `Arrays`."""
+        """Each number so many times, `total` in all."""
         return np.repeat(numbers, times)
 
     def flatnonzero(self, mask: Array) -> Array:
-        """See `Arrays`."""
+        """Where `mask` is true."""
         return np.flatnonzero(mask)
 
     def sorted(self, numbers: Array) -> Array:
-        """See `Arrays`."""
+        """`numbers` in ascending order; they may be sorted in place."""
         numbers.sort()
         return numbers
 
     def narrow(self, numbers: Array, limit: int) -> Array:
-        """See `Arrays`."""
+        """`numbers`, which are below `limit`, in a type that is quickest to take from."""
         return numbers.astype(np.int32) if limit <= 2**31 else numbers
 
 
-NUMPY = NumpyArrays()
+NUMPY = Arrays()
 
 
-class TorchArrays:
-    """Tensors on a device; see `Arrays`. Calls are expensive there, and numbers are not."""
+class TorchArrays(Arrays):
+    """Tensors on a device. Calls are expensive there, and numbers are not."""
 
     chunk = 2**62
     epochs = 4
@@ -103,14 +69,14 @@ class TorchArrays:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
+    @override
     def arange(self, start: int, stop: int) -> Array:
-        """See `Arrays`."""
         import torch
 
         return torch.arange(start, stop, device=self._device)
 
+    @override
     def moved(self, numbers: NDArray[Any]) -> Array:
-        """See `Arrays`."""
         import torch
 
         tensor = torch.from_numpy(numbers.view(np.int64))
@@ -118,24 +84,24 @@ class TorchArrays:
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 
+    @override
     def concatenate(self, parts: Sequence[Array]) -> Array:
-        """See `Arrays`."""
         import torch
 
         return torch.cat([self.arange(0, 0), *parts])
 
+    @override
     def repeat(self, numbers: Array, times: Array, total: int) -> Array:
-        """See `Arrays`."""
         return numbers.repeat_interleave(times, output_size=total)
 
+    @override
     def flatnonzero(self, mask: Array) -> Array:
-        """See `Arrays`."""
         return mask.nonzero().flatten()
 
+    @override
     def sorted(self, numbers: Array) -> Array:
-        """See `Arrays`."""
         return numbers.sort().values
 
+    @override
     def narrow(self, numbers: Array, limit: int) -> Array:
-        """See `Arrays`."""
         return numbers

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
+from typing_extensions import override
+
 from shard_gym.cost_models.measured.arrays import NUMPY, Arrays
-from shard_gym.cost_models.measured.streams import HistogramStream, Lookups, stream_key
+from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, Lookups, stream_key
 from shard_gym.tables import Tables
 
 LIMIT_BYTES = 512 * 2**20
@@ -49,7 +51,7 @@ class BatchCache:
                 self.kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
 
 
-class CachedStream:
+class CachedStream(IndexStream):
     """A `HistogramStream` that is made only if lookups are asked for that its cache does not have."""
 
     def __init__(self, cache: BatchCache, source: tuple[Tables, int, int, Arrays]) -> None:
@@ -57,8 +59,8 @@ class CachedStream:
         self._stream: HistogramStream | None = None
         self._lock = Lock()
 
+    @override
     def lookups(self, start: int, count: int) -> Lookups:
-        """See `IndexStream`."""
         found = self._cache.get((self._key, start, count))
         if found is None:
             with self._lock:

@@ -16,8 +16,6 @@ from shard_gym.errors import DamagedFileError, ShardGymError, UnwritablePathErro
 from shard_gym.io.files import sha256_of
 
 _TABLE = "CREATE TABLE times (key TEXT PRIMARY KEY, ms TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID"
-_OLDER_TABLE = "CREATE TABLE measurements (key TEXT PRIMARY KEY, ms TEXT NOT NULL) WITHOUT ROWID"
-"""That of older versions, without checksums; nothing reads it."""
 
 _DAMAGED = ("malformed", "not a database", "unsupported file format")
 """What SQLite says of a damaged file; it says the second one also of a file that never was a database."""
@@ -74,7 +72,7 @@ class MeasurementCache:
             )
             self._connection.text_factory = _text
             found = {sql for (sql,) in self._connection.execute("SELECT sql FROM sqlite_master WHERE type = 'table'")}
-            if not found <= {_TABLE, _OLDER_TABLE}:
+            if not found <= {_TABLE}:
                 raise sqlite3.OperationalError("it is the database of another program")
             self._connection.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
             self._owner = os.getpid()

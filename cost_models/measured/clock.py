@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from shard_gym.cost_models.measured.job import Timing
 
 Phase = Callable[[], None]
@@ -20,26 +22,14 @@ Phases = Sequence[Phase | None]
 """The phases of one iteration in their order; None is one without work, which takes 0 ms."""
 
 
-class Peers(Protocol):
-    """The devices that are timed together."""
+class Peers:
+    """The devices that are timed together; here a single one, which waits for no other."""
 
     def align(self) -> None:
         """Let no device begin what follows before all have done what precedes."""
-        ...
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any device; the same on all of them."""
-        ...
-
-
-class Alone:
-    """One device that waits for no other one."""
-
-    def align(self) -> None:
-        """See `Peers`."""
-
-    def any(self, flag: bool) -> bool:
-        """See `Peers`."""
         return flag
 
 
@@ -58,11 +48,11 @@ class Clock(Protocol):
         ...
 
 
-class HostClock:
+class HostClock(Clock):
     """The monotonic clock around each phase: for work that is done when a phase returns, as on a CPU."""
 
+    @override
     def measure(self, phases_of: Callable[[int], Phases], warmup: int, iterations: int, peers: Peers) -> Timing:
-        """See `Clock`."""
         rows = [[self._timed(phase, peers) for phase in phases_of(number)] for number in range(warmup + iterations)]
         return Timing(rows[warmup:])
 
@@ -100,7 +90,7 @@ class _Run(NamedTuple):
     late: bool
 
 
-class GpuClock:
+class GpuClock(Clock):
     """CUDA events around each phase of a GPU's current stream, without the time of the host.
 
     The GPU spins while the host enqueues an iteration with its events, so every phase begins when the one before it
@@ -115,18 +105,16 @@ class GpuClock:
 
     Args:
         cuda: the module torch.cuda; `Event`, `_sleep` and `synchronize` are used.
-        with_host: synchronise after every phase instead, and spin only to know the SM clock. A phase then begins on an
-            idle GPU and contains the host's time until its last kernel is enqueued.
         now: monotonic time in seconds.
     """
 
-    def __init__(self, cuda: Any, *, with_host: bool = False, now: Callable[[], float] = time.perf_counter) -> None:
-        self._cuda, self._with_host, self._now = cuda, with_host, now
+    def __init__(self, cuda: Any, *, now: Callable[[], float] = time.perf_counter) -> None:
+        self._cuda, self._now = cuda, now
         self._ghz, self._warm_ghz = FIRST_GHZ, math.inf
         self._spin_ms = LEAST_SPIN_MS
 
     def measure(self, phases_of: Callable[[int], Phases], warmup: int, iterations: int, peers: Peers) -> Timing:
-        """See `Clock`; there is at least one iteration to warm up."""
+        """There is at least one iteration to warm up."""
         number = self._warm_up(phases_of, warmup, peers)
         runs: list[_Run] = []
         spare = iterations
@@ -161,12 +149,10 @@ class GpuClock:
         begin = self._now()
         marks = [self._enqueue(phase, peers) for phase in phases]
         host_ms = 1000.0 * (self._now() - begin)
-        late = not self._with_host and bool(go.query())
+        late = bool(go.query())
         self._cuda.synchronize()
         self._ghz = cycles / spin.elapsed_time(go) / 1e6
-        self._spin_ms = LEAST_SPIN_MS
-        if not self._with_host:
-            self._spin_ms = min(max(SPIN_MARGIN * host_ms, LEAST_SPIN_MS), MAX_SPIN_MS)
+        self._spin_ms = min(max(SPIN_MARGIN * host_ms, LEAST_SPIN_MS), MAX_SPIN_MS)
         ms = [0.0 if pair is None else float(pair[0].elapsed_time(pair[1])) for pair in marks]
         return _Run(ms, self._ghz, peers.any(late))
 
@@ -175,8 +161,6 @@ class GpuClock:
         peers.align()
         if phase is None:
             return None
-        if self._with_host:
-            self._cuda.synchronize()
         start = self._mark()
         phase()
         return start, self._mark()

@@ -68,7 +68,7 @@ class Measurement(CostEstimate):
 
     @property
     def details(self) -> dict[str, float]:
-        """See `CostEstimate`; the clock of a CPU is 0."""
+        """The clock of a CPU is 0."""
         clock = 0.0 if math.isnan(self.clock_ghz) else self.clock_ghz
         return dict(zip(DETAIL_NAMES, (self.spread, self.seconds, clock, self.late), strict=True))
 

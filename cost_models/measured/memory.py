@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shard_gym.cost_models.analytical import INDEX_BYTES, OUTPUT_BYTES
 from shard_gym.cost_models.measured.job import Job
 from shard_gym.errors import DeviceMemoryError, MemoryInUseError
 from shard_gym.system import available_memory, usable_memory
 from shard_gym.text import format_bytes
 
-INDEX_BYTES = 8
-OUTPUT_BYTES = 4
 COPIES = 3
 """Pooled outputs, their gradients, and what arrives from the other devices."""
 
 WORKER_BYTES = 200 * 2**20
-"""Of a process that imported torch and FBGEMM."""
+"""Memory of a process that imported torch and FBGEMM."""
 
 STREAM_COPIES = 3
 """A table's lookups while they are drawn: the accesses, their order, and the batch."""

@@ -17,13 +17,13 @@ import numpy as np
 
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models.all_to_all import all_to_all_ms
-from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical import OUTPUT_BYTES, AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Command, Job, Repeats, Timing, output_width
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.measurement import DETAIL_NAMES, Measurement, summary
-from shard_gym.cost_models.measured.memory import OUTPUT_BYTES, require_memory
+from shard_gym.cost_models.measured.memory import require_memory
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement

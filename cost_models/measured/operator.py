@@ -19,8 +19,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
-from shard_gym.cost_models.measured.clock import Phase
+from shard_gym.cost_models.measured.clock import Peers, Phase
 from shard_gym.tables import Tables
 
 FIRST_WEIGHT = 0.01
@@ -146,8 +147,8 @@ class Iteration:
         self._outputs.backward(gradients)  # type: ignore[no-untyped-call]
 
 
-class GroupPeers:
-    """The devices of a group, for a `clock.Clock`.
+class GroupPeers(Peers):
+    """The devices of a group.
 
     Args:
         group: of the devices.
@@ -159,14 +160,14 @@ class GroupPeers:
         self._flag = torch.zeros(1, device=device)
 
     def align(self) -> None:
-        """See `clock.Peers`. GPUs wait for each other in their streams, so their hosts can be ahead of them."""
+        """GPUs wait for each other in their streams, so their hosts can be ahead of them."""
         if self._device.type == "cpu":
             dist.barrier(self._group)
         else:  # no GPU completes it before all have begun it
             dist.all_reduce(self._flag, dist.ReduceOp.MAX, self._group)
 
+    @override
     def any(self, flag: bool) -> bool:
-        """See `clock.Peers`."""
         self._flag.fill_(flag)
         dist.all_reduce(self._flag, dist.ReduceOp.MAX, self._group)
         return bool(self._flag.item())

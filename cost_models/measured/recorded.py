@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.measured.streams import Lookups, split_by_period
+from shard_gym.cost_models.measured.streams import IndexStream, Lookups, split_by_period
 from shard_gym.errors import InvalidTablesError
 from shard_gym.pools import meta_file
 from shard_gym.tables import Tables
@@ -54,7 +54,7 @@ class RecordedLookups:
         return RecordedStream(self, int(found[1]), int(tables.num_embeddings[table]))
 
 
-class RecordedStream:
+class RecordedStream(IndexStream):
     """The lookups of table number `table` of a file, as an `IndexStream` of one feature.
 
     After the file's last sample comes its first again. The lookups of the table are checked at the first read, because
@@ -67,7 +67,7 @@ class RecordedStream:
         self._checked = False
 
     def lookups(self, start: int, count: int) -> Lookups:
-        """See `IndexStream`.
+        """The lookups of the samples start .. start + count - 1.
 
         Raises:
             DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.

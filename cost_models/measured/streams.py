@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from threading import Lock
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
 from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
+from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables import Tables
 
 Ints = NDArray[np.int64]
@@ -67,6 +70,34 @@ def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array
     return indices, np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths.ravel() for part in parts)]))
 
 
+def draw_batches(
+    streams: Sequence[IndexStream],
+    count: int,
+    batch_size: int,
+    *,
+    arrays: Arrays = NUMPY,
+    threads: Executor | None = None,
+) -> Iterator[tuple[Array, Ints]]:
+    """The batches 0 .. count - 1 of a fused operator, as `fused_batch` returns them; several threads may draw them.
+
+    Args:
+        streams: of the tables, in their order.
+        count: batches.
+        batch_size: samples of each.
+        arrays: what the streams draw with.
+        threads: draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
+            run. None to draw one after the other, when it is asked for.
+    """
+
+    def part(stream: IndexStream, number: int) -> Lookups:
+        return stream.lookups(number * batch_size, batch_size)
+
+    numbers = [number for number in range(count) for _ in streams]
+    parts = (threads.map if threads else map)(part, list(streams) * count, numbers)
+    for _ in range(count):
+        yield fused_batch(list(islice(parts, len(streams))), arrays)
+
+
 def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int, int]]:
     """The samples start .. start + count - 1 split at the multiples of `period`.
 
@@ -78,7 +109,7 @@ def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int,
     return [(k, max(start - k * period, 0), min(end - k * period, period)) for k in numbers]
 
 
-class HistogramStream:
+class HistogramStream(IndexStream):
     """A stream with the statistics of one of `tables`: lookups, distinct rows and both histograms.
 
     Samples come in epochs of `workload.batch_size`, the batch that the statistics belong to. In each epoch
@@ -137,8 +168,8 @@ class HistogramStream:
         self._feature_starts = features * lookups // features[-1]
         self._kept: tuple[int, Array] | None = None
 
+    @override
     def lookups(self, start: int, count: int) -> Lookups:
-        """See `IndexStream`."""
         starts = self._feature_starts[:, None]
         reads: list[list[Array]] = [[] for _ in starts[1:]]
         lengths = [np.empty((len(reads), 0), np.int64)]
@@ -269,10 +300,6 @@ def _hash(numbers: Array, key: int) -> Array:
     return mixed
 
 
-_LOW = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # least and most accesses of a row of each bin
-_HIGH = BIN_UPPER_EDGES
-
-
 def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
     """How often each row is read in a batch, from the statistics of a table.
 
@@ -308,10 +335,10 @@ def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -
 
     They take milliseconds and little memory, and tables come again and again.
     """
-    high: Floats = np.minimum(_HIGH, lookups)
+    high: Floats = np.minimum(BIN_UPPER_EDGES, lookups)
     reuse_shares, access_shares = np.frombuffer(reuse), np.frombuffer(access)
     rows = _reachable(_rows_of_bins(lookups, distinct, reuse_shares, access_shares), lookups, high)
-    reads = _reads_of_bins(access_shares / access_shares.sum() * lookups, rows * _LOW, rows * high, lookups)
+    reads = _reads_of_bins(access_shares / access_shares.sum() * lookups, rows * BIN_LEAST, rows * high, lookups)
     each, more = np.divmod(reads, np.maximum(rows, 1))
     hottest_first = np.stack([each + 1, each], axis=1)[::-1]
     return hottest_first.ravel(), np.stack([more, rows - more], axis=1)[::-1].ravel()
@@ -322,8 +349,8 @@ def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) ->
     wanted = reuse / reuse.sum() * distinct
     tolerance = 0.5 * 10.0**-HISTOGRAM_DECIMALS
     fewest_reads, most_reads = np.maximum(access - tolerance, 0) * lookups, (access + tolerance) * lookups
-    least, most = fewest_reads / _HIGH, np.where((access > 0) | (reuse > 0), most_reads / _LOW, 0)
-    least[-1] = min(fewest_reads[-1] / _LOW[-1], 1)  # a bin without an upper edge: one row could take them all
+    least, most = fewest_reads / BIN_UPPER_EDGES, np.where((access > 0) | (reuse > 0), most_reads / BIN_LEAST, 0)
+    least[-1] = min(fewest_reads[-1] / BIN_LEAST[-1], 1)  # a bin without an upper edge: one row could take them all
     if least.sum() <= distinct <= most.sum():
         wanted = _project(wanted, least, most, distinct)
     ends = np.rint(np.cumsum(wanted[::-1]))  # the last is `distinct`, up to an error that the rounding removes
@@ -334,8 +361,8 @@ def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) ->
 def _reachable(rows: Ints, lookups: int, high: Floats) -> Ints:
     """`rows` (17,), some moved to the next bin if otherwise their counts could not add up to `lookups`: step 3."""
     rows = rows.copy()
-    down, up = np.append(0, np.diff(_LOW)), np.append(np.diff(high), 0)
-    for edge, step, gain in ((_LOW, -1, down), (high, 1, up)):
+    down, up = np.append(0, np.diff(BIN_LEAST)), np.append(np.diff(high), 0)
+    for edge, step, gain in ((BIN_LEAST, -1, down), (high, 1, up)):
         while (missing := step * (lookups - int(rows @ edge))) > 0:
             open_bins = np.flatnonzero((rows > 0) & (gain > 0))
             small = open_bins[gain[open_bins] <= missing]

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
 from shard_gym.cost_models.measured.batch_cache import BatchCache
-from shard_gym.cost_models.measured.clock import Alone, Clock, GpuClock, HostClock
-from shard_gym.cost_models.measured.drawing import draw_batches
+from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Peers
 from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Timing, to_line
 from shard_gym.cost_models.measured.recorded import RecordedLookups
-from shard_gym.cost_models.measured.streams import LookupSource
+from shard_gym.cost_models.measured.streams import LookupSource, draw_batches
 from shard_gym.system import usable_cpus
 from shard_gym.tables import Tables
 
@@ -105,7 +104,7 @@ class Worker:
         from shard_gym.cost_models.measured.operator import GroupPeers
 
         iteration, batches = self._prepare(job)
-        peers = GroupPeers(self._group(job), self._device) if job.exchange else Alone()
+        peers = GroupPeers(self._group(job), self._device) if job.exchange else Peers()
         repeats = job.repeats
         return self._clock.measure(
             lambda number: iteration.phases(batches[number % len(batches)]), repeats.warmup, repeats.iterations, peers

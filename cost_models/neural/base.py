@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import COMMUNICATION, FloatArray
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
@@ -176,7 +177,7 @@ class NeuralCostModel(ShardingCostModel):
         return self._loads(self.describe(tables), topology)
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """See `ShardingCostModel`.
+        """(S, K) float64.
 
         Raises:
             InvalidOptionError: the network does not estimate shards of that type.
@@ -212,16 +213,16 @@ class NeuralCostModel(ShardingCostModel):
         return np.asarray(self.overall(self.weights, phases, shared, cluster), np.float64)
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """See `AdditiveCostModel`; a column of the loads."""
+        """(T,) ms, a column of the loads."""
         return loads[:, self.alone].copy()
 
+    @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """See `AdditiveCostModel`."""
         phases = np.maximum(self.own_phases(self.weights, loads.astype(np.float32)), 0.0)
         return np.where((loads[..., self.alone] > 0)[..., None], phases, 0.0).astype(np.float64)
 
+    @override
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """See `AdditiveCostModel`."""
         both = self.all_to_alls(self.weights, phases, shared, cluster)
         if both is not None:
             sends = cluster.device_mask & (self._total_alone(shared) > 0)[..., None]
@@ -232,23 +233,23 @@ class NeuralCostModel(ShardingCostModel):
         return np.asarray(shared[..., self.alone - (self.shared_loads.start or 0)].sum(axis=-1))
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """See `AdditiveCostModel`; within the bounds of `cost_bounds`."""
+        """(...) ms, within the bounds of `cost_bounds`."""
         total = self._total_alone(shared)
         cost = self.overall(self.weights, phases, shared, cluster)
         return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * total), MAX_SHARE * total), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `AdditiveCostModel`: shares of the sum of the tables' costs alone."""
+        """Shares of the sum of the tables' costs alone."""
         total = float(loads[:, self.alone].sum())
         # The order of additions differs between placements, so leave room for rounding.
         return LEAST_SHARE * total * (1 - 1e-9), MAX_SHARE * total * (1 + 1e-9)
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `ShardingCostModel`: shares of the sum of the tables' costs alone, each in its least or largest form."""
+        """Shares of the sum of the tables' costs alone, each in its least or largest form."""
         alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
         least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
         return LEAST_SHARE * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)
 
     def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """See `ShardingCostModel`; empty, because not every network reads them."""
+        """Empty, because not every network reads them."""
         return {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
 from shard_gym.cost_models.neural import network as net
@@ -45,8 +46,8 @@ class DreamShardCostModel(NeuralCostModel):
     num_sums = LATENT
 
     @classmethod
+    @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
-        """See `NeuralCostModel`."""
         return {
             **new_table_network(rng),
             **net.new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
@@ -54,8 +55,8 @@ class DreamShardCostModel(NeuralCostModel):
         }
 
     @classmethod
+    @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        """See `NeuralCostModel`."""
         return fitted_feature_normalization(data.inputs)
 
     @classmethod
@@ -65,14 +66,14 @@ class DreamShardCostModel(NeuralCostModel):
         return features
 
     @classmethod
+    @override
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        """See `NeuralCostModel`."""
         latents = table_latents(weights, inputs)
         return net.joined([latents, inputs[:, :1] * 0.0 + 1.0])
 
     @classmethod
+    @override
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        """See `NeuralCostModel`."""
         return net.heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
@@ -104,7 +105,7 @@ class MeanTablesCostModel(DreamShardCostModel):
 
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        """See `NeuralCostModel`; the last summed latent counts the tables."""
+        """The last summed latent counts the tables."""
         loads = super().latents(weights, inputs)
         return net.joined([loads, loads[:, LATENT:]])
 

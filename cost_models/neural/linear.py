@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
@@ -33,13 +34,13 @@ class LinearCostModel(AdditiveCostModel):
         """(T, 22) float64: the features of each table, and a 1."""
         return _table_loads(tables)
 
+    @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """See `AdditiveCostModel`."""
         phases = np.maximum(_with_constant(loads) @ self.coefficients, 0.0)
         return np.where(loads[..., -1:] > 0, phases, 0.0)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """See `AdditiveCostModel`: 0, and all tables on one device without negative contributions."""
+        """0, and all tables on one device without negative contributions."""
         slower = np.maximum(loads @ self.coefficients[:-1], 0.0).sum(axis=0)
         return 0.0, float((slower + np.maximum(self.coefficients[-1], 0.0)).sum())
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from shard_gym.cost_models.analytical import OUTPUT_BYTES
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
@@ -27,8 +29,6 @@ from shard_gym.topology import Cluster
 
 HIDDEN = 64
 COMMUNICATION_SIZES = (128, 64, 32, 16)
-OUTPUT_BYTES = 4
-"""Pooled outputs travel as FP32."""
 
 MIB = 2.0**20
 
@@ -54,8 +54,8 @@ class NeuroShardCostModel(NeuralCostModel):
     shared_loads = slice(LATENT, LATENT + 2)
 
     @classmethod
+    @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
-        """See `NeuralCostModel`."""
         return {
             **new_table_network(rng),
             **net.new_heads(rng, "compute", LATENT, HIDDEN, 2),
@@ -63,8 +63,8 @@ class NeuroShardCostModel(NeuralCostModel):
         }
 
     @classmethod
+    @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        """See `NeuralCostModel`."""
         return {
             **fitted_feature_normalization(data.inputs[:, :-1]),
             **fitted_communication_normalization(data, data.loads[..., LATENT]),
@@ -77,20 +77,20 @@ class NeuroShardCostModel(NeuralCostModel):
 
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        """See `NeuralCostModel`; the last summed latent is the MiB of pooled outputs."""
+        """The last summed latent is the MiB of pooled outputs."""
         latents = table_latents(weights, inputs[:, :-1])
         return net.joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        """See `NeuralCostModel`; the all-to-alls are 0."""
+        """The all-to-alls are 0."""
         both = net.heads(weights, "compute", loads[..., :LATENT])
         nothing = both * 0.0
         return net.joined([both[..., :1], nothing, both[..., 1:]])
 
     @classmethod
+    @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        """See `NeuralCostModel`."""
         return communication(weights, phases, loads[..., 0], cluster)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import COMMUNICATION
 from shard_gym.cost_models.neural import network as net
@@ -56,8 +57,8 @@ class PooledCostModel(NeuralCostModel):
     num_device = LATENT + num_work + 1
 
     @classmethod
+    @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
-        """See `NeuralCostModel`."""
         device = cls.num_device
         return {
             **net.new_mlp(rng, "table", (len(FEATURE_NAMES) + NUM_BINS + cls.num_work, 128, LATENT)),
@@ -72,8 +73,8 @@ class PooledCostModel(NeuralCostModel):
         }
 
     @classmethod
+    @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        """See `NeuralCostModel`."""
         used = data.loads[..., cls.num_sums] > 0
         return {
             **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
@@ -94,8 +95,8 @@ class PooledCostModel(NeuralCostModel):
         return np.concatenate([tables.features(), tables.access_histogram, amounts, width], axis=1, dtype=np.float32)
 
     @classmethod
+    @override
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        """See `NeuralCostModel`."""
         plain = cls.num_work + 1  # inputs that are loads as they are: the work, then the dim
         amount, width = inputs[:, -plain:-1], inputs[:, -1:]
         level = net.normalized(weights, "work", net.log2(amount + 1.0))
@@ -104,7 +105,7 @@ class PooledCostModel(NeuralCostModel):
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        """See `NeuralCostModel`; the all-to-alls are 0."""
+        """The all-to-alls are 0."""
         both = net.heads(weights, "compute", net.normalized(weights, "device", cls._device(loads)))
         return net.joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
 
@@ -114,8 +115,8 @@ class PooledCostModel(NeuralCostModel):
         return net.joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
 
     @classmethod
+    @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        """See `NeuralCostModel`."""
         return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
 
 

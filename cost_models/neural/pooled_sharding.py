@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import COMMUNICATION
 from shard_gym.cost_models.neural import network as net
@@ -42,8 +43,8 @@ class PooledShardingModel(PooledCostModel):
     num_device = LATENT + 2 * num_work + 1
 
     @classmethod
+    @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
-        """See `NeuralCostModel`."""
         weights = super().new_weights(rng)
         for name in COLLECTIVES:
             weights |= net.new_mlp(rng, name, (EXCHANGE_FEATURES, 32, 2))
@@ -52,8 +53,8 @@ class PooledShardingModel(PooledCostModel):
         return weights
 
     @classmethod
+    @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        """See `NeuralCostModel`."""
         weights = super().fitted_normalization(data)
         for column, name in enumerate(COLLECTIVES):
             mib = data.loads[..., cls.shared_loads][..., column]
@@ -72,8 +73,8 @@ class PooledShardingModel(PooledCostModel):
         return cls.describe_shards(tables, TABLE_WISE)
 
     @classmethod
+    @override
     def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
-        """See `NeuralCostModel`."""
         cls._require_known(sharding_type)
         amounts = work(shards)
         outputs, exchanged = amounts[:, -1], np.zeros((len(shards), len(COLLECTIVES) + 1))
@@ -87,13 +88,13 @@ class PooledShardingModel(PooledCostModel):
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
-        """See `PooledCostModel`; also all work times the share of a warp that reads a row."""
+        """Also all work times the share of a warp that reads a row."""
         own, width = super()._device(loads), loads[..., -1:]
         return net.joined([own, loads[..., LATENT : cls.num_sums] * width])
 
     @classmethod
+    @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        """See `NeuralCostModel`."""
         took = communication(weights, phases, loads[..., len(COLLECTIVES)], cluster)
         for column, name in enumerate(COLLECTIVES):
             mib = loads[..., column]

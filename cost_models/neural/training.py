@@ -38,7 +38,7 @@ def trainable(weights: FloatWeights) -> TensorWeights:
 def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.optim.AdamW:
     """AdamW for all `weights` that are trained; matrices decay, biases and shortcuts do not.
 
-    Decay matters for tasks with more devices than in training (see `WEIGHT_DECAY` of DreamShard's learner), and needs
+    Decay matters for tasks with more devices than in training (see `WEIGHT_DECAY` of the learners), and needs
     a high learning rate.
     """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}

@@ -24,13 +24,12 @@ INTERRUPTED_EXIT_CODE = 130
 """Ctrl-C, as shells report it: 128 and the number of the signal."""
 
 COMMANDS: dict[str, str] = {
-    "demo": "Score all agents, train one, draw a picture: in a few minutes.",
+    "demo": "Train an agent, compare it with heuristics, show a plan: in half a minute.",
     "suites": "List the task suites, or verify every shipped file.",
     "pools": "List the table pools, or print the card of one.",
     "agents": "List the agents and their options.",
     "evaluate": "Let agents place all tasks of a suite and compare them.",
     "train": "Train an agent that learns, or resume its training.",
-    "experiment": "Make the experiments behind the pages of results.",
     "show": "Explain a placement: what each device costs, which moves would help.",
     "place": "Place the tables of your own model: tables in, a plan out.",
     "dataset": "Write placements of agents as a data set for offline RL (Minari).",

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import agents_to_make
+from shard_gym.agents import AGENTS
 from shard_gym.agents.options import (
     AgentOption,
     about_agent,
@@ -22,10 +22,11 @@ from shard_gym.agents.options import (
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.errors import MissingExtraError, unknown_name
+from shard_gym.problems import PROBLEMS
 from shard_gym.sharding import SHARDING_TYPES
 
-PLACING = "Place at once: --agent NAME; options with place and show --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
-TRAINED = "Place once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"
+READY = "{problem}, without training: --agent NAME --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
+TRAINED = "Once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"
 TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
 
 
@@ -35,20 +36,23 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
     Args:
         name: agents to list; all if none is given.
     """
-    known = {**agents_to_make(), **LEARNERS}
+    known = {**AGENTS, **LEARNERS}
     for each in name:
         if each not in known:
             raise unknown_name("agent", each, known)
     chosen = set(name or known)
     console = output()
-    placing = [each for each in agents_to_make() if each in chosen]
-    if placing:
-        heading(console, PLACING)
-        for each in placing:
+    headings = []
+    for problem in PROBLEMS:
+        own = [each for each, entry in AGENTS.items() if entry.problems[0] == problem and each in chosen]
+        if own:
+            headings.append(READY.format(problem=problem.capitalize()))
+            heading(console, ("\n" if len(headings) > 1 else "") + headings[-1])
+        for each in own:
             _print_agent(console, each, about_agent(each), placing_options(each))
     training = [each for each in LEARNERS if each in chosen]
     if training:
-        heading(console, f"\n{TRAINING}" if placing else TRAINING)
+        heading(console, f"\n{TRAINING}" if headings else TRAINING)
         for each in training:
             _print_learner(console, each)
         _print_trained(console, training)

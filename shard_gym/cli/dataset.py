@@ -57,7 +57,7 @@ def dataset(
         cost_model: analytical, or the file of a neural cost model (.safetensors); also for agents that ask one.
         reward: terminal, dense or normalized.
         observation: compact, full or features; the size of full grows with the number of tables.
-        seed: of the agents that are random.
+        seed: of the stochastic agents.
     """
     names = list(dict.fromkeys(chain.from_iterable(agent)))
     if not names:

@@ -1,125 +1,119 @@
-"""`shard-gym demo`: every agent on three suites, a trained one, their tables and a picture, in a few minutes."""
+"""`shard-gym demo`: an agent trained in seconds beside heuristics, a picture, and a sharding plan explained."""
 
 from __future__ import annotations
 
-import importlib.util
+import shlex
+import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from shard_gym.agents import AGENTS, Agent, make_agent
-from shard_gym.checks import checked_count
-from shard_gym.cli.console import REFERENCE, new_progress, output, sentence
-from shard_gym.cli.evaluate import evaluate_all, print_evaluations
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.agents import make_agent
+from shard_gym.cli import main
+from shard_gym.cli.console import heading, output, sentence
+from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
-from shard_gym.evaluation import Evaluation
 from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.suites import load_suite
-from shard_gym.suites.best_known import best_known_costs
+from shard_gym.text import counted, format_seconds
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+SUITE = "dlrm-mixdim-4"
+"""An open suite: the best agents that ask for no cost while they place are well above the best known placements."""
 
-    from shard_gym.agents.policy import PolicyAgent
+TASKS = 20
+"""Test tasks of the comparison: the first ones."""
 
-SUITES = ("dlrm-20x4", "dlrm-50x4", "mlperf-x8")
-TRAINED_ON = "dlrm-20x4"
-PICTURED = ("dlrm-50x4", 0)
-"""The suite and the test task of the picture."""
+TRAINING = ("iterations=4", "measurements=10", "cost_updates=300")
+HEURISTICS = ("lookup-greedy", "lane-greedy", "cost-greedy")
+SPLIT = ("shard-4", "3")
+"""The suite and the test task of the sharding plan."""
+
+PICTURED = 0
+"""The test task of the picture."""
 
 PICTURE = "placement.png"
 
-NOTES = (
-    "Costs are ms of the embedding part of a training iteration. cost-greedy and local-search evaluate the cost model "
-    "while they place; dreamshard was trained on other tasks and plans with its own surrogate."
-)
-TRAINED = (
-    " maskable-ppo is that of Stable-Baselines3, trained for {steps:,} steps on the training tasks of {suite}; it "
-    "observes the cost model's estimate of the tables placed so far."
+NEXT = (
+    ("train another agent", "shard-gym train --agent maskable-ppo --suite mixdim-8 --out runs/ppo"),
+    (
+        "place the tables of your model",
+        "python examples/make_tables.py && shard-gym place --tables my_tables.json --hardware a100-dgx --num-devices 2 "
+        "--agent plan-search --out plan.json",
+    ),
+    ("evaluate a custom solver", "python examples/custom_agent.py"),
 )
 
 
-def demo(out: Path = Path("demo"), timesteps: int = 300_000, seed: int = 0) -> None:
-    """Score every agent on three suites, train MaskablePPO on one, draw a picture.
+def demo(out: Path = Path("demo"), seed: int = 0) -> None:
+    """Train DreamShard for seconds, compare it with heuristics, show a sharding plan.
 
     Parts that need a package that is not installed are left out.
 
     Args:
-        out: folder for the picture.
-        timesteps: environment steps of MaskablePPO's training; rounded up to whole rollouts.
-        seed: of everything random.
+        out: folder for the trained agent and the picture. An agent that is there already is not trained again.
+        seed: of the training.
     """
-    checked_count("--timesteps", timesteps, 1)
-    picture = out / PICTURE
-    no_picture, no_training = matplotlib_missing(), _sb3_missing()
+    start, trained, picture = time.perf_counter(), out / "dreamshard", out / PICTURE
+    no_picture, no_training = matplotlib_missing(), _torch_missing()
     if no_picture is None:
         require_picture(picture)
-    model = make_additive_cost_model("analytical")
-    agents, no_agents = _agents(model, seed)
-    for missing in filter(None, (*no_agents, no_training, no_picture)):
+    for missing in filter(None, (no_training, no_picture)):
         output().print(sentence(f"Left out: {missing}", "yellow"))
-    results = {suite: evaluate_all(agents, load_suite(suite), model) for suite in SUITES}
-    notes = NOTES
+    agents = list(HEURISTICS)
     if no_training is None:
-        trained = _train(timesteps, seed)
-        notes += TRAINED.format(steps=trained.steps_trained, suite=TRAINED_ON)
-        results[TRAINED_ON] |= evaluate_all({trained.name: trained}, load_suite(TRAINED_ON), model)
-    for suite, evaluations in results.items():
-        best = best_known_costs(load_suite(suite), model)
-        print_evaluations(output(), list(evaluations.values()), evaluations[REFERENCE], best)
-        output().print()
-    output().print(sentence(f"{notes} The other agents do not use the cost model."))
+        agents.insert(0, str(trained))
+        options = [word for option in TRAINING for word in ("--option", option)]
+        place = ["--suite", SUITE, "--out", str(trained), "--seed", str(seed)]
+        _run(
+            "DreamShard learns what placements cost from 40 of them, in 10 to 30 seconds.",
+            ["train", "--agent", "dreamshard", *place, *options, "--no-evaluate", "--resume"],
+        )
+    _run(
+        f"On {counted(TASKS, 'test task')} with tables that it has not seen: cost-greedy asks the cost model at every "
+        "step, the others never do. A gap is what an agent costs more than the best known placement.",
+        ["evaluate", "--suite", SUITE, "--tasks", str(TASKS), *(word for each in agents for word in ("--agent", each))],
+    )
     if no_picture is None:
-        save_picture(draw_extremes(results[PICTURED[0]], model), picture)
-        output().print(sentence(f"\nA bad and a good placement of task {PICTURED[1]} of {PICTURED[0]}: {picture}"))
-    output().print("Next: shard-gym suites, shard-gym evaluate --help, shard-gym show --help")
+        _draw(agents[0], picture)
+        output().print(sentence(f"\nOne of these tasks, placed by {HEURISTICS[0]} and by {agents[0]}: {picture}"))
+    suite, task = SPLIT
+    _run(
+        "Tables may also be split. A search over sharding plans, and what its splits gain:",
+        ["show", "--suite", suite, "--task", task, "--agent", "plan-search"],
+    )
+    heading(output(), f"\nDone in {format_seconds(time.perf_counter() - start)}. Next:")
+    for what, command in NEXT:
+        output().print(sentence(f"  {what}:\n    {command}"), soft_wrap=True)
 
 
-def _sb3_missing() -> MissingExtraError | None:
+def _run(why: str, words: list[str]) -> None:
+    """Print a sentence and a command, then run the command here.
+
+    Raises:
+        SystemExit: the command failed; it has said why.
+    """
+    heading(output(), f"\n{why}")
+    output().print(sentence(f"$ {shlex.join(['shard-gym', *words])}\n", "cyan"), soft_wrap=True)
+    if code := main(words):
+        raise SystemExit(code)
+
+
+def _torch_missing() -> MissingExtraError | None:
     """The error that says how to install what training needs, or None if all of it is installed."""
-    for package in ("sb3_contrib", "stable_baselines3", "torch"):
-        if importlib.util.find_spec(package) is None:
-            return missing_extra(package.replace("_", "-"), "sb3", "Training with MaskablePPO")
+    for package in ("torch", "safetensors"):
+        if find_spec(package) is None:
+            return missing_extra(package, "torch", "Training")
     return None
 
 
-def _agents(model: AdditiveCostModel, seed: int) -> tuple[dict[str, Agent], list[MissingExtraError]]:
-    """Every agent with a name, and the errors of those whose packages are not installed."""
-    agents, missing = {}, []
-    for name in AGENTS:
-        try:
-            agents[name] = make_agent(name, cost_model=model, seed=seed)
-        except MissingExtraError as error:
-            missing.append(error)
-    return agents, missing
+def _draw(agent: str, path: Path) -> None:
+    """A picture of one task of `SUITE`, placed by the first heuristic and by `agent`."""
+    from shard_gym.envs.placement.rendering.figure import draw_comparison  # needs matplotlib
 
-
-def _train(timesteps: int, seed: int) -> PolicyAgent:
-    """MaskablePPO, trained on the training tasks of `TRAINED_ON`."""
-    from shard_gym.agents.sb3 import train_maskable_ppo  # imports torch, which `--help` does not need
-
-    with new_progress() as progress:
-        bar = progress.add_task(f"{TRAINED_ON}: training MaskablePPO", total=timesteps)
-
-        def show(done: int) -> None:
-            progress.update(bar, completed=min(done, timesteps))
-
-        return train_maskable_ppo(TRAINED_ON, total_timesteps=timesteps, seed=seed, on_step=show)
-
-
-def draw_extremes(evaluations: dict[str, Evaluation], model: AdditiveCostModel) -> Figure:
-    """The most expensive and the cheapest placement of task `PICTURED` among those of several agents, side by side."""
-    from shard_gym.envs.placement.rendering.figure import draw_comparison
-
-    task = load_suite(PICTURED[0])[PICTURED[1]]
-    results = {name: evaluation.tasks[PICTURED[1]] for name, evaluation in evaluations.items()}
-    by_cost = sorted((name for name in results if results[name].valid), key=lambda name: results[name].cost_ms)
+    model, task = make_additive_cost_model("analytical"), load_suite(SUITE)[PICTURED]
     views = []
-    for name in (by_cost[-1], by_cost[0]):
-        placement = np.array(results[name].placement)
+    for name in (HEURISTICS[0], agent):
+        placement = make_agent(name).place(task)
         estimate = model.estimate(placement, task.tables, task.topology)
-        views.append((name, PlacementView(task, placement, estimate.phases_ms, estimate.total_ms)))
-    return draw_comparison(views)
+        views.append((Path(name).name, PlacementView(task, placement, estimate.phases_ms, estimate.total_ms)))
+    save_picture(draw_comparison(views), path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -16,7 +16,6 @@ from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import (
     FAILED,
     NONE,
-    REFERENCE,
     heading,
     new_progress,
     new_table,
@@ -31,25 +30,16 @@ from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.evaluation import Evaluation, compare
 from shard_gym.evaluation import evaluate as evaluate_agent
 from shard_gym.io.files import require_writable, write_json
+from shard_gym.problems import Problem, problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
-from shard_gym.tasks import TaskSuite
-from shard_gym.text import counted, format_change, format_ms, format_seconds
+from shard_gym.tasks import Suite
+from shard_gym.text import counted, format_change, format_seconds
 
 MEASUREMENTS = ".measurements.sqlite"
 """Ending, in place of `.json`, of the file beside the results that keeps what was measured."""
 
 MAX_FAILURES_SHOWN = 5
-
-HEADERS = (
-    "mean\nms",
-    "95%\ninterval",
-    "vs\nrandom",
-    "gap to\nbest",
-    "failed\ntasks",
-    "plan\ntime",
-    "queries\n/ task",
-)
 
 
 def evaluate(
@@ -62,9 +52,9 @@ def evaluate(
     seed: int = 0,
     out: OptionalPath = None,
 ) -> None:
-    """Let agents place every task of a suite and compare what their placements cost.
+    """Let agents answer every task of a suite and compare what their answers cost.
 
-    A placement that cannot be measured is charged its penalty.
+    An answer that cannot be measured is charged its penalty.
 
     Five of them in a row end the evaluation.
 
@@ -74,10 +64,10 @@ def evaluate(
         suite: name of the suite; `shard-gym suites` lists them.
         split: split of the suite, train or test.
         tasks: number of tasks, the first ones of the split; 0 for all.
-        cost: the cost model that scores the placements. Measurements are kept in a file beside --out unless --cache
+        cost: the cost model that scores the answers. Measurements are kept in a file beside --out unless --cache
             says where, so that the same command continues an evaluation that was stopped; without both they are not.
             With measured costs, agents that ask a cost model plan under analytical.
-        seed: of the agents that are random.
+        seed: of the stochastic agents.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
     if not agent:
@@ -86,7 +76,7 @@ def evaluate(
         raise InvalidOptionError("--option is for one --agent. Evaluate agents with options one by one.")
     options = parse_options(option)
     whole = load_suite(suite, split)
-    chosen = first_tasks(whole, tasks)
+    chosen, problem = first_tasks(whole, tasks), problem_of(whole[0])
     cache = cost.cache
     if out is not None:
         require_writable(out)
@@ -95,9 +85,13 @@ def evaluate(
             require_writable(cache)
             out.parent.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache)
+    model = problem.model(model)
     placed = as_measured(chosen, model)
-    agents = {REFERENCE: placing_agent(REFERENCE, cost, model, seed)}
-    agents |= {name: placing_agent(name, cost, model, seed, **options) for name in agent}
+    reference = problem.reference
+    agents = {reference: placing_agent(reference, cost, model, seed, whole.name)}
+    agents |= {name: placing_agent(name, cost, model, seed, whole.name, **options) for name in agent}
+    for each in agents.values():
+        problem.require_agent(each)
     try:
         evaluations = evaluate_all(agents, placed, model)
     except (KeyboardInterrupt, MeasurementError) as error:
@@ -109,13 +103,13 @@ def evaluate(
         raise type(error)(f"{error} {kept}".strip()) from error
     shown = [evaluations[name] for name in dict.fromkeys(agent)]
     console = output()
-    print_evaluations(console, shown, evaluations[REFERENCE], best_known_costs(whole, model))
+    print_evaluations(console, shown, evaluations[reference], best_known_costs(whole, model), problem)
     if out is not None:
         write_json(out, shown[0].to_json() if len(shown) == 1 else [evaluation.to_json() for evaluation in shown])
         console.print(sentence(f"\nWritten to {out}.", "dim"))
 
 
-def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: CostModel) -> dict[str, Evaluation]:
+def evaluate_all(agents: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
     evaluations = {}
     with new_progress() as progress:
@@ -130,7 +124,11 @@ def evaluate_all(agents: Mapping[str, Agent], tasks: TaskSuite, model: CostModel
 
 
 def print_evaluations(
-    console: Console, evaluations: list[Evaluation], reference: Evaluation, best: Mapping[str, float]
+    console: Console,
+    evaluations: list[Evaluation],
+    reference: Evaluation,
+    best: Mapping[str, float],
+    problem: Problem[Any],
 ) -> None:
     """Print a table of all agents, the cheapest first, and their failures below it; no column without a value."""
     count = counted(len(reference.tasks), "task")
@@ -140,8 +138,8 @@ def print_evaluations(
         row = compare(evaluation, reference, best)
         rows.append(
             (
-                format_ms(evaluation.mean_cost_ms),
-                "-".join(map(format_ms, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
+                problem.format_cost(evaluation.mean_cost_ms),
+                "-".join(map(problem.format_cost, evaluation.interval_ms)) if len(evaluation.tasks) > 1 else NONE,
                 NONE if row.to_random is None else format_change(row.to_random),
                 NONE if row.to_best is None else format_change(row.to_best),
                 Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
@@ -154,14 +152,18 @@ def print_evaluations(
     table = new_table()
     table.add_column("\nagent", overflow="fold", min_width=12)
     shown = [columns[-1]]
-    for header, cells in zip(HEADERS, columns[:-1], strict=True):
+    headers = (
+        *(f"mean\n{problem.unit}", "95%\ninterval", f"vs\n{reference.agent}", f"gap to\n{problem.best_name}"),
+        *("failed\ntasks", "plan\ntime", "queries\n/ task"),
+    )
+    for header, cells in zip(headers, columns[:-1], strict=True):
         if any(cell != NONE for cell in cells):
             table.add_column(header, justify="right", no_wrap=True)
             shown.append(cells)
     for cells in zip(*shown, strict=True):
         table.add_row(*cells)
     print_table(console, table)
-    ratios = f"vs {REFERENCE} and gap to best (known)" if best else f"vs {REFERENCE}"
+    ratios = f"vs {reference.agent}" + (f" and gap to {problem.best_name} (known)" if best else "")
     none = " None where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
     _print_failures(console, evaluations)

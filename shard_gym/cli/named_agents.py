@@ -1,4 +1,4 @@
-"""Agents as commands name them: those of the package, trained ones, and your own classes and functions."""
+"""Agents as commands name them: those of the package, trained ones, and custom classes and functions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from numpy.typing import ArrayLike
+from typing_extensions import override
 
-from shard_gym.agents import Agent, make_agent
-from shard_gym.checks import require_arguments
+from shard_gym.agents import Agent, AgentEntry, make_agent
+from shard_gym.agents.registry import parameters
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import Task
 
 
-class OwnAgent(Agent):
-    """An agent of yours: `place(task)` is enough, or `plan(task)` where tables may be split."""
+class CustomAgent(Agent):
+    """A custom agent: `place(task)` is enough, or `plan(task)` where tables may be split."""
 
     def __init__(
         self, name: str, place: Callable[[Task], ArrayLike] | None, plan: Callable[[Task], Any] | None = None
@@ -30,12 +31,12 @@ class OwnAgent(Agent):
         self._place, self._plan = place, plan
 
     @property
+    @override
     def splits(self) -> bool:
-        """See `Agent`."""
         return self._plan is not None
 
     def place(self, task: Task) -> Any:
-        """See `Agent`; what it returns is checked by whoever asks."""
+        """What the agent returns; whoever asks checks it."""
         if self._place is None:
             raise InvalidOptionError(
                 f"{self.name} has plan(task) alone, and the tables of task {task.name!r} may not be split. Give it "
@@ -44,18 +45,25 @@ class OwnAgent(Agent):
         return self._place(task)
 
     def plan(self, task: Task) -> Any:
-        """See `Agent`; what it returns is checked by whoever asks."""
+        """What the agent returns; whoever asks checks it."""
         return super().plan(task) if self._plan is None else self._plan(task)
 
 
-def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: int = 0, **options: Any) -> Agent:
+def agent_named(
+    name: str,
+    *,
+    cost_model: str | CostModel = "analytical",
+    seed: int = 0,
+    suite: str | None = None,
+    **options: Any,
+) -> Agent:
     """The agent that a command's --agent names.
 
     Args:
-        name: as for `make_agent`; or of your own: FILE.py:NAME or MODULE:NAME, where NAME is a class, a function that
-            makes an agent, a function of a task that returns its placement, or an agent. A class or maker gets the
-            arguments `cost_model` and `seed` if it has parameters of these names.
-        cost_model, seed, options: as for `make_agent`.
+        name: as for `make_agent`; or FILE.py:NAME or MODULE:NAME of a custom one, where NAME is a class, a function
+            that makes an agent, a function of a task that returns its placement, or an agent. A class or maker gets
+            the arguments `cost_model`, `seed` and `suite` if it has parameters of these names.
+        cost_model, seed, suite, options: as for `make_agent`.
 
     Raises:
         InvalidOptionError: there is no such file, module or name, what has that name is no agent, or it does not take
@@ -64,30 +72,29 @@ def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: 
     """
     where, colon, what = name.rpartition(":")
     if not colon or Path(name).exists():
-        return make_agent(name, cost_model=cost_model, seed=seed, **options)
+        return make_agent(name, cost_model=cost_model, seed=seed, suite=suite, **options)
     module = _module(where)
     if not hasattr(module, what):
         raise InvalidOptionError(f"There is nothing named {what!r} in {where}, as --agent {name} says.")
     found = getattr(module, what)
-    if isinstance(found, type) or (callable(found) and "task" not in _parameters(found, name)):
+    if isinstance(found, type) or (callable(found) and "task" not in parameters(found, name)):
         if inspect.isabstract(found):
             raise InvalidOptionError(f"{name} is no agent: it lacks {', '.join(sorted(found.__abstractmethods__))}.")
-        given = {"cost_model": cost_model, "seed": seed} | options
-        known = _parameters(found, name)
-        takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
-        wanted = {key: value for key, value in given.items() if key in known or takes_all or key in options}
-        require_arguments(found, name, **wanted)
-        found = found(**wanted)
+        found = AgentEntry(found).make(name, cost_model, seed, suite, options)
     elif options:
         raise InvalidOptionError(
             f"{name} takes no options, and {', '.join(options)} was given: only a class, or a function that makes an "
             "agent, takes some."
         )
+    if isinstance(found, Agent) or callable(getattr(found, "act", None)):  # the latter plays episodes of replanning
+        agent: Agent = found
+        return agent
     plan = getattr(found, "plan", None)
     place = getattr(found, "place", None if callable(plan) else found)
     if not (callable(place) or callable(plan)):
         raise InvalidOptionError(
-            f"{name} is no agent: it has no place(task) and no plan(task), and it is no function of a task."
+            f"{name} is no agent: it has no place(task), no plan(task) and no act(observations), and it is no function "
+            "of a task."
         )
     for kind, function in (("place", place), ("plan", plan)):
         try:
@@ -95,19 +102,7 @@ def agent_named(name: str, *, cost_model: str | CostModel = "analytical", seed: 
                 inspect.signature(function).bind(None)
         except (TypeError, ValueError) as error:
             raise InvalidOptionError(f"{name} is no agent: its function {kind} does not take a task alone.") from error
-    return found if isinstance(found, Agent) else OwnAgent(str(getattr(found, "name", what)), place, plan)
-
-
-def _parameters(found: Any, name: str) -> Mapping[str, inspect.Parameter]:
-    """The parameters of what a command's --agent `name` names.
-
-    Raises:
-        InvalidOptionError: it does not tell them, as some classes in C.
-    """
-    try:
-        return inspect.signature(found).parameters
-    except (TypeError, ValueError) as error:
-        raise InvalidOptionError(f"{name} is no agent: it does not tell its arguments; give it an __init__.") from error
+    return CustomAgent(str(getattr(found, "name", what)), place, plan)
 
 
 def _module(where: str) -> ModuleType:

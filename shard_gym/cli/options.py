@@ -15,7 +15,7 @@ from shard_gym.cli.console import errors, sentence
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -77,14 +77,16 @@ PLANNING = "analytical"
 """The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
 
 
-def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int, **options: Any) -> Agent:
-    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for it and `options`.
+def placing_agent(
+    name: str, cost: CostModelOptions, model: CostModel, seed: int, suite: str | None = None, **options: Any
+) -> Agent:
+    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for the rest.
 
     With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
     """
     if not cost.measures:
-        return agent_named(name, cost_model=model, seed=seed, **options)
-    agent = agent_named(name, cost_model=PLANNING, seed=seed, **options)
+        return agent_named(name, cost_model=model, seed=seed, suite=suite, **options)
+    agent = agent_named(name, cost_model=PLANNING, seed=seed, suite=suite, **options)
     if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
         text = (
             f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."
@@ -93,7 +95,7 @@ def placing_agent(name: str, cost: CostModelOptions, model: CostModel, seed: int
     return agent
 
 
-def first_tasks(suite: TaskSuite, count: int) -> TaskSuite:
+def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:
     """The first `count` tasks of a suite; all of them for 0.
 
     Raises:
@@ -106,8 +108,9 @@ def first_tasks(suite: TaskSuite, count: int) -> TaskSuite:
 
 def proven_bound(agent: Agent, model: CostModel) -> float | None:
     """`Agent.last_bound_ms`, if it bounds costs of `model`; see `placing_agent` for why it may not."""
-    planned_under_it = isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint
-    return agent.last_bound_ms if planned_under_it else None
+    if isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint:
+        return agent.last_bound_ms
+    return None
 
 
 def command_line(*words: object, **options: object) -> str:

@@ -7,11 +7,9 @@ import math
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
-from shard_gym.answers import PLANS
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
+from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.options import (
     ANALYTICAL,
     CostModelOptions,
@@ -22,24 +20,23 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
-from shard_gym.cli.plans import print_plan_devices, print_splits
 from shard_gym.cli.pools import pool_source
-from shard_gym.cli.show import GIB, print_devices, print_totals
-from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
-from shard_gym.explain_plan import explain_plan
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
-from shard_gym.sharding import plan_of_placement, plan_to_json
+from shard_gym.problems import problem_of
+from shard_gym.sharding import plan_to_json
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import DeviceSpec
+
+GIB = 2**30
 
 
 def place(
@@ -85,50 +82,30 @@ def place(
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     profile = hardware_profile(hardware)
     model = cost.make()
-    placer = placing_agent(agent, cost, model, seed, **parse_options(option))
-    if num_devices > len(loaded) and not placer.splits:
+    placer = placing_agent(agent, cost, model, seed, None, **parse_options(option))
+    if num_devices > len(loaded) and not getattr(placer, "splits", False):
         raise InvalidOptionError(
             f"--num-devices is {num_devices:,}, but {tables} has {counted(len(loaded), 'table')}: the other devices "
             f"would stay empty. Give at most {len(loaded):,}."
         )
     topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
     console = output()
-    if placer.splits:
-        task = Task(Path(tables).stem, loaded, topology, splittable=True)
-        plan = PLANS.checked(PLANS.asker(placer)(task), task)
-        explained = explain_plan(plan, loaded, topology, make_sharding_cost_model(model))
-        content = {
-            "agent": agent,
-            "cost_model": explained.cost_model,
-            "cost_ms": explained.total_ms,
-            "plan": plan_to_json(plan, loaded),
-        }
-        _deliver(console, content if format == "shard-gym" else torchrec_json(plan, loaded, topology, module), out)
-        if out is not None:
-            print_plan_devices(console, explained)
-            print_totals(console, explained.total_ms, None, None, "plan")
-            print_splits(console, explained)
-            console.print(f"\nPlan written to {out}.", style="dim", markup=False)
-        return
-    task = as_measured(TaskSuite("place", (Task(Path(tables).stem, loaded, topology),)), model)[0]
-    placement = placer.place(task)
-    explanation = explain(task, placement, model, lower_bound_ms=proven_bound(placer, model))
-    whole = plan_of_placement(placement, loaded)
-    placed = placement_to_json(explanation, agent, model)
-    _deliver(console, placed if format == "shard-gym" else torchrec_json(whole, loaded, topology, module), out)
-    if out is None:
-        return
-    print_devices(console, explanation)
-    print_totals(console, explanation.total_ms, explanation.best_known_ms, explanation.lower_bound_ms)
-    console.print(f"\nPlan written to {out}.", style="dim", markup=False)
-
-
-def _deliver(console: Console, content: dict[str, Any], out: Path | None) -> None:
-    """Write the plan to its file, or print it."""
+    task = Task(Path(tables).stem, loaded, topology, splittable=getattr(placer, "splits", False))
+    if not task.splittable:
+        task = as_measured(TaskSuite("place", (task,)), model)[0]
+    problem = problem_of(task)
+    problem.require_agent(placer)
+    answer = problem.checked(problem.asker(placer)(task), task)
+    explanation = explain(task, answer, problem.model(model), lower_bound_ms=proven_bound(placer, model))
+    content = answer_to_json(explanation, agent)
+    if format == "torchrec":
+        content = torchrec_json(explanation.plan, loaded, topology, module)
     if out is None:
         console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
-    else:
-        write_json(out, content)
+        return
+    write_json(out, content)
+    print_explanation(console, explanation)
+    console.print(f"\nPlan written to {out}.", style="dim", markup=False)
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
@@ -170,14 +147,18 @@ def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
     return int(gib * GIB)
 
 
-def placement_to_json(explanation: Explanation, agent: str, model: CostModel) -> dict[str, Any]:
-    """The plan as a JSON value, every table by its name."""
-    names = explanation.task.tables.names
-    per_device = to_plan(explanation.placement, explanation.task.num_devices)
-    return {
+def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
+    """A placement or plan as a JSON value, every table by its name."""
+    record: dict[str, Any] = {
         "agent": agent,
-        "cost_model": model.fingerprint,
+        "cost_model": explanation.cost_model,
         "cost_ms": explanation.total_ms,
-        "placement": {name: int(device) for name, device in zip(names, explanation.placement, strict=True)},
-        "devices": [[names[table] for table in tables] for tables in per_device],
+    }
+    tables, devices = explanation.task.tables, explanation.devices
+    if explanation.noun == "plan":
+        return record | {"plan": plan_to_json(explanation.plan, tables)}
+    per_device = to_plan(devices, explanation.task.num_devices)
+    return record | {
+        "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},
+        "devices": [[tables.names[table] for table in held] for held in per_device],
     }

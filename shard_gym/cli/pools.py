@@ -45,7 +45,7 @@ def pool_source(name_or_path: str) -> str | Path:
         return name_or_path
     if path.suffix.lower() != ".json":
         raise InvalidOptionError(
-            f"{name_or_path} is not a pool file: the name of one ends in .json. Tables of your own can be written "
+            f"{name_or_path} is not a pool file: the name of one ends in .json. Custom tables can be written "
             f"with shard_gym.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
         )
     return path

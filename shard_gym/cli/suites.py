@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from shard_gym.cli.console import FAILED, new_table, output, print_table, sentence
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
-from shard_gym.drift.oracle_seconds import oracle_seconds
-from shard_gym.drift.suites import drift_suite_names, load_drift_suite
 from shard_gym.errors import ShardGymError
 from shard_gym.pools import load_pool, pool_names
+from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
+from shard_gym.suites.bounds import lower_bounds
 from shard_gym.text import format_range
 
 
@@ -46,39 +44,21 @@ def _list(verbose: bool) -> int:
         table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), source)
     console = output()
     print_table(console, table)
-    console.print()
-    print_table(console, _drifting(verbose))
     if not verbose:
         console.print(
             sentence(
-                "\nT tables on D devices; train/test tasks. At the end of a name of replanning: the pause in"
-                " seconds. More: shard-gym suites --verbose",
+                "\nT tables on D devices; train/test tasks. drift, growth and spot are suites of replanning; at the "
+                "end of their names is the pause in seconds. More: shard-gym suites --verbose",
                 "dim",
             )
         )
     return 0
 
 
-def _drifting(verbose: bool) -> Table:
-    """The suites of `EmbeddingReplanning-v0`."""
-    table = new_table()
-    table.add_column("replanning" + ("\nversion, SHA-256" if verbose else ""), no_wrap=True)
-    table.add_column("tasks", no_wrap=True, justify="right")
-    table.add_column("what drifts", min_width=31)
-    for each in drift_suite_names():
-        train, test = load_drift_suite(each, "train"), load_drift_suite(each, "test")
-        name = Text(each, "bold")
-        if verbose:
-            name.append(f"\nv{test.version} {test.sha256[:12]}", "dim not bold")
-        table.add_row(name, f"{len(train)}/{len(test)}", test.description)
-    return table
-
-
 def _verify() -> int:
     """Check every shipped file; the exit code is 1 if one is damaged."""
     checks = [("pool", name, _check_pool) for name in pool_names()]
     checks += [("suite", name, _check_suite) for name in suite_names()]
-    checks += [("suite", name, _check_drift_suite) for name in drift_suite_names()]
     table = new_table()
     for column in ("kind", "name", "result"):
         table.add_column(column)
@@ -102,18 +82,14 @@ def _check_pool(name: str) -> str:
     return f"{len(load_pool(name))} tables"
 
 
-def _check_drift_suite(name: str) -> str:
-    """Load both splits, and the seconds of the oracle."""
-    train, test = load_drift_suite(name, "train"), load_drift_suite(name, "test")
-    found = oracle_seconds(test, make_sharding_cost_model("analytical"))
-    return f"{len(train) + len(test)} tasks, the oracle's seconds of {len(found)}"
-
-
 def _check_suite(name: str) -> str:
-    """Load every split and the best known placements, which checks bytes, placements and costs."""
-    tasks, searched, model = 0, 0, AnalyticalCostModel()
+    """Load every split, the best known answers and the bounds, which checks bytes, answers and costs."""
+    tasks = searched = bounded = 0
     for split in suite_info(name).tasks:
         suite = load_suite(name, split)
+        problem = problem_of(suite[0])
+        model = problem.model("analytical")
         tasks += len(suite)
         searched += len(best_known(suite, model))
-    return f"{tasks} tasks, {searched} best known placements"
+        bounded += len(lower_bounds(suite, model))
+    return f"{tasks} tasks, {searched} best known answers, {bounded} bounds"

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,10 @@ from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import require_writable
+from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite
 from shard_gym.text import counted, format_ms, format_seconds
 
 MEASUREMENTS = "measurements.sqlite"
@@ -51,14 +53,15 @@ def train(
     resume: bool = False,
     no_evaluate: bool = False,
 ) -> None:
-    """Train an agent that learns, and compare it with the greedy heuristics.
+    """Train a learned agent, and compare it with agents that need no training.
 
     Every iteration is saved: resume a run that was stopped with --resume.
 
     With measured costs, a warning says if the machine is not idle.
 
     Args:
-        agent: dreamshard, autoshard, neuroshard, surco, attention, rnn, ppo, maskable-ppo, a2c or dqn.
+        agent: dreamshard, autoshard, neuroshard, surco, attention, rnn, ppo, maskable-ppo, a2c or dqn; on suites of
+            replanning ppo, maskable-ppo or recurrent-ppo.
         suite: name of the suite; `shard-gym suites` lists them.
         out: folder for the trained agent, the state of its training, and the log for TensorBoard.
         option: an option of the agent, such as iterations=20; repeat it for more. `shard-gym agents` lists them all.
@@ -69,7 +72,7 @@ def train(
             keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
-        no_evaluate: do not place the test tasks afterwards. With measured costs they never are: see shard-gym race.
+        no_evaluate: do not answer the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
     options = parse_options(option) | ({} if data is None else {"data": str(data)})
     if cost.measures:
@@ -84,7 +87,8 @@ def train(
         if cost.measures:
             warn_of_load()
         spreads: list[float] = []
-        with watch(learner, _best_heuristic(tasks, model) if comparable else None, spreads) as on_report:
+        goal = _goal(tasks, model) if comparable else None
+        with watch(learner, goal, spreads) as on_report:
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
@@ -108,11 +112,11 @@ def train(
     output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
 
 
-def _best_heuristic(tasks: TaskSuite, model: CostModel) -> Evaluation:
-    """The cheapest of the greedy heuristics on the tasks to learn from, of those that fail on the fewest."""
-    names = (*PAPER_HEURISTICS, "hugectr") if tasks[0].splittable else PAPER_HEURISTICS
-    evaluations = [evaluate(make_agent(name), tasks, model) for name in names]
-    return min(evaluations, key=lambda each: (each.failures, each.mean_cost_ms))
+def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
+    """The cheapest of the problem's goals on the tasks to learn from, of those that fail on the fewest."""
+    goals = problem_of(tasks[0]).goals
+    evaluations = [evaluate(make_agent(name, suite=tasks.name), tasks, model) for name in goals]
+    return min(evaluations, key=lambda each: (each.failures, each.mean_cost_ms), default=None)
 
 
 @contextmanager
@@ -166,9 +170,13 @@ def _evaluations(learner: Learner) -> str:
     return f"{counted(learner.true_cost_queries, 'measurement')}, {counted(learner.failures, 'failure')}"
 
 
-def _compare(name: str, trained: Agent, tasks: TaskSuite, model: CostModel) -> None:
-    """Print the trained agent on the test tasks, beside the heuristics and random."""
-    agents = {name: trained, **{other: make_agent(other) for other in (*PAPER_HEURISTICS, REFERENCE)}}
-    evaluations = evaluate_all(agents, tasks, model)
+def _compare(name: str, trained: Agent, tasks: Suite[Any], model: CostModel) -> None:
+    """Print the trained agent on the test tasks, beside the problem's simple agents."""
+    problem = problem_of(tasks[0])
+    others = dict.fromkeys((*problem.rivals, problem.reference))
+    agents = {name: trained, **{other: make_agent(other, suite=tasks.name) for other in others}}
+    model = problem.model(model)
+    evaluations = list(evaluate_all(agents, tasks, model).values())
+    reference = next(each for each in evaluations if each.agent == problem.reference)
     output().print()
-    print_evaluations(output(), list(evaluations.values()), evaluations[REFERENCE], best_known_costs(tasks, model))
+    print_evaluations(output(), evaluations, reference, best_known_costs(tasks, model), problem)

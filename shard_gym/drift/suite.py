@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +33,7 @@ class DriftSource(Protocol):
         """A task drawn at random."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class DriftSuite(Suite[DriftTask]):
     """A suite of replanning."""
 

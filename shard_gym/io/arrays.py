@@ -21,8 +21,6 @@ from shard_gym.io.parsing import parse_json, require_fields, require_schema
 
 SUFFIX = ".safetensors"
 SCHEMA = "shard-gym-weights/2"
-WITHOUT_CHECKSUM = "shard-gym-weights/1"
-"""Schema of older files, which have no checksum; `tools/add_checksums.py` adds it."""
 
 WRITERS = {
     "agent": "The files of agents come from shard-gym train.",
@@ -78,11 +76,6 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
         MissingExtraError: safetensors is not installed.
     """
     arrays, metadata = _read(path)
-    if metadata.get("schema") == WITHOUT_CHECKSUM:
-        raise InvalidCheckpointError(
-            f"{path} has no checksum, because an older version wrote it. If you trust it, add one: "
-            f"python tools/add_checksums.py {path}"
-        )
     try:
         require_schema(metadata, SCHEMA, str(path))
         require_fields(metadata, _METADATA, str(path))
@@ -99,24 +92,6 @@ def load_arrays(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidCheckpointError(f"{name!r} in {path} holds NaN or infinity. Train it again.")
     return arrays, metadata["about"]
-
-
-def add_checksum(path: Path) -> bool:
-    """Rewrite a file of an older version with a checksum; its arrays and metadata stay. False if it has one already.
-
-    Raises:
-        InvalidCheckpointError: it is no such file.
-        UnwritablePathError: it cannot be written.
-    """
-    arrays, metadata = _read(path)
-    if metadata.get("schema") != WITHOUT_CHECKSUM:
-        return False
-    try:
-        require_fields(metadata, {key: kind for key, kind in _METADATA.items() if key != "sha256"}, str(path))
-    except DamagedFileError as error:
-        raise InvalidCheckpointError(str(error)) from error
-    save_arrays(path, metadata["kind"], arrays, metadata["about"])
-    return True
 
 
 _METADATA = {"schema": str, "kind": str, "about": dict, "sha256": str}
@@ -154,6 +129,11 @@ def _read(path: Path) -> tuple[Arrays, dict[str, Any]]:
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """The arrays whose names begin with `prefix`, with the prefix removed from their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """`arrays` with `prefix` before their names; `under` takes it away again."""
+    return {prefix + name: array for name, array in arrays.items()}
 
 
 def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDArray[Any]]) -> None:

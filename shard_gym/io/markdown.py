@@ -18,6 +18,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, n
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
 
 
+def collapsed(title: str, content: str) -> str:
+    """Markdown that a reader opens with a click on its title, which is plain text."""
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
+
+
 def escaped(text: str) -> str:
     """`text` without Markdown or HTML syntax, for names from untrusted files."""
     return text.translate(_ESCAPED)

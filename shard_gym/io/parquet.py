@@ -8,7 +8,6 @@ and repeated texts are stored once; so the counts in the file's metadata are che
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ MAX_TEXT = 1_000
 """The most bytes of one text."""
 
 _MAX_ITEMS = 100_000
-"""Of a list in the metadata of a file."""
+"""The most items of a list in the metadata of a file."""
 
 
 def require_arrow() -> Any:
@@ -51,20 +50,13 @@ def write_table(columns: Mapping[str, Any], schema: Any) -> bytes:
     return content
 
 
-def read_table(
-    content: bytes,
-    schema: Any,
-    name: str,
-    added: Mapping[str, float] = MappingProxyType({}),
-    max_rows: int = MAX_ROWS,
-) -> Any:
+def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS) -> Any:
     """The pyarrow table in a Parquet file, which messages call `name`.
 
     Args:
         content: of the file.
         schema: its columns.
         name: what messages call it.
-        added: the last columns, which the file may lack, and what they hold then.
         max_rows: the most rows.
 
     Raises:
@@ -75,8 +67,7 @@ def read_table(
     try:
         source = arrow.BufferReader(content)
         file = arrow.parquet.ParquetFile(source, thrift_container_size_limit=_MAX_ITEMS)
-        lacking = [column for column in added if column not in file.schema_arrow.names]
-        if not file.schema_arrow.equals(arrow.schema([field for field in schema if field.name not in lacking])):
+        if not file.schema_arrow.equals(schema):
             raise DamagedFileError(f"{name} has other columns than {', '.join(schema.names)}.")
         _check_counts(file.metadata, name, max_rows)
         # In this thread alone: an exception in one of Arrow's ends the process.
@@ -89,15 +80,13 @@ def read_table(
         if isinstance(error, DamagedFileError):
             raise
         raise DamagedFileError(f"{name} is damaged, or no Parquet file: {error}.") from error
-    for column in lacking:
-        field = schema.field(column)
-        table = table.append_column(field, arrow.array([added[column]] * len(table), field.type))
     return table
 
 
 def _check_counts(about: Any, name: str, max_rows: int) -> None:
     """Refuse a file by what its metadata say of its size."""
-    chunks = [group.column(c) for group in map(about.row_group, range(about.num_row_groups)) for c in _columns(group)]
+    groups = map(about.row_group, range(about.num_row_groups))
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     values: dict[str, int] = {}
     for chunk in chunks:
         values[chunk.path_in_schema] = values.get(chunk.path_in_schema, 0) + chunk.num_values
@@ -108,10 +97,6 @@ def _check_counts(about: Any, name: str, max_rows: int) -> None:
             f"{name} is too large: {about.num_rows:,} rows and up to {most:,} values of a column; the limits are "
             f"{max_rows:,} and {MAX_VALUES:,}."
         )
-
-
-def _columns(group: Any) -> range:
-    return range(group.num_columns)
 
 
 def _with_checked_texts(arrow: Any, table: Any, column: str, name: str) -> Any:

@@ -58,7 +58,7 @@ def check_league(planning: PlanningPart, tasks: Iterable[SuiteTask]) -> list[str
     ]
 
 
-def check_planning(agent: AgentPart, planning: PlanningPart) -> list[str]:
+def check_planning(agent: AgentPart, planning: PlanningPart, problem: str) -> list[str]:
     """A sentence for each declaration about planning that contradicts what is known of the agent."""
     wrong = []
     if agent.name in AGENTS and planning.search_budget > MAX_REPLAYED:
@@ -66,7 +66,7 @@ def check_planning(agent: AgentPart, planning: PlanningPart) -> list[str]:
             f"planning.search_budget is {planning.search_budget:,}, but ShardGym's agent {agent.name!r} is replayed, "
             f"so it may try at most {MAX_REPLAYED:,} answers for a task."
         )
-    asks = _asks(agent)
+    asks = _asks(agent, problem)
     if asks is not None and (asks != "nothing") != (planning.queries > 0):
         kind = "never evaluates the cost model" if asks == "nothing" else "evaluates the cost model"
         wrong.append(
@@ -78,10 +78,11 @@ def check_planning(agent: AgentPart, planning: PlanningPart) -> list[str]:
     return wrong
 
 
-def _asks(agent: AgentPart) -> str | None:
+def _asks(agent: AgentPart, problem: str) -> str | None:
     """What an agent of ShardGym asks of the scoring model while it answers (see `AgentEntry`); None of any other."""
     if agent.name in AGENTS:
         return AGENTS[agent.name].asks
     if agent.name not in LEARNERS:
         return None
-    return "nothing" if agent.options.get("observation") == "features" else LEARNERS[agent.name].asks
+    blind = agent.options.get("observation") == "features"
+    return "nothing" if blind else LEARNERS[agent.name].of_problem(problem).asks

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import escaped, has_block, table, with_block
+from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import (
-    SOLVED,
     Competitor,
     Leaderboard,
     RankedEntry,
@@ -18,26 +19,31 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.leaderboard.solvers import solvers_table
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.info import SHARDING
+from shard_gym.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
 
-TABLES, TOP, ROOM, SOLVERS = "leaderboards", "leaderboards top", "room to learn", "solvers"
-"""Names of the generated blocks: all tables, the top rows, the gaps on every suite, and all solvers on all suites."""
+TABLES, OPEN, ROOM = "leaderboards", "open suites", "room to learn"
+"""Names of the generated blocks: all tables, the widest gaps of open suites, and the gaps on every suite."""
 
-PAGES = ((README, TABLES), (f"../{README}", TOP), ("../docs/suites.md", ROOM), ("../docs/solvers.md", SOLVERS))
+PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/suites.md", ROOM))
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
-MS_PER_HOUR = 3.6e6
+OPEN_ROWS = 5
+"""Suites in the table of open suites."""
 
-TOP_ROWS = 5
-"""Of each league."""
+TITLES = {
+    SIMULATED: "Placement suites",
+    SHARDING: "Sharding suites",
+    MEASURED: "Measured suites",
+    REPLANNING: "Replanning suites",
+}
+"""The titles of the tables of each track."""
 
 _ABOUT_RATIOS = (
     "interquartile mean (IQM) of cost / best known cost, the share of placements within 1%, 5% and 20% of the best "
@@ -77,6 +83,8 @@ AFTER_FACTS = ("checked", "trained on")
 
 CHECKED = {True: "replayed", False: "**not replayed**"}
 
+MS_PER_HOUR = 3.6e6
+
 
 def render(root: Path) -> dict[Path, bytes]:
     """The pages with tables and their content, from the entries under `root`; nothing is written.
@@ -86,7 +94,7 @@ def render(root: Path) -> dict[Path, bytes]:
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
     leaderboards = load_leaderboards(root)
-    contents = {TABLES: _all_tables, TOP: _top_tables, ROOM: _room_table, SOLVERS: solvers_table}
+    contents = {TABLES: _all_tables, OPEN: _open_table, ROOM: _room_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -121,47 +129,59 @@ def outdated(root: Path) -> list[Finding]:
 
 
 def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
-    """The table of the competitors across suites, and then one table for each leaderboard."""
-    parts = [_leaderboard_table(each) for each in leaderboards]
-    if plans := _plans_table(leaderboards):
-        parts.insert(0, f"### Sharding suites\n\n{plans}")
+    """The table of the competitors across suites, and then, track by track, one for each leaderboard."""
     suites, ranked = competitors(leaderboards)
+    parts = []
     if len(suites) > 1 and ranked:
         about = (
             f"Competitors with an entry on all {counted(len(suites), 'core suite')} ({', '.join(suites)}; "
             f"{counted(ranked[0].tasks, 'task')}), by league: {_ABOUT_RATIOS}."
         )
-        parts.insert(0, f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
+        parts.append(f"### Core suites\n\n{about}\n\n{_competitors_table(ranked)}")
+    for track, title in TITLES.items():
+        if boards := [each for each in leaderboards if each.track == track]:
+            across = [_plans_table(boards)] if track == SHARDING else []
+            parts += [f"### {title}", *across, *map(_leaderboard_table, boards)]
     return "\n\n".join(parts) or "No entries yet."
 
 
-def _top_tables(leaderboards: Sequence[Leaderboard]) -> str:
-    """The first competitors of each league on every core suite, and every entry of a plan."""
-    parts = [_core_table(leaderboards), _plans_table(leaderboards)]
-    return "\n\n".join(part for part in parts if part) or "No entries yet."
-
-
-def _core_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The first competitors of each league on every core suite, and what the best known placements cost there."""
-    suites, ranked = competitors(leaderboards)
-    if not ranked:
-        return ""
-    about = (
-        f"The first {TOP_ROWS} of each league, of {counted(len(ranked), 'competitor')} with an entry on all "
-        f"{counted(len(suites), 'core suite')} ({counted(ranked[0].tasks, 'task')}): what they cost more than the best "
-        "known placements, mean over the tasks and seeds of a suite, and the interquartile mean (IQM) over those of "
-        "all suites. Budget: evaluations of the cost model in training (on the suite with the most) + while placing a "
-        "task. The last rows: the mean cost of the best known placements, and what it is above proven lower bounds."
+def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
+    found = [board for board in leaderboards if board.rules.leagues and board.status == "open"]
+    boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
+    if not boards:
+        return "No open suite has training tasks."
+    boards.sort(key=lambda board: -(board.smallest_gap(LEAGUES[0]) or 0.0))
+    rows = [
+        (
+            f"`{board.suite}`",
+            _closest(board, LEAGUES[0]),
+            _closest(board, LEAGUES[0], learns=False),
+            _closest(board, "search"),
+            "" if board.proven_gap is None else f"{100 * board.proven_gap.mean:.1f}%",
+        )
+        for board in boards[:OPEN_ROWS]
+    ]
+    header = (
+        "open suite",
+        "best `zero-query` entry",
+        "best that is not trained",
+        "best search",
+        "best known above bounds",
     )
-    rows = []
-    for league in LEAGUES:
-        for each in [each for each in ranked if each.league == league][:TOP_ROWS]:
-            budget = f"{each.training_queries:,} + {each.planning_queries:,.0f}"
-            gaps = [f"{100 * gap:.1f}%" for gap in each.gaps]
-            rows.append((league, escaped(each.name), budget, f"{100 * (each.iqm - 1):.1f}%", *gaps))
-    on = {each.suite: each for each in leaderboards if each.rules.leagues}
-    rows += [("", title, "", "", *cells) for title, cells in _best_rows([on[suite] for suite in suites])]
-    return f"{about}\n\n{table(('league', 'entry', 'budget', 'IQM', *suites), rows, left=2)}"
+    return table(header, rows, left=4)
+
+
+def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
+    """Gap and name of the closest entry of a league that fails on no task; with `learns=False` of those not trained."""
+    found = [
+        (each.gap, each.verified.entry.name)
+        for each in board.entries
+        if each.league == league and not each.verified.failures and each.gap is not None
+        if learns or not each.verified.entry.agent.learns
+    ]
+    gap, name = min(found, default=(0.0, ""))
+    return f"{100 * gap:.1f}%, {escaped(name)}" if found else "-"
 
 
 def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
@@ -226,7 +246,6 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
-        status = "solved" if leaderboard.is_solved else "open" if (room[0] or 0.0) > SOLVED else "undecided"
         rows.append(
             (
                 f"`{info.name}`",
@@ -235,7 +254,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 *(map(_room, room)),
                 "not known" if gap is None else f"{100 * gap.mean:.2f}% ({100 * gap.largest:.2f}%)",
                 "" if gap is None else f"{gap.proven} of {gap.tasks}",
-                status,
+                leaderboard.status,
             )
         )
     header = ("suite", "T", "D", "training tasks", *LEAGUES)
@@ -263,41 +282,42 @@ def _competitors_table(ranked: Sequence[Competitor]) -> str:
 
 
 def _leaderboard_table(leaderboard: Leaderboard) -> str:
-    """The title, the description and the table of one leaderboard; of a race also the entries that are not in it."""
+    """The description and the table of one leaderboard, collapsed; of a race also the entries that are not in it."""
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
-    if leaderboard.rules.leagues:
-        entries = _entries_table(LEAGUE_COLUMNS, leaderboard.entries)
-        return f"### {suite}\n\n{about} {leaderboard.how_solved}\n\n{entries}"
     if leaderboard.rules.looks_ahead:
         about = f"{about} {leaderboard.scorer.problem.conditions(leaderboard.scorer.suite[0])}"
-        return f"### {suite}, {leaderboard.track}\n\n{about}\n\n{_facts_table(leaderboard)}"
-    parts = [f"### {suite}, measured", about]
+        return collapsed(suite, f"{about}\n\n{_facts_table(leaderboard)}")
+    if leaderboard.rules.leagues:
+        entries = _entries_table(LEAGUE_COLUMNS, leaderboard.entries)
+        return collapsed(f"{suite}: {leaderboard.status}", f"{about} {leaderboard.how_solved}\n\n{entries}")
+    title, parts = suite, [about]
     if race:
-        parts = [f"### {suite}, measured on {race.name}", f"{about} {escaped(race.about)}."]
-        parts.append(_entries_table(RACE_COLUMNS, leaderboard.entries))
+        title = f"{suite} on {race.name}"
+        parts = [f"{about} {escaped(race.about)}.", _entries_table(RACE_COLUMNS, leaderboard.entries)]
     if leaderboard.not_raced:
         parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
-    return "\n\n".join(parts)
+    return collapsed(title, "\n\n".join(parts))
 
 
 def _facts_table(leaderboard: Leaderboard) -> str:
-    """The entries with the facts of their answers, and the best answers there can be."""
-    facts = leaderboard.scorer.problem.headings
-    columns, rows = (*BEFORE_FACTS, *facts, *AFTER_FACTS), []
+    """The entries with the means of the facts of their answers, and the best answers there can be."""
+    problem, rows = leaderboard.scorer.problem, []
+    columns = (*BEFORE_FACTS, *problem.headings, *AFTER_FACTS)
     for ranked in leaderboard.entries:
+        facts = ranked.verified.facts
         cells = _cells(ranked) | {
             "over oracle": "" if ranked.gap is None else _percent(ranked.gap),
             "95% interval": " to ".join(map(_percent, ranked.gap_interval or ())),
             "hours": f"{ranked.mean_cost_ms / MS_PER_HOUR:.3f}",
-            **{heading: _fact(ranked.verified.facts.get(heading, 0.0), heading) for heading in facts},
+            **{heading: _fact(float(np.nanmean(facts[heading])), heading) for heading in problem.headings},
             "checked": CHECKED[ranked.replayed_seconds is not None],
         }
         rows.append([cells[column] for column in columns])
     if leaderboard.best is not None:
         best = f"{leaderboard.best.costs_ms.mean() / MS_PER_HOUR:.3f}"
-        title = f"oracle: the best {leaderboard.scorer.problem.noun}, with hindsight"
-        rows.append([title, "0.00%", "", best, *("" for _ in facts), "looks ahead, no entry", ""])
+        title = f"{problem.best_name}: the best {problem.noun}, with hindsight"
+        rows.append([title, "0.00%", "", best, *("" for _ in problem.headings), "looks ahead, no entry", ""])
     return table(columns, rows, notes=len(AFTER_FACTS))
 
 

@@ -148,6 +148,13 @@ class Leaderboard:
         return any((costs / lowest).mean() - 1.0 <= SOLVED for costs in own)
 
     @property
+    def status(self) -> str:
+        """ "solved"; "open": the first league is not within `SOLVED` of the best known answers; else "undecided"."""
+        if self.is_solved:
+            return "solved"
+        return "open" if (self.smallest_gap(LEAGUES[0]) or 0.0) > SOLVED else "undecided"
+
+    @property
     def how_solved(self) -> str:
         """Sentences on how far the best placements known are from proven bounds, and the first league from them."""
         sentences = ["**Solved.**"] if self.is_solved else []

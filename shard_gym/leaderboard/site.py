@@ -15,25 +15,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shard_gym.cost_models import ShardingCostModel
+from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
-from shard_gym.leaderboard.markdown import MS_PER_HOUR
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
+from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.placement import memory_used, placement_to_json
 from shard_gym.problems import Answer
 from shard_gym.problems.placement import table_loads
 from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED, SIMULATED
+from shard_gym.tasks import Suite
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
 
 DATA = "data"
+
+DOCS_PAGE = "leaderboards.html"
+"""The page of the documentation site that stands beside the folder of this page."""
 
 COST_DIGITS = 5
 """Significant digits of costs; the page shows four."""
@@ -49,12 +54,13 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     """Write the page into the folder `out` and return the paths of its files, sorted.
 
     Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
-    removed, are deleted afterwards; nothing else in `out` is touched.
+    removed, are deleted afterwards; nothing else in `out` is touched. A page in a folder of the documentation site
+    links to it.
 
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    files = site_files(leaderboards)
+    files = site_files(leaderboards, docs="../" if (out.parent / DOCS_PAGE).is_file() else None)
     for name, content in files.items():
         write_atomically(out / name, content)
     for path in sorted((out / DATA).rglob("*.js")):
@@ -66,10 +72,15 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
-    """The content of each file of the page by its path, sorted; nothing is written."""
+def site_files(leaderboards: Sequence[Leaderboard], docs: str | None = None) -> dict[str, bytes]:
+    """The content of each file of the page by its path, sorted; nothing is written.
+
+    Args:
+        leaderboards: of all tracks.
+        docs: the documentation site, relative to the page, such as "../"; None if it is not there.
+    """
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
-    for key, value in _values(leaderboards):
+    for key, value in _values(leaderboards, docs):
         # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
         literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
         script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
@@ -77,20 +88,21 @@ def site_files(leaderboards: Sequence[Leaderboard]) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def _values(every: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
+def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[tuple[str, Any]]:
     """The values of the page by their keys: one index, and the data of each leaderboard.
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
-    leaderboards = [each for each in every if not each.rules.looks_ahead]
-    entries = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
-    summaries = [_summary(each) for each in leaderboards]
-    sequences = [_sequence_board(each) for each in every if each.rules.looks_ahead]
-    index = {"competitors": sorted(entries), "suites": summaries, "profiles": _profiles(leaderboards)}
-    yield "index", {**index, "replanning": sequences}
+    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
+    summaries = [_replanning_summary(each) if each.rules.looks_ahead else _summary(each) for each in leaderboards]
+    profile = _profile(leaderboards)
+    yield "index", {"competitors": sorted(competing), "suites": summaries, "profile": profile, "docs": docs}
     for each in leaderboards:
         key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
-        yield f"{key}/ranking", [_entry_line(ranked) for ranked in each.entries]
+        if each.rules.looks_ahead:
+            yield from _replanning_values(key, each)
+            continue
+        yield f"{key}/ranking", [_entry_row(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
             yield f"{key}/best", _answer_sheets(each.scorer, each.best.costs_ms, each.best.answers)
@@ -99,59 +111,73 @@ def _values(every: Sequence[Leaderboard]) -> Iterator[tuple[str, Any]]:
             yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
 
 
+def _replanning_values(key: str, board: Leaderboard) -> Iterator[tuple[str, Any]]:
+    """The data of a leaderboard of replanning."""
+    names = [task.name for task in board.scorer.suite]
+    best = board.best.costs_ms.tolist() if board.best else [None] * len(names)
+    yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
+    yield (
+        f"{key}/tasks",
+        [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)],
+    )
+    for ranked in board.entries:
+        yield f"{key}/entries/{ranked.verified.folder.slug}", _sequence_sheets(ranked, board)
+
+
 def _leaderboard_key(leaderboard: Leaderboard) -> str:
     """The folder of a leaderboard's data: "simulated/dlrm-20x4", or "measured/gpu-40x4/races/nvidia-h200" of a race."""
     return leaderboard.race.folder.id if leaderboard.race else f"{leaderboard.track}/{leaderboard.suite}"
 
 
-def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
-    """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
-    suite, race = leaderboard.scorer.suite, leaderboard.race
+def _suite_facts(key: str, suite: Suite[Any]) -> dict[str, Any]:
+    """What the page shows of every suite."""
     tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
     return {
-        "key": _leaderboard_key(leaderboard),
+        "key": key,
         "name": suite.name,
-        "track": leaderboard.track,
-        "hardware": leaderboard.hardware,
-        "description": suite_info(suite.name).description,
-        "cost_model": COST_MODEL,
+        "track": key.partition("/")[0],
         "tasks": len(suite),
         "tables": [min(tables), max(tables)],
         "devices": [min(devices), max(devices)],
+        "cost_model": COST_MODEL,
+    }
+
+
+def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
+    """A leaderboard as the page offers it for selection; `cost_model` is the one of the placement sheets."""
+    suite, race = leaderboard.scorer.suite, leaderboard.race
+    is_measured = leaderboard.track == MEASURED
+    return {
+        **_suite_facts(_leaderboard_key(leaderboard), suite),
+        "description": suite_info(suite.name).description,
+        "hardware": leaderboard.hardware,
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
-        "how_solved": leaderboard.how_solved.replace("*", "") if leaderboard.track != MEASURED else None,
+        "status": None if is_measured else leaderboard.status,
+        "how_solved": None if is_measured else leaderboard.how_solved.removeprefix("**Solved.** "),
         "race": race and {"name": race.name, "about": race.about},
         "not_raced": [each.entry.name for each in leaderboard.not_raced],
     }
 
 
-def _sequence_board(board: Leaderboard) -> dict[str, Any]:
-    """The entries of replanning on a suite, in their order, and the oracle's hours."""
+def _replanning_summary(board: Leaderboard) -> dict[str, Any]:
+    """A suite of drifting tasks as the page offers it for selection."""
+    suite = board.scorer.suite
     return {
-        "name": board.suite,
-        "description": suite_info(board.suite).description,
-        "oracle_hours": None if board.best is None else _number(float(board.best.costs_ms.mean() / MS_PER_HOUR)),
-        "entries": [
-            {
-                "name": each.verified.entry.name,
-                "authors": list(each.verified.entry.authors),
-                "link": each.verified.entry.link,
-                "excess": _number(each.gap),
-                "hours": _number(each.mean_cost_ms / MS_PER_HOUR),
-                "plans": _number(each.verified.facts.get("plans", 0.0)),
-                "replayed": each.replayed_seconds is not None,
-            }
-            for each in board.entries
-        ],
+        **_suite_facts(_leaderboard_key(board), suite),
+        "description": suite.description,
+        "entries": len(board.entries),
+        "pause_s": suite[0].pause_s,
+        "oracle_hours": _hours(board.best.costs_ms.mean() if board.best else None),
+        "plans": [kind.name for kind in KINDS if not kind.headroom or any(task.grows for task in suite)],
     }
 
 
-def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
+def _profile(leaderboards: Sequence[Leaderboard]) -> dict[str, Any] | None:
     """The performance profile of the simulated track; measured costs have no best known costs to compare with."""
     suites, ranked = competitors(leaderboards)
     if not ranked:
-        return []
+        return None
     about = (
         f"{counted(ranked[0].tasks, 'test task')} of {counted(len(suites), 'core suite')}; competitors with an entry "
         "on every one of them."
@@ -168,37 +194,86 @@ def _profiles(leaderboards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
         }
         for each in ranked
     ]
-    return [{"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}]
+    return {"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}
 
 
-def _entry_line(ranked: RankedEntry) -> dict[str, Any]:
-    """An entry's row of the ranking."""
-    verified, replayed = ranked.verified, ranked.replayed_seconds
+def _declared(verified: VerifiedEntry) -> dict[str, Any]:
+    """What the entries of all tracks declare."""
     entry = verified.entry
     return {
         "id": verified.folder.slug,
         "name": entry.name,
-        "league": ranked.league,
         "authors": list(entry.authors),
         "link": entry.link,
         "licence": entry.licence,
         "agent": entry.agent.name,
-        "hardware": entry.hardware.machine,
-        "seeds": len(verified.answers),
-        "failures": verified.failures,
-        "planning_replayed": replayed is not None,
-        "training_queries": entry.training.queries,
         "training_data": ", ".join(entry.training.data),
         "shard_gym": entry.made_with.shard_gym,
-        "mean_cost_ms": _number(ranked.mean_cost_ms),
-        "gap": _number(ranked.gap),
-        "improvement_over_next": _number(ranked.improvement_over_next),
+    }
+
+
+def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
+    """A row of the ranking of a track with placements or plans: `score` is the mean cost in ms, `group` the league."""
+    verified, replayed = ranked.verified, ranked.replayed_seconds
+    entry = verified.entry
+    return {
+        **_declared(verified),
+        "seeds": len(verified.answers),
+        "group": ranked.league,
+        "score": _number(ranked.mean_cost_ms),
+        "interval": rounded(ranked.interval_ms, SCORE_DIGITS),
+        "gap": None if verified.failures else _number(ranked.gap),
         "ratio": _number(ranked.ratio),
         "ratio_interval": None if ranked.ratio_interval is None else rounded(ranked.ratio_interval, SCORE_DIGITS),
+        "improvement_over_next": _number(ranked.improvement_over_next),
+        "failures": verified.failures,
         "planning_ms": _number(1e3 * (entry.planning.seconds if replayed is None else replayed)),
+        "planning_replayed": replayed is not None,
         "planning_queries": _number(entry.planning.queries),
-        "interval_ms": rounded(ranked.interval_ms, SCORE_DIGITS),
+        "training_queries": entry.training.queries,
+        "hardware": entry.hardware.machine,
     }
+
+
+def _replanning_row(ranked: RankedEntry) -> dict[str, Any]:
+    """A row of the ranking of replanning: `score` is the share of the oracle's time that an episode takes beyond it."""
+    verified = ranked.verified
+    facts = {heading: float(np.nanmean(values)) for heading, values in verified.facts.items()}
+    return {
+        **_declared(verified),
+        "seeds": len(verified.answers),
+        "group": "not replayed" if ranked.replayed_seconds is None else "replayed",
+        "score": _number(ranked.gap),
+        "interval": rounded(ranked.gap_interval or (), SCORE_DIGITS),
+        "hours": _hours(ranked.mean_cost_ms),
+        "pauses_s": _number(facts["pauses, s"]),
+        "migrations_s": _number(facts["migrations, s"]),
+        "plans": _number(facts["plans"]),
+        "repairs": _number(facts["repairs"]),
+    }
+
+
+def _sequence_sheets(ranked: RankedEntry, board: Leaderboard) -> dict[str, list[Any]]:
+    """The scores of all tasks, and the first seed's actions and time of each: a digit for each decision, 0 keeps."""
+    verified, problem = ranked.verified, board.scorer.problem
+    sheets: list[dict[str, Any] | None] = []
+    for number, answer in enumerate(verified.answers[0]):
+        cost_ms = float(verified.costs_ms[0, number])
+        paused, moved, plans, repairs = (float(verified.facts[heading][0, number]) for heading in problem.headings)
+        sheet = (
+            None
+            if answer is None
+            else {
+                "actions": problem.to_json(answer),
+                "hours": _hours(cost_ms),
+                "seconds": rounded([cost_ms / 1e3 - paused - moved, paused, moved]),
+                "plans": int(plans),
+                "repairs": int(repairs),
+            }
+        )
+        sheets.append(sheet)
+    lowest = board.best.costs_ms if board.best else np.full(len(sheets), np.nan)
+    return {"scores": rounded((verified.costs_ms / lowest - 1.0).mean(axis=0)), "sheets": sheets}
 
 
 def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
@@ -227,9 +302,9 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
 
 
 def _answer_sheets(scorer: Scorer, costs_ms: ArrayLike, answers: Sequence[Answer | None]) -> dict[str, list[Any]]:
-    """The costs of all tasks, and a sheet of each placement or plan."""
+    """The costs of all tasks in ms, and a sheet of each placement or plan."""
     sheets = [_answer_sheet(scorer, number, answer) for number, answer in enumerate(answers)]
-    return {"task_costs_ms": rounded(costs_ms), "placements": sheets}
+    return {"scores": rounded(costs_ms), "sheets": sheets}
 
 
 def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[str, Any] | None:
@@ -279,3 +354,8 @@ def rounded(values: ArrayLike, digits: int = COST_DIGITS) -> list[float]:
 def _number(value: float | None, digits: int = SCORE_DIGITS) -> float | None:
     """One rounded number; None stays None."""
     return None if value is None else rounded([value], digits)[0]
+
+
+def _hours(cost_ms: float | None) -> float | None:
+    """Ms as rounded hours."""
+    return None if cost_ms is None else _number(float(cost_ms) / MS_PER_HOUR)

@@ -52,7 +52,7 @@ class VerifiedEntry:
         costs_ms: (S, N) float64, ms of each seed and task by the cost model, in all tracks; the penalty where there is
             no answer.
         sha256: of the file of answers.
-        facts: means over all answers of the further numbers that tables show, by heading.
+        facts: further numbers that tables show, by heading: (S, N) float64, NaN where there is no answer.
     """
 
     folder: EntryFolder
@@ -60,7 +60,7 @@ class VerifiedEntry:
     answers: AnswerGrid
     costs_ms: FloatArray
     sha256: str
-    facts: Mapping[str, float]
+    facts: Mapping[str, FloatArray]
 
     @property
     def failures(self) -> int:
@@ -157,7 +157,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
         league = entry.planning.league
         wrong.append(f"planning.league is {league!r}, but the track {folder.track!r} has no leagues; remove it.")
     if rules.scored:
-        wrong += check_planning(agent, entry.planning)
+        wrong += check_planning(agent, entry.planning, rules.problem)
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 
@@ -220,9 +220,10 @@ class _CheckedRows:
                     self.answers[position][number] = answer
             except InvalidPlacementError as error:
                 self.findings.append(Finding(file, str(error), row.task, row.seed))
-        claimed = [row.claimed_facts for row in cells.values() if row.answer is not None]
-        headings = scorer.problem.headings if claimed else ()
-        self.facts = {key: float(np.mean([facts.get(key, 0.0) for facts in claimed])) for key in headings}
+        self.facts = {heading: np.full((len(seeds), len(suite)), np.nan) for heading in scorer.problem.headings}
+        for cell, row in cells.items():
+            for heading in self.facts.keys() & row.claimed_facts.keys():
+                self.facts[heading][cell] = row.claimed_facts[heading]
         if not recompute:
             self.costs_ms = self._claimed_costs(cells, scorer)
             return

@@ -1,8 +1,8 @@
 """Table pools: the sets of tables from which tasks are sampled.
 
 `load_pool("dlrm-2021")` returns a `Pool`: its tables, the popularity of their rows, and a card about their origin.
-`pool_names()` lists the pools that ship; `load_pool("mine.json")` reads a pool of your own, and `import_meta` makes one
-from Meta's published lookup files.
+`pool_names()` lists the pools that ship; `load_pool("mine.json")` reads a custom pool, and `import_meta` makes one from
+Meta's published lookup files.
 """
 
 from shard_gym.pools.meta import import_meta

@@ -2,9 +2,10 @@
 
 For each of its files, facebookresearch/dlrm_datasets publishes the lookups and distinct rows of a batch and two
 histograms, summed over all tables. Numbers of single tables are only in the files, which are gigabytes. So every table
-here gets rows, a pooling factor and a row popularity from a few distributions, whose parameters (`DISTRIBUTIONS`) were
-fitted to the totals by tools/dlrm_fit.py. `python -m shard_gym.pools.dlrm` writes the shipped files
-again, byte for byte.
+here gets rows, a pooling factor and a row popularity from a few distributions. Their parameters (`DISTRIBUTIONS`) were
+fitted to the totals in November 2026: least squares on the 34 bins, the distinct rows and the mean rows, with weak
+pulls to usual values, because the totals alone do not determine them. The shares of the kinds of tables were chosen by
+hand. `python -m shard_gym.pools.dlrm` writes the shipped files again, byte for byte.
 
 There are three kinds of tables. *Flat* tables have a wide flat head and a steep tail: many rows are read about ten
 times. *Zipf* tables have a narrow head and an exponent near one: every octave of popularity gets the same share of the
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
 from shard_gym.lookup_statistics import ReuseStatistics, round_significant
-from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pool
+from shard_gym.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pools
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -267,13 +268,5 @@ def _card(name: str, totals: Totals, tables: Tables) -> PoolCard:
     )
 
 
-def main() -> None:
-    """Write both pools and their SHA-256 into the package."""
-    for name in DISTRIBUTIONS:
-        pool = make_pool(name)
-        ship_pool(pool)
-        print(f"{name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")
-
-
 if __name__ == "__main__":
-    main()
+    ship_pools(map(make_pool, DISTRIBUTIONS))

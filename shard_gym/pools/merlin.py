@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.io.files import read_json
-from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pool
+from shard_gym.pools.pool import DATA, Pool, PoolCard, ship_pools
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -106,12 +106,5 @@ def _weights_gib(tables: Tables) -> float:
     return float((tables.num_embeddings * tables.row_bytes).sum()) / 2**30
 
 
-def main() -> None:
-    """Write the pools and their SHA-256 into the package."""
-    for pool in (*map(make_merlin_pool, MERLIN_MODELS), make_mlperf_pool()):
-        ship_pool(pool)
-        print(f"{pool.name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")
-
-
 if __name__ == "__main__":
-    main()
+    ship_pools([*map(make_merlin_pool, MERLIN_MODELS), make_mlperf_pool()])

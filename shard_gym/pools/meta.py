@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.lookup_statistics import HISTOGRAM_DECIMALS, NUM_BINS, ReuseStatistics, counted_statistics
-from shard_gym.pools.meta_file import Integers, Progress, indices_of, open_lookups
+from shard_gym.pools.meta_file import Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -49,7 +49,7 @@ def import_meta(
         stats = ReuseStatistics(np.zeros(num_tables), *np.zeros((2, num_tables, NUM_BINS)))
         for table in range(num_tables):
             indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
-            rows[table], reads[table] = max(_num_rows(indices), MIN_ROWS), len(indices)
+            rows[table], reads[table] = max(int(indices.max(initial=-1)) + 1, MIN_ROWS), len(indices)
             stats.distinct_rows[table], stats.reuse_histogram[table], stats.access_histogram[table] = (
                 counted_statistics(indices)
             )
@@ -66,11 +66,6 @@ def import_meta(
         workload=Workload(batch_size, "fp16", "sgd"),
     )
     return Pool(name, tables, _card(path, tables), dims_known=False)
-
-
-def _num_rows(indices: Integers) -> int:
-    """The largest index plus 1; 0 without indices."""
-    return int(indices.max()) + 1 if len(indices) else 0
 
 
 def _card(path: Path, tables: Tables) -> PoolCard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,18 +14,26 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha256_of, write_atomically, write_json
-from shard_gym.io.parsing import parse_json
+from shard_gym.io.parsing import Kinds, parse_json, require_fields, require_schema
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16
 DATA = Path(__file__).parent / "data"
 
 _COLUMNS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram", "num_features")
-_WORKLOAD_KEYS = ("batch_size", "weight_dtype", "optimizer")
-_KEYS = ("schema", "name", "card", "workload", "names", "embedding_dim", *_COLUMNS, "law")  # "law" is the popularity
+_CARD_KEYS: dict[str, type] = {
+    **dict.fromkeys(("title", "source", "how_made"), str),
+    **dict.fromkeys(("published_facts", "assumptions", "how_close"), list),
+}
+_KEYS: Kinds = {
+    **{"schema": str, "name": str, "card": dict, "workload": dict},
+    **{"names": (list, type(None)), "embedding_dim": (list, type(None))},
+    **dict.fromkeys(_COLUMNS, list),
+    "law": (dict, type(None)),  # the popularity
+}
 
 
 @dataclass(frozen=True)
@@ -126,11 +134,13 @@ def save_pool(pool: Pool, path: str | Path) -> None:
     write_atomically(Path(path), to_bytes(pool))
 
 
-def ship_pool(pool: Pool) -> None:
-    """Write `pool` into the package and its SHA-256 into the index; used by the generators of the shipped pools."""
-    save_pool(pool, DATA / f"{pool.name}.json")
-    index = {**read_index(DATA), pool.name: pool.sha256}
-    write_json(DATA / INDEX, dict(sorted(index.items())))
+def ship_pools(pools: Iterable[Pool]) -> None:
+    """Write pools into the package and their SHA-256 into the index; for the generators of the shipped pools."""
+    for pool in pools:
+        save_pool(pool, DATA / f"{pool.name}.json")
+        index = {**read_index(DATA), pool.name: pool.sha256}
+        write_json(DATA / INDEX, dict(sorted(index.items())))
+        print(f"{pool.name}: {len(pool)} tables, SHA-256 {pool.sha256}", *pool.card.how_close, sep="\n  ")
 
 
 def to_bytes(pool: Pool) -> bytes:
@@ -141,7 +151,7 @@ def to_bytes(pool: Pool) -> bytes:
         "schema": SCHEMA,
         "name": pool.name,
         "card": {field.name: getattr(pool.card, field.name) for field in fields(PoolCard)},
-        "workload": {key: getattr(tables.workload, key) for key in _WORKLOAD_KEYS},
+        "workload": {key: getattr(tables.workload, key) for key in WORKLOAD_KEYS},
         "names": None if default_names else list(tables.names),
         "embedding_dim": tables.embedding_dim.tolist() if pool.dims_known else None,
         **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
@@ -164,18 +174,13 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     Raises:
         DamagedFileError: `data` is not a pool; the message says why.
     """
-    record = _checked(parse_json(data, source), _KEYS, source, "the pool")
-    if record["schema"] != SCHEMA:
-        raise DamagedFileError(
-            f"{source} has schema {record['schema']!r}; this version of shard-gym reads {SCHEMA!r}. "
-            "Write the file again with save_pool, or install the version that wrote it."
-        )
-    if not isinstance(record["name"], str) or not record["name"]:
-        raise DamagedFileError(f"{source} has no name: its key 'name' is {record['name']!r}.")
+    record = require_fields(require_schema(parse_json(data, source), SCHEMA, source), _KEYS, source)
+    if not record["name"]:
+        raise DamagedFileError(f"{source} has no name: its key 'name' is ''.")
     card, dims, law = _card(record["card"], source), record["embedding_dim"], record["law"]
     if law is not None:
-        _checked(law, ("q", "s"), source, "the law")
-    workload = _checked(record["workload"], _WORKLOAD_KEYS, source, "the workload")
+        require_fields(law, {"q": list, "s": list}, f"The law of {source}")
+    workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}")
     try:
         tables = Tables(
             workload=Workload(**workload),
@@ -190,28 +195,10 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
     return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))
 
 
-def _card(record: Any, source: str) -> PoolCard:
-    names = [field.name for field in fields(PoolCard)]
-    _checked(record, names, source, "the card")
-    title, origin, how_made = _strings([record[name] for name in names[:3]], source, "card")
-    lists = (tuple(_strings(record[name], source, f"card.{name}")) for name in names[3:])
-    return PoolCard(title, origin, how_made, *lists)
-
-
-def _strings(value: Any, source: str, what: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DamagedFileError(f"{source}: {what} is not a list of texts.")
-    return value
-
-
-def _checked(record: Any, wanted: Sequence[str], source: str, what: str) -> dict[str, Any]:
-    """`record`, if it is an object with exactly the wanted keys."""
-    if not isinstance(record, dict):
-        raise DamagedFileError(f"{source}: {what} must be an object, not a {type(record).__name__}.")
-    missing = [key for key in wanted if key not in record]
-    unknown = [key for key in record if key not in wanted]
-    if missing or unknown:
-        raise DamagedFileError(
-            f"{source}: {what} has missing keys {missing or 'none'} and unknown keys {unknown or 'none'}."
-        )
-    return record
+def _card(record: dict[str, Any], source: str) -> PoolCard:
+    require_fields(record, _CARD_KEYS, f"The card of {source}")
+    for name, value in record.items():
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise DamagedFileError(f"{name} of the card of {source} must be a list of texts.")
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in record.items()}
+    return PoolCard(**values)

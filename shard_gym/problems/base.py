@@ -10,9 +10,16 @@ from typing import Any, Generic, Literal, TypeVar
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidPlacementError, MeasurementError, NoPlacementFoundError, wrong_kind
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidPlacementError,
+    MeasurementError,
+    NoPlacementFoundError,
+    wrong_kind,
+)
 from shard_gym.tables import Tables
 from shard_gym.tasks import SuiteTask
+from shard_gym.text import format_ms
 
 Answer = Any
 """A checked answer to a task; each problem says what it is."""
@@ -49,9 +56,12 @@ class Problem(ABC, Generic[TaskT]):
         noun: what an answer is called; in files the key of an answer.
         unit: that people read costs in.
         reference: name of the agent that others are compared with.
+        rivals: names of the simple agents that trained ones are compared with.
+        goals: names of those that answer all training tasks before a training, to show what is to be beaten.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
         headings: of the numbers besides the cost that tables show of an answer (`facts`).
+        best_name: what tables call the best answers known.
         takes: what an agent of this problem is, for messages.
     """
 
@@ -60,9 +70,16 @@ class Problem(ABC, Generic[TaskT]):
     noun: str
     unit: Literal["ms", "s"] = "ms"
     reference = "random"
+    rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
+    goals: tuple[str, ...] = rivals
     bounds_are_reached = False
     headings: tuple[str, ...] = ()
+    best_name = "best"
     takes: str
+
+    def format_cost(self, cost_ms: float) -> str:
+        """A cost in the unit that people read, without its name."""
+        return format_ms(cost_ms)
 
     @abstractmethod
     def asker(self, agent: Any) -> Callable[[TaskT], Any]:
@@ -138,6 +155,12 @@ class Problem(ABC, Generic[TaskT]):
         Raises:
             InvalidOptionError: `agent` is no agent of this problem.
         """
+        plays = getattr(agent, "problems", (self.name,))
+        if not isinstance(agent, type) and self.name not in plays:
+            raise InvalidOptionError(
+                f"Agent {getattr(agent, 'name', '')!r} plays {' and '.join(plays)}, not {self.name}. The agents of "
+                f"{self.name} are listed by: shard-gym agents."
+            )
         if isinstance(agent, type) or not callable(self.asker(agent)):
             named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
             raise wrong_kind("agent", agent, self.takes, f"The agents with a name come from shard_gym.agents.{named}.")

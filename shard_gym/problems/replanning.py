@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,8 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_co
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
-from shard_gym.envs.replanning.episodes import PENALTY_MARGIN, SECONDS, History
+from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
+from shard_gym.envs.replanning.history import SECONDS, History
 from shard_gym.envs.replanning.play import history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr
@@ -37,9 +37,16 @@ class ReplanningProblem(Problem[DriftTask]):
     noun = "sequence"
     unit = "s"
     reference = "never"
+    rivals = ("never", "ski-last-day")
+    goals = ()  # to play all training episodes takes minutes
     bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
     headings = ("pauses, s", "migrations, s", "plans", "repairs")
+    best_name = "oracle"
     takes = "an object with act(observations), or a function of observations that returns an action for each episode"
+
+    @override
+    def format_cost(self, cost_ms: float) -> str:
+        return f"{cost_ms / 1e3:,.0f}"
 
     @override
     def asker(self, agent: Any) -> Callable[[Any], Any]:
@@ -49,14 +56,11 @@ class ReplanningProblem(Problem[DriftTask]):
 
     @override
     def attempts(self, agent: Any, tasks: Sequence[DriftTask], model: CostModel) -> Iterator[Attempt]:
-        """The episodes of all tasks, played side by side; each takes the same share of the time."""
+        """The episodes of all tasks, played side by side; each takes the same share of the agent's time."""
         assert isinstance(model, AdditiveCostModel)
-        started = time.perf_counter()
-        played = play(player_of(agent), tasks, model)
-        seconds = (time.perf_counter() - started) / len(tasks)
-        for each in played:
+        for each in play(player_of(agent), tasks, model):
             error = NoPlacementFoundError(each.failure) if each.failure else None
-            yield Attempt(None if error else each.actions, seconds, 0, error)
+            yield Attempt(None if error else each.actions, each.planning_s, 0, error)
 
     @override
     def checked(self, returned: Any, task: DriftTask) -> Sequences:

@@ -29,6 +29,7 @@ class ShardingProblem(Problem[Task]):
     name = "sharding"
     env_id = "EmbeddingSharding-v0"
     noun = "plan"
+    rivals = goals = (*Problem.rivals, "hugectr")
     takes = "an object with place(task) or plan(task), or a function of a task that returns a placement"
 
     @override

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,8 @@ def plan_to_json(plan: ShardingPlan, tables: Tables) -> list[dict[str, Any]]:
     if not isinstance(plan, ShardingPlan) or len(plan) != len(tables):
         raise InvalidPlanError(f"A plan of {len(tables)} tables is needed, not {short_repr(plan)}.")
     return [
-        {
-            "table": name,
-            "sharding_type": sharding.sharding_type,
-            "shards": [[int(n) for n in s] for s in sharding.shards],
-        }
-        for name, sharding in zip(tables.names, plan.tables, strict=True)
+        {"table": name, "sharding_type": kind, "shards": shards}
+        for name, (kind, shards) in zip(tables.names, shardings_to_json(plan), strict=True)
     ]
 
 
@@ -51,21 +48,7 @@ def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> Shard
     Raises:
         InvalidPlanError: `value` has another form; also the errors of `check_plan`.
     """
-    if not isinstance(value, list):
-        raise InvalidPlanError(
-            f"A plan of {len(tables)} tables is a list with a pair for each, not {short_repr(value)}."
-        )
-    if len(value) != len(tables):
-        raise InvalidPlanError(f"The plan has {len(value)} tables, but there are {len(tables)}.")
-    shardings = []
-    for table, pair in enumerate(value):
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
-            name = tables.names[table]
-            raise InvalidPlanError(
-                f"Table {table} ({name}) of a plan is a type and its shards, not {short_repr(pair)}."
-            )
-        shardings.append(TableSharding(pair[0], _shards(pair[1], table, tables.names[table])))
-    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
+    return _plan(value, _pair, tables, topology)
 
 
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
@@ -75,18 +58,29 @@ def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPl
         InvalidPlanError: `value` does not have the form of `plan_to_json`, or names other tables; also the errors of
             `check_plan`.
     """
+    return _plan(value, _object, tables, topology)
+
+
+def _plan(
+    value: Any, sharding: Callable[[Any, int, str], TableSharding], tables: Tables, topology: Topology
+) -> ShardingPlan:
     if not isinstance(value, list):
-        raise InvalidPlanError(f"A plan in JSON is a list with an object for each table, not {short_repr(value)}.")
+        raise InvalidPlanError(f"A plan in JSON is a list with an entry for each table, not {short_repr(value)}.")
     if len(value) != len(tables):
-        raise InvalidPlanError(f"The plan has {len(value)} tables, but {len(tables)} were asked for.")
-    return check_plan(
-        ShardingPlan(tuple(_sharding(entry, table, tables.names[table]) for table, entry in enumerate(value))),
-        tables,
-        topology,
-    )
+        raise InvalidPlanError(f"The plan has {len(value)} tables, but there are {len(tables)}.")
+    shardings = (sharding(entry, table, tables.names[table]) for table, entry in enumerate(value))
+    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
 
 
-def _sharding(entry: Any, table: int, name: str) -> TableSharding:
+def _pair(entry: Any, table: int, name: str) -> TableSharding:
+    """The sharding of one table in a list of `shardings_to_json`."""
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+        raise InvalidPlanError(f"Table {table} ({name}) of a plan is a type and its shards, not {short_repr(entry)}.")
+    return TableSharding(entry[0], _shards(entry[1], table, name))
+
+
+def _object(entry: Any, table: int, name: str) -> TableSharding:
+    """The sharding of one table in a list of `plan_to_json`."""
     if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(entry["sharding_type"], str):
         raise InvalidPlanError(
             f"Table {table} ({name}) of a plan in JSON is an object with the keys {', '.join(sorted(_KEYS))}, "

@@ -135,33 +135,27 @@ def variants_of(
         InvalidOptionError: table_wise is not included, or `max_halvings` is no integer of at least 0.
     """
     types = checked_sharding_types(sharding_types)
-    whole = np.ones(len(tables), np.bool_)
-    names, parts, forms, legal = [TABLE_WISE], [1], [tables], [whole]
-    for halvings in range(
-        1, checked_count("max_halvings", max_halvings, 0, MAX_DIM.bit_length()) + 1 if COLUMN_WISE in types else 0
-    ):
+    every = np.ones(len(tables), np.bool_)
+    found = [(TABLE_WISE, 1, tables, every)]  # sharding type, parts, what a part is, which tables have it
+    most = checked_count("max_halvings", max_halvings, 0, MAX_DIM.bit_length()) if COLUMN_WISE in types else 0
+    for halvings in range(1, most + 1):
         fits = tables.embedding_dim % (4 << halvings) == 0
         widths = np.where(fits, tables.embedding_dim >> halvings, tables.embedding_dim)
-        names.append(COLUMN_WISE)
-        parts.append(2**halvings)
-        forms.append(shard_tables(tables, COLUMN_WISE, topology, widths))
-        legal.append(fits)
+        found.append((COLUMN_WISE, 2**halvings, shard_tables(tables, COLUMN_WISE, topology, widths), fits))
     for name in (ROW_WISE, TABLE_ROW_WISE):
         if name in types:
             blocks = topology.num_devices if name == ROW_WISE else devices_of_hosts(topology)
-            names.append(name)
-            parts.append(max(blocks, 1))
-            forms.append(shard_tables(tables, name, topology) if blocks else tables)
-            legal.append(has_equal_blocks(tables.num_embeddings, blocks) if blocks else ~whole)
+            part = shard_tables(tables, name, topology) if blocks else tables
+            fits = has_equal_blocks(tables.num_embeddings, blocks) if blocks else ~every
+            found.append((name, max(blocks, 1), part, fits))
     if DATA_PARALLEL in types:
-        names.append(DATA_PARALLEL)
-        parts.append(topology.num_devices)
-        forms.append(shard_tables(tables, DATA_PARALLEL, topology))
-        legal.append(whole)
+        replicas = shard_tables(tables, DATA_PARALLEL, topology)
+        found.append((DATA_PARALLEL, topology.num_devices, replicas, every))
+    names, parts, forms, legal = zip(*found, strict=True)
     return Variants(
-        tuple(names),
+        names,
         np.array(parts, np.int64),
-        tuple(forms),
+        forms,
         np.stack(legal, axis=1),
         np.stack([form.memory_bytes for form in forms], axis=1),
     )

@@ -1,4 +1,4 @@
-"""Builds the files of the suites of replanning: `python -m shard_gym.suites.build_drifting` always writes the same bytes.
+"""Builds the files of the suites of replanning: `python -m shard_gym.suites.build_drifting` writes the same bytes.
 
 Run it only to add a suite or to raise a version: published files are data, and results refer to their SHA-256.
 """

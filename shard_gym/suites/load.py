@@ -40,10 +40,10 @@ def suite_info(name: str) -> SuiteInfo:
     return _format_of(name).info(name)
 
 
-def load_suite(name: str | Path, split: str = "test") -> Suite[Any]:
+def load_suite(name: str | Path, split: str = "test") -> Any:
     """One split of the suite named `name`, or in a file; its `max_tables` and `max_devices` cover all splits.
 
-    The tasks of a suite of replanning, such as "drift-strong-600", are `DriftTask`s, those of all others `Task`s.
+    It is a `DriftSuite` if its tables drift, such as those of "drift-strong-600", else a `TaskSuite`.
 
     Args:
         name: of a suite, or the path of a file that `save_suite` wrote: a Path, or a text that ends in .json.

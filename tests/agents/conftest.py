@@ -1,4 +1,4 @@
-"""A small suite that every agent that learns can be trained on, tasks whose tables hardly fit, and planted optima."""
+"""A small suite that every learned agent can be trained on, tasks whose tables hardly fit, and planted optima."""
 
 from __future__ import annotations
 

@@ -8,20 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents.autoshard.agent import AutoShardAgent, load_autoshard
+from shard_gym.agents.autoshard.agent import AutoShardAgent
 from shard_gym.agents.autoshard.learner import AutoShardLearner
 from shard_gym.agents.autoshard.measured import CAPACITY, MeasuredDevices
 from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.rollout import play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.training.modules import new_module
-from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -160,22 +158,3 @@ def test_it_learns_to_balance() -> None:
     after = evaluate(learner.agent(), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)
-
-
-def test_wrong_options_and_files_are_refused(random_task: MakeTask) -> None:
-    suite = TaskSuite("one", (random_task(np.random.default_rng(0), 4, 2),))
-    for wrong in ({"entropy": -1.0}, {"masks": 1}, {"episodes": 0}, {"reward": 3}):
-        with pytest.raises(InvalidOptionError):
-            AutoShardLearner(suite, MODEL, 0, **wrong)
-    with pytest.raises(InvalidOptionError, match="may be split"):
-        AutoShardLearner(load_suite("shard-4", "train"), MODEL, 0)
-    for unknown in ({"reward": "fame"}, {"preset": "best"}, {"rollouts": 3}):
-        with pytest.raises(UnknownNameError):
-            AutoShardLearner(suite, MODEL, 0, **unknown)
-    learner = AutoShardLearner(suite, MODEL, 0, preset="paper", iterations=1)
-    about, arrays = {"agent": "autoshard", **learner.about()}, learner.weights()
-    assert isinstance(load_autoshard(arrays, about, MODEL, 0), AutoShardAgent)
-    with pytest.raises(InvalidCheckpointError):
-        load_autoshard(arrays, about | {"preset": "none"}, MODEL, 0)
-    with pytest.raises(InvalidCheckpointError):
-        load_autoshard(module_arrays(torch.nn.Linear(2, 2)), about, MODEL, 0)

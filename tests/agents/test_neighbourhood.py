@@ -130,14 +130,6 @@ def test_applying_a_move_is_starting_from_there(random_task: Any, seed: int) -> 
         assert np.array_equal(current.costs_after(again).exact, fresh.costs_after(other).exact)
 
 
-def test_no_tables_no_moves(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 5, 2)
-    current = Neighbourhood(Items.of_tables(task, MODEL), np.zeros(5, np.int64))
-    assert len(current.moves(np.empty(0, np.int64))) == 0
-    alone = random_task(np.random.default_rng(0), 5, 1)
-    assert len(Neighbourhood(Items.of_tables(alone, MODEL), np.zeros(5, np.int64)).moves(np.arange(5))) == 0
-
-
 def test_critical_tables_are_those_of_the_slowest_devices(random_task: Any) -> None:
     task = random_task(np.random.default_rng(4), 9, 4)
     placement = np.array([0, 1, 2, 3, 0, 1, 2, 3, 0])

@@ -5,14 +5,14 @@ from dataclasses import fields
 
 import pytest
 
-from shard_gym.agents import LocalSearchAgent, agents_to_make, make_agent, options
+from shard_gym.agents import AGENTS, LocalSearchAgent, make_agent, options
 from shard_gym.agents.options import about_agent, about_learner, placing_options, trained_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
 from shard_gym.agents.training.registry import imported, learner_class
 from shard_gym.errors import InvalidOptionError, ShardGymError, UnknownNameError
 
 
-@pytest.mark.parametrize("name", [*agents_to_make()])
+@pytest.mark.parametrize("name", AGENTS)
 def test_make_agent_takes_the_options_that_are_listed_and_no_others(name: str) -> None:
     listed = placing_options(name)
     assert all(each.about and "\n" not in each.about for each in listed)
@@ -37,6 +37,10 @@ def test_the_options_are_those_of_the_signature_with_the_sentences_of_the_docstr
     assert {each.name for each in placing_options("exact")} >= {"max_work", "gap", "workers"}
 
 
+def suite_of(name: str) -> str:
+    return "dlrm-20x4" if "placement" in LEARNERS[name].problems else "drift-medium-120"
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learners_take_the_options_that_are_listed(name: str) -> None:
     pytest.importorskip("sb3_contrib")
@@ -44,13 +48,13 @@ def test_learners_take_the_options_that_are_listed(name: str) -> None:
         assert all(each.about for each in listed)
         assert about_learner(name, preset)
         given = {each.name: each.default for each in listed if each.name != "replay" or name == "dqn"}
-        learner = make_learner(name, "dlrm-20x4", **given)
+        learner = make_learner(name, suite_of(name), **given)
         assert learner.iterations == given["iterations"]
         if preset:
             fields_of_preset = fields(learner_class(name).presets[preset])
             assert {each.name for each in listed} == {"preset", *(field.name for field in fields_of_preset)}
     with pytest.raises(UnknownNameError) as error:
-        make_learner(name, "dlrm-20x4", no_such_option=1)
+        make_learner(name, suite_of(name), no_such_option=1)
     known = str(error.value).split("Known: ")[1].rstrip(".").split(", ")
     assert {each.name for listed in training_options(name).values() for each in listed} == set(known) - {"data"}
 

@@ -7,17 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, make_agent
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, agent_names, make_agent
+from shard_gym.agents.replanning.base import ReplanningAgent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidOptionError, UnknownNameError
+from shard_gym.sharding import plan_of_placement
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
-    assert set(AGENTS) == {"random", *PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "local-search", "dreamshard"}
-    for name in AGENTS:
-        agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3)
+    placing = {"random", *PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "local-search", "dreamshard"}
+    assert set(agent_names("placement")) == placing
+    assert agent_names("sharding") == ["plan-search", "hugectr", "torchrec"]
+    assert {"never", "ski-last-day", "ridge"} < set(agent_names("replanning"))
+    for name, entry in AGENTS.items():
+        if name in ("torchrec", "page-hinkley", "adwin", "kswin"):  # they need extras
+            continue
+        agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3, suite="drift-strong-600")
         assert isinstance(agent, Agent)
-        assert agent.name == name
+        assert (agent.name, set(agent.problems)) == (name, set(entry.problems) | ({"sharding"} & set(agent.problems)))
         assert agent.true_cost_queries(make_cost_model("analytical").fingerprint) == 0
 
 
@@ -63,29 +70,34 @@ def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], error: 
         make_agent(**arguments)
 
 
-def test_an_agent_of_ones_own_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
+def test_a_custom_agent_of_each_problem_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
     class Zeros(Agent):
         name = "zeros"
 
         def place(self, task: Any) -> Any:
             return np.zeros(task.num_tables, np.int64)
 
-    monkeypatch.setitem(AGENTS, "zeros", lambda cost_model, seed: Zeros())
-    assert make_agent("zeros").place(random_task(np.random.default_rng(0), 3, 2)).tolist() == [0, 0, 0]
+    class Whole(Zeros):
+        def plan(self, task: Any) -> Any:
+            return plan_of_placement(self.place(task), task.tables)
+
+    class Keep(ReplanningAgent):
+        def decide(self, view: Any) -> Any:
+            return np.zeros(view.count, np.bool_), np.ones(view.count, np.int64)
+
+    for maker, problem in ((Zeros, "placement"), (Whole, "sharding"), (Keep, "replanning")):
+        monkeypatch.setitem(AGENTS, "mine", AgentEntry(maker, (problem,)))
+        assert "mine" in agent_names(problem)
+        assert isinstance(make_agent("mine"), maker)
+    assert Zeros().place(random_task(np.random.default_rng(0), 3, 2)).tolist() == [0, 0, 0]
 
 
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(cost_model: object, seed: int, depth: int = 1) -> Any:
         return len(depth)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(AGENTS, "broken", broken)
+    monkeypatch.setitem(AGENTS, "broken", AgentEntry(broken))
     with pytest.raises(TypeError, match="has no len"):
         make_agent("broken")
     with pytest.raises(InvalidOptionError, match=r"Agent 'broken' cannot be made with the options {'height': 2}"):
         make_agent("broken", height=2)
-
-
-@pytest.mark.parametrize("options", [{"max_queries": "many"}, {"max_queries": 0}, {"max_seconds": -1}, {"budget": 3}])
-def test_options_of_local_search_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOptionError):
-        make_agent("local-search", **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,12 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
 from shard_gym.agents.rnn.agent import gumbel_noise
 from shard_gym.agents.rnn.network import PlacementNetwork, decode
-from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
-from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
@@ -122,7 +119,8 @@ def test_the_likeliest_devices_are_taken_and_drawing_depends_on_the_seed(random_
         likeliest = decode(network, task)
     assert np.array_equal(likeliest.placements[0], greedy.place(task))
     assert float(likeliest.log_probability[0]) >= float(chances)
-    sampled = [RnnAgent("rnn", network, sample=True, seed=seed).place(task).tolist() for seed in (0, 0, 1)]
+    arrays, about = module_arrays(network), {"agent": "rnn", "max_devices": 4, "hidden": 8}
+    sampled = [load_rnn(arrays, about, MODEL, seed, sample=True).place(task).tolist() for seed in (0, 0, 1)]
     assert sampled[0] == sampled[1] != sampled[2]
 
 
@@ -163,16 +161,6 @@ def test_it_learns_to_place_tasks_it_has_not_seen(planted_suite: Any, trained: A
     assert gap(learner.agent()) < gap(make_agent("random")) / 3
 
 
-def test_every_placement_of_training_is_an_evaluation_and_placing_makes_none(tmp_path: Path) -> None:
-    learner = make_learner("rnn", "dlrm-20x4", seed=1)
-    assert learner.iterations * learner.episodes == 3_000  # the default budget
-    learner = make_learner("rnn", "dlrm-20x4", seed=1, iterations=10)
-    agent = TrainingRun(learner, tmp_path, {}).run()
-    assert learner.true_cost_queries == 100
-    result = evaluate(agent, TaskSuite("few", load_suite("dlrm-20x4").tasks[:3]))
-    assert [each.true_cost_queries for each in result.tasks] == [0, 0, 0]
-
-
 def test_costs_are_the_true_ones_and_stuck_placements_are_charged_without_a_question(dead_end: Task) -> None:
     task = dead_end
     learner = RnnLearner(TaskSuite("narrow", (task,)), MODEL, 0, episodes=16)
@@ -197,7 +185,6 @@ def test_where_all_placements_cost_the_same_nothing_is_learnt(random_task: Any) 
     ("about", "says"),
     [
         ({"max_devices": None}, "max_devices of the network must be an integer from 1 to 65536, not None"),
-        ({"hidden": 10**12}, "hidden of the network must be"),
         ({"hidden": 65536}, r"but \(262144,.*\) is needed"),
         ({"max_devices": 5}, r"'device.weight' in The network has shape \(5, 8\), but \(6, 8\) is needed"),
     ],
@@ -205,11 +192,3 @@ def test_where_all_placements_cost_the_same_nothing_is_learnt(random_task: Any) 
 def test_weights_of_another_network_are_refused(about: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidCheckpointError, match=says):
         load_rnn(module_arrays(small_network()), {"agent": "rnn", "max_devices": 4, "hidden": 8, **about}, MODEL, 0)
-
-
-def test_a_loaded_agent_is_the_network_and_draws_if_it_is_told_to(random_task: Any) -> None:
-    task, arrays = random_task(np.random.default_rng(4), 12, 4), module_arrays(small_network())
-    about = {"agent": "rnn", "max_devices": 4, "hidden": 8}
-    greedy, sampling = (load_rnn(arrays, about, MODEL, 0, sample=sample) for sample in (False, True))
-    assert np.array_equal(greedy.place(task), RnnAgent("rnn", small_network()).place(task))
-    assert not np.array_equal(greedy.place(task), sampling.place(task))

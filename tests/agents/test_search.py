@@ -60,27 +60,15 @@ def test_it_is_never_worse_than_any_greedy_agent(random_task: Any, seed: int, ma
     assert score(task, found, MODEL) <= min(starts) * (1 + 1e-12)
 
 
-def test_more_queries_find_better_placements() -> None:
-    tasks = load_suite("dlrm-20x4")[:4]
-    means = [
-        np.mean([score(task, LocalSearchAgent(max_queries=budget).place(task), MODEL) for task in tasks])
-        for budget in (1, 3000)
-    ]
-    assert means[1] < 0.97 * means[0]
-
-
-def test_it_repeats_for_equal_seeds_whatever_came_before() -> None:
+def test_it_repeats_for_equal_seeds_whatever_came_before_and_not_for_others() -> None:
     first, second = load_suite("dlrm-40x4")[:2]
     agent = LocalSearchAgent(max_queries=6000, seed=5)
     fresh = [LocalSearchAgent(max_queries=6000, seed=5).place(task) for task in (first, second)]
     assert np.array_equal(agent.place(first), fresh[0])
     assert np.array_equal(agent.place(second), fresh[1])
     assert np.array_equal(agent.place(first), fresh[0])
-
-
-def test_other_seeds_give_other_placements() -> None:
-    task = load_suite("mixdim-4")[5]  # large enough that the seeds do not all end in one optimum
-    assert len({tuple(LocalSearchAgent(max_queries=6000, seed=seed).place(task)) for seed in range(4)}) > 1
+    large = load_suite("mixdim-4")[5]  # the seeds do not all end in one optimum
+    assert len({tuple(LocalSearchAgent(max_queries=6000, seed=seed).place(large)) for seed in range(4)}) > 1
 
 
 @pytest.mark.parametrize("max_queries", [1, 2500, 20_000])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shard_gym.agents import AGENTS, SOLVERS
+from shard_gym.agents import AGENTS
 from shard_gym.agents.options import placing_options
 from shard_gym.agents.training import LEARNERS, registry
 
@@ -10,7 +10,7 @@ from shard_gym.agents.training import LEARNERS, registry
 def test_it_lists_every_agent_with_its_options(run) -> None:
     code, out, err = run("agents", columns=200)
     assert (code, err) == (0, "")
-    for name in (*AGENTS, *SOLVERS, *LEARNERS):
+    for name in (*AGENTS, *LEARNERS):
         assert f"\n{name}: " in out or f"\n{name}, preset=" in out
     assert "max_queries=50000 " in out
     assert "cost_features=true" in out

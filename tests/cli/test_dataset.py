@@ -56,11 +56,9 @@ def test_after_the_last_task_the_next_seed_begins_and_repeats_are_left_out(
     ("change", "says"),
     [
         ({"--out": "x"}, "must be a name and a version"),
-        ({"--suite": "dlrm-20x5"}, "There is no suite named 'dlrm-20x5'"),
         ({"--agent": "randm"}, "There is no agent named 'randm'"),
         ({"--episodes": "0"}, "--episodes must be an integer of at least 1, not 0."),
         ({"--cost-model": "measured"}, "not additive"),
-        ({"--reward": "sparse"}, "There is no reward named 'sparse'"),
         ({"--split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.agents import AGENTS, GreedyAgent, make_agent
+from shard_gym.agents import AGENTS, AgentEntry, GreedyAgent, make_agent
 from shard_gym.agents.heuristics import size_score
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import NoPlacementFoundError
@@ -19,7 +19,7 @@ from shard_gym.text import format_ms
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")
 KEYS = ["suite", "sha256", "split", "agent", "cost_model", "mean_cost_ms", "interval_ms", "failures", "tasks"]
-TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure", "plan"]
+TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure", "plan", "sequence"]
 
 
 class StubbornAgent(GreedyAgent):
@@ -33,7 +33,7 @@ class StubbornAgent(GreedyAgent):
 
 @pytest.fixture
 def _stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(AGENTS, "stubborn", lambda cost_model, seed: StubbornAgent("stubborn", size_score))
+    monkeypatch.setitem(AGENTS, "stubborn", AgentEntry(lambda: StubbornAgent("stubborn", size_score)))
 
 
 def test_the_json_holds_placements_that_reproduce_its_costs(run, tmp_path: Path) -> None:

@@ -29,18 +29,6 @@ def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
     assert list(printed) == ["linear", "pooled"]
 
 
-def test_the_card_says_what_was_measured(run, data: Path, tmp_path: Path) -> None:
-    assert run("fit-cost-model", data, "--out", tmp_path, "--network", "dreamshard", "--steps", 5).code == 0
-    card = load_cost_model(tmp_path / "dreamshard.safetensors").card
-    assert card["data"]["hardware"] == "analytical"
-    assert card["data"]["workload"] == {"batch_size": 2048, "weight_dtype": "fp16", "optimizer": "sgd"}
-    assert sum(card["data"]["placements"].values()) == 300  # none of the second measurements
-    assert card["ranking"]["network"]["placements"] == 60
-    page = (tmp_path / "dreamshard.md").read_text()
-    assert "fitted to measurements on `analytical`" in page
-    assert "## Ranking" in page
-
-
 def test_every_data_set_has_its_own_models(run, measured_into, tmp_path: Path) -> None:
     for size in (512, 1024):
         measured_into(tmp_path / "data" / f"batch-{size}", 10, size)

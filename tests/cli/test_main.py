@@ -75,8 +75,8 @@ class Slow(RandomAgent):
     def place(self, task):
         print("planning", flush=True)
         import time; time.sleep(60)
-from shard_gym.agents import AGENTS
-AGENTS["random"] = lambda cost_model, seed: Slow(seed)
+from shard_gym.agents import AGENTS, AgentEntry
+AGENTS["random"] = AgentEntry(Slow)
 sys.exit(main(sys.argv[1:]))
 """
     args = ["evaluate", "--agent", "random", "--suite", "dlrm-20x4", "--out", str(tmp_path / "r.json")]

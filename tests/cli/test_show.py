@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.agents import SOLVERS, LocalSearchAgent, make_agent
-from shard_gym.cli import show_episode
+from shard_gym.agents import AGENTS, AgentEntry, LocalSearchAgent, make_agent
+from shard_gym.cli import show
 from shard_gym.cli.options import CostModelOptions, placing_agent, proven_bound
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.explain import explain
-from shard_gym.suites import best_known, bounds, load_suite
+from shard_gym.suites import best_known, bounds, load_suite, records
 from shard_gym.text import format_ms
 
 MODEL = AnalyticalCostModel()
@@ -34,8 +34,8 @@ def test_critical_devices_carry_a_star_and_numbers_are_whole_in_any_window(run, 
         for phase in range(4):
             star = "*" if EXPLANATION.critical[device, phase] else ""
             assert shown[1 + phase] == format_ms(EXPLANATION.phases_ms[device, phase]) + star
-        assert shown[6] == str(EXPLANATION.tables_per_device[device])
-        assert columns < 80 or shown[8] == TASK.tables.names[EXPLANATION.tables_on(device)[0]]
+        assert shown[6] == str(EXPLANATION.shards_per_device[device])
+        assert columns < 80 or shown[8] == TASK.tables.names[EXPLANATION.shards_on(device)[0]]
     assert f"{format_ms(EXPLANATION.total_ms)} ms" in rows(out)["cost"][1] + " ms"
     assert EXPLANATION.lower_bound_ms is not None
     stored = bounds.lower_bounds(load_suite("dlrm-40x8"), MODEL)[TASK.name]
@@ -48,8 +48,9 @@ def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
     pytest.importorskip("ortools")
     from shard_gym.agents.exact import ExactAgent
 
-    monkeypatch.setattr(bounds, "BOUNDS", tmp_path)
-    monkeypatch.setitem(SOLVERS, "exact", lambda model, seed: ExactAgent(model, max_work=0.01, max_queries=9))
+    monkeypatch.setattr(records, "BOUNDS", tmp_path)
+    quick = AgentEntry(lambda cost_model: ExactAgent(cost_model, max_work=0.01, max_queries=9))
+    monkeypatch.setitem(AGENTS, "exact", quick)
     assert EXPLANATION.lower_bound_ms is not None
     stored = EXPLANATION.lower_bound_ms * 1.001
     bounds.write_lower_bounds([load_suite("dlrm-40x8")], {TASK.name: stored}, MODEL, "Made up.")
@@ -76,9 +77,9 @@ def test_the_moves_are_listed_largest_gain_first(run) -> None:
     _, out, _ = run(*ARGS, "--moves", "3")
     listed = out[out.index("Moves of one table that gain") :]
     for move in EXPLANATION.moves[:3]:
-        name = TASK.tables.names[move.table]
+        name = TASK.tables.names[move.shard]
         assert rows(listed)[name][1:4] == [str(move.source), str(move.target), format_ms(move.gain_ms)]
-    assert TASK.tables.names[EXPLANATION.moves[3].table] not in listed
+    assert TASK.tables.names[EXPLANATION.moves[3].shard] not in listed
 
 
 def test_moves_that_gain_nothing_are_not_listed(run) -> None:
@@ -94,7 +95,7 @@ def test_the_best_known_cost_stands_beside_the_cost(run, tmp_path: Path, monkeyp
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
     assert rows(run(*ARGS).out)["best"] == ["best", "known", "-"]
     suite = load_suite("dlrm-40x8")
-    best_known.write_best_known([suite], {TASK.name: EXPLANATION.placement}, MODEL, "")
+    best_known.write_best_known([suite], {TASK.name: EXPLANATION.devices}, MODEL, "")
     assert rows(run(*ARGS).out)["best"][2:] == [format_ms(EXPLANATION.total_ms), "ms", "this", "placement", "+0.0%"]
 
 
@@ -167,11 +168,11 @@ def test_an_unknown_task_is_named_without_a_list_of_all_of_them(run, task: str, 
         (("--agent", "every", "--option", "hours=5", "--option", "kind=6"), "here are the kinds 0 to 3 only"),
     ],
 )
-def test_what_an_episode_of_re_placement_does_not_use_is_refused(
+def test_what_an_episode_of_replanning_does_not_use_is_refused(
     run, more: tuple[str, ...], reason: str, drift_task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = drift_task(4, 2, 0)
-    monkeypatch.setattr(show_episode, "load_drift_suite", lambda *_: DriftSuite("drift-medium-30", (task,)))
+    monkeypatch.setattr(show, "load_suite", lambda *_: DriftSuite("drift-medium-30", (task,)))
     code, _, err = run("show", "--suite", "drift-medium-30", "--task", "0", *more)
     assert code == 2
     assert reason in " ".join(err.split())

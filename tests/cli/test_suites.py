@@ -7,10 +7,9 @@ import pytest
 
 from shard_gym.cli import suites as command
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.drift.suites import drift_suite_names
 from shard_gym.io.files import INDEX
 from shard_gym.pools import pool_names
-from shard_gym.suites import best_known, load, load_suite, suite_info, suite_names
+from shard_gym.suites import best_known, load_suite, placing, suite_info, suite_names
 
 
 @pytest.mark.parametrize("columns", [50, 80, 120])
@@ -31,21 +30,17 @@ def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[
         assert rows[name][1] == tasks
         assert rows[name][-3:] == [info.pool, "on", info.hardware]
         assert (f"v{info.version} {info.sha256[:12]}" in out) == bool(options)
-    if not options:
-        assert all(rows[name][1] == "60/50" for name in drift_suite_names())
-        last = next(number for number, line in enumerate(lines) if line.startswith("replanning"))
-        assert last == 2 + len(suite_names())  # the head, and one line for each
 
 
 def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / INDEX).write_bytes((load.DATA / INDEX).read_bytes())
+    (tmp_path / INDEX).write_bytes((placing.DATA / INDEX).read_bytes())
     for name in ("dlrm-20x4", "dlrm-40x4"):
-        data = (load.DATA / f"{name}.json").read_bytes()
+        data = (placing.DATA / f"{name}.json").read_bytes()
         (tmp_path / f"{name}.json").write_bytes(data.replace(b"DreamShard", b"Dreamshard", name == "dlrm-20x4"))
-    monkeypatch.setattr(load, "DATA", tmp_path)
+    monkeypatch.setattr(placing, "DATA", tmp_path)
     monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "dlrm-40x4"])
-    monkeypatch.setattr(command, "drift_suite_names", list)
-    load._load.cache_clear()
+    placing.load.cache_clear()
+    placing._record.cache_clear()
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
     assert "the suite 'dlrm-20x4' was published" in " ".join(out.split())
@@ -57,13 +52,12 @@ def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypa
 def test_verify_costs_the_best_known_placements(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = load_suite("dlrm-20x4")
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
-    monkeypatch.setattr(command, "suite_names", lambda: [suite.name])
-    monkeypatch.setattr(command, "drift_suite_names", lambda: ["spot-600"])
+    monkeypatch.setattr(command, "suite_names", lambda: [suite.name, "spot-600"])
     known = {task.name: task.known_placement for task in suite}
     path = best_known.write_best_known([suite], known, AnalyticalCostModel(), "By memory alone.")
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 0
-    assert "100 tasks, 50 best known placements" in out
+    assert "100 tasks, 50 best known answers" in out
     assert f"All {len(pool_names()) + 2} are as they were published." in out
     record = json.loads(path.read_text())
     record["splits"]["test"]["dlrm-20x4/test/7"]["cost_ms"] *= 0.999

@@ -143,8 +143,8 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"agent": "rn"}, "There is no agent that learns named 'rn'. Did you mean 'rnn'?"),
-        ({"agent": "random"}, "There is no agent that learns named 'random'."),
+        ({"agent": "rn"}, "There is no learned agent named 'rn'. Did you mean 'rnn'?"),
+        ({"agent": "random"}, "There is no learned agent named 'random'."),
         ({"suite": "dlrm-20x5"}, "Did you mean 'dlrm-20x4'?"),
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
         ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),

@@ -24,10 +24,8 @@ import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.drift import suites as drift_suites
-from shard_gym.drift.build import RECIPES, SPARE, _cap
 from shard_gym.drift.levels import MEDIUM
-from shard_gym.drift.suites import DriftSource, DriftSuite
+from shard_gym.drift.suite import DriftSource, DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
@@ -36,6 +34,8 @@ from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
+from shard_gym.suites import drifting as drifting_files
+from shard_gym.suites.build_drifting import RECIPES, SPARE, _cap
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
@@ -55,30 +55,30 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
 
 
-_load_whole = drift_suites._load
+_load_whole = drifting_files.load
 
 
 @lru_cache
-def _load_small(file: str, pause_s: float, split: str) -> DriftSuite:
-    suite = _load_whole(file, pause_s, split)
+def _load_small(name: str, split: str) -> DriftSuite:
+    suite = _load_whole(name, split)
     return replace(suite, tasks=[_small(each) for each in suite.tasks[1:9]], padding=None)
 
 
-def _small(drifting: DriftTask) -> DriftTask:
+def _small(whole: DriftTask) -> DriftTask:
     """Four of its tables on four devices; where tables grow, with no more memory than they need."""
-    task, law, (recipe,) = drifting.task, drifting.popularity, (r for r in RECIPES if r.level == drifting.level)
+    task, law, (recipe,) = whole.task, whole.popularity, (r for r in RECIPES if r.level == whole.level)
     topology = replace(task.topology, num_devices=4, memory_cap_bytes=task.topology.memory_cap_bytes[:4])
     few = replace(task, tables=task.tables.select(np.arange(4)), topology=topology, known_placement=None)
-    if drifting.grows:
-        cap = np.full(4, int(_cap(recipe, few, drifting.seed) / SPARE))  # so that plans with headroom may have no room
+    if whole.grows:
+        cap = np.full(4, int(_cap(recipe, few, whole.seed) / SPARE))  # so that plans with headroom may have no room
         few = replace(few, topology=replace(topology, memory_cap_bytes=cap))
-    return replace(drifting, task=few, popularity=RowPopularity(law.q[:4], law.s[:4]))
+    return replace(whole, task=few, popularity=RowPopularity(law.q[:4], law.s[:4]))
 
 
 @pytest.fixture(autouse=True)
 def small_drifting_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suites of drifting tasks have eight, with few tables."""
-    monkeypatch.setattr(drift_suites, "_load", _load_small)
+    monkeypatch.setattr(drifting_files, "load", _load_small)
 
 
 class Kind(NamedTuple):

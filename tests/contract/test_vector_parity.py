@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from shard_gym.envs.core.episodes import ILLEGAL
+from shard_gym.envs.core.config import ILLEGAL
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
@@ -202,7 +202,7 @@ def test_seeds_go_to_the_environments_as_in_a_sync_vector(
 def test_resets_in_the_middle_are_those_of_a_sync_vector(
     env_id: str, mode: AutoresetMode, pair: MakePair, same: Any, kinds: Any
 ) -> None:
-    """Of all or of some, of episodes under way, of those that are over, with a task of one's own or without."""
+    """Of all or of some, of episodes under way, of those that are over, with a custom task or without."""
     arguments = {**kinds[env_id].small, "max_devices": 17}
     envs = pair(env_id, arguments["suite"], mode, 4, **arguments, info_text=True)
     names = [each.name for each in envs[0].envs[0].unwrapped.tasks]

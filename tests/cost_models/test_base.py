@@ -20,12 +20,11 @@ from shard_gym.cost_models.analytical_sharding import (
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
-from shard_gym.cost_models.base import COMMUNICATION, placement_order
+from shard_gym.cost_models.base import placement_order
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
-from shard_gym.topology import Topology
 
 MODEL = AnalyticalCostModel()
 TOPOLOGY = hardware_profile("a100-dgx").topology(3)
@@ -52,14 +51,6 @@ def test_tables_are_placed_by_descending_cost_and_equal_ones_in_order(four_table
     assert placement_order(equal, TOPOLOGY, MODEL).tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
 
 
-def test_a_fingerprint_names_the_model_and_changes_with_its_version() -> None:
-    class Newer(AnalyticalCostModel):
-        version = AnalyticalCostModel.version + 1
-
-    assert MODEL.fingerprint.startswith("analytical")
-    assert MODEL.fingerprint == AnalyticalCostModel().fingerprint != Newer().fingerprint
-
-
 class PerTable(AnalyticalCostModel):
     """As another model would be written: its own name, and a head of its own over the phases."""
 
@@ -69,7 +60,7 @@ class PerTable(AnalyticalCostModel):
         return phases.sum(axis=(-1, -2))
 
 
-def test_a_model_of_ones_own_can_be_registered_and_brings_its_own_head(
+def test_a_custom_model_can_be_registered_and_brings_its_own_head(
     monkeypatch: pytest.MonkeyPatch, four_tables: Tables
 ) -> None:
     assert make_cost_model(MODEL) is MODEL
@@ -83,7 +74,7 @@ def test_a_model_of_ones_own_can_be_registered_and_brings_its_own_head(
     assert counted.total_ms == estimate.total_ms
 
 
-def test_plain_costs_are_dropped_where_a_subclass_overrides_their_formulas() -> None:
+def test_fast_ways_are_dropped_where_a_subclass_overrides_their_formulas() -> None:
     class Renamed(AnalyticalCostModel):
         name = "renamed"
 
@@ -112,16 +103,7 @@ def test_plain_costs_are_dropped_where_a_subclass_overrides_their_formulas() -> 
     assert Restated().plain_costs == MODEL.plain_costs
     for changed in (Communication, Phased, Mixed, PerTable, type("Below", (PerTable,), {})):
         assert changed().plain_costs is None, changed
-
-
-def test_costs_follow_the_topology(four_tables: Tables) -> None:
-    """The same tables, one on each device: the older machine is slower, and hosts apart are slower still."""
-
-    def cost(topology: Topology) -> float:
-        return MODEL.estimate(np.array([0, 1, 2, 3]), four_tables, topology).total_ms
-
-    old, new = hardware_profile("v100-nvlink"), hardware_profile("h100-dgx")
-    assert cost(new.topology(4)) < cost(old.topology(4)) < cost(old.topology(4, devices_per_host=1))
+        assert changed.costs_with_one is AdditiveCostModel.costs_with_one is not AnalyticalCostModel.costs_with_one
 
 
 @pytest.mark.parametrize("placement", [[-1] * 20, [4] * 20, [0] * 19, [0.0] * 20, "all", [[0], [0, 1]]])
@@ -178,12 +160,3 @@ def test_one_changed_device_beside_spread_tables(present: str, num_devices: int,
             model.costs_with_one(*state), AdditiveCostModel.costs_with_one(model, *state), strict=True
         ):
             assert fast.tolist() == plain.tolist()
-
-
-def test_a_model_with_its_own_communication_does_not_inherit_the_fast_way() -> None:
-    class Slower(AnalyticalCostModel):
-        def fill_communication(self, phases: Any, shared: Any, cluster: Any) -> None:
-            super().fill_communication(phases, shared, cluster)
-            phases[..., COMMUNICATION] *= 2
-
-    assert Slower.costs_with_one is AdditiveCostModel.costs_with_one is not AnalyticalCostModel.costs_with_one

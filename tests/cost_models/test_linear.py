@@ -1,4 +1,4 @@
-"""The linear form says what the cost model says, for every placement; models that it does not restate have none."""
+"""The linear form says what the cost model says, for every placement; models with other formulas have none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.counted import counted
-from shard_gym.cost_models.linear import Link, links_of
+from shard_gym.cost_models.linear import links_of
 from shard_gym.hardware import PROFILES
 from shard_gym.topology import LinkSpec, Topology
 
@@ -90,17 +90,6 @@ def test_a_wrapped_model_has_the_form_and_one_with_another_formula_has_none(rand
     assert linear.cost_ms(np.array([0, 1, 1])) > 0
     assert Doubled().linear_costs(tables, topology) is None
     assert AnalyticalCostModel(FITTED._replace(overlap_loss=1.01)).linear_costs(tables, topology) is None
-
-
-def test_a_link_below_its_knee_takes_the_lower_line() -> None:
-    link = Link(np.array([0.5, 0.5]), np.empty((0, 2)), 10.0, knee_bytes=100.0, extra=2.0)
-    assert link.ms(50.0) == pytest.approx(50 * 3 / 10)
-    assert link.ms(100.0) == pytest.approx(100 * 3 / 10)
-    assert link.ms(250.0) == pytest.approx((250 + 2 * 100) / 10)
-
-
-def test_one_device_has_no_links() -> None:
-    assert links_of(PROFILES["a100-dgx"].topology(1).cluster()) == ()
 
 
 @given(st.sampled_from(sorted(PROFILES)), st.integers(2, 20), st.integers(1, 9), st.integers(0, 2**16))

@@ -15,7 +15,6 @@ from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
-from shard_gym.cost_models.metrics import errors, ranking
 from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
@@ -89,13 +88,6 @@ def test_scaling_finds_the_factors(comparison: Comparison) -> None:
     found = comparison.ranking(scaled)
     assert found is not None
     assert (found.tasks, found.kendall_tau, found.regret) == (2, pytest.approx(1), {1: 0, 5: 0})
-
-
-def test_errors_and_rankings_are_those_of_the_metrics(measurements: Measurements) -> None:
-    model = AnalyticalCostModel()
-    found = compare(measurements, {"mine": model})
-    assert found.errors("mine") == errors(model, measurements.test)
-    assert found.ranking("mine") == ranking(model, measurements.test_tasks)
 
 
 def test_repeats_are_compared_with_first_measurements(comparison: Comparison, tmp_path: Path) -> None:

@@ -75,19 +75,6 @@ def test_on_one_device_all_sharding_types_are_the_same(random_tables: Any, seed:
     assert all(np.array_equal(cost.phases_ms, costs[0].phases_ms) for cost in costs)
 
 
-@settings(max_examples=30)
-@given(seed=SEEDS)
-def test_blocks_on_the_only_host_are_blocks_on_all_devices(random_tables: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tables, topology = random_tables(rng, 3), hardware_profile("a100-dgx").topology(int(rng.integers(1, 9)))
-    rest = [table_wise(tables, table, 0) for table in (1, 2)]
-    whole, host = (
-        MODEL.estimate_plan(ShardingPlan((sharding, *rest)), tables, topology)
-        for sharding in (row_wise(tables, 0, topology), table_row_wise(tables, 0, topology, 0))
-    )
-    assert np.array_equal(whole.phases_ms, host.phases_ms)
-
-
 @settings(max_examples=40)
 @given(seed=SEEDS)
 def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_topology: Any, seed: int) -> None:
@@ -175,20 +162,6 @@ def test_a_replica_reads_the_rows_that_fall_into_its_samples() -> None:
     assert replica.workload.batch_size == 8_192
     assert replica.distinct_rows[0] == pytest.approx(1e5 * (1 - (7 / 8) ** 4), rel=1e-6)
     assert replica.memory_bytes[0] == tables.memory_bytes[0]
-
-
-def test_hosts_count_only_where_there_are_several(random_tables: Any) -> None:
-    tables, profile = random_tables(np.random.default_rng(0), 1, dims=(64,)), hardware_profile("a100-dgx")
-    topology = profile.topology(16)
-    ms = {
-        name: MODEL.estimate_plan(ShardingPlan((sharding,)), tables, topology).phases_ms[:, 1].max()
-        for name, sharding in (
-            ("table", table_wise(tables, 0, 0)),
-            ("rows", row_wise(tables, 0, topology)),
-            ("host", table_row_wise(tables, 0, topology, 1)),
-        )
-    }
-    assert ms["host"] < ms["table"] <= ms["rows"]
 
 
 def test_half_the_bytes_on_the_links_and_a_codec_at_both_ends(random_tables: Any) -> None:

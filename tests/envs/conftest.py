@@ -1,4 +1,4 @@
-"""Environments over tasks of one's own, whole episodes, and tasks of several environments as one problem."""
+"""Environments over custom tasks, whole episodes, and tasks of several environments as one problem."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import make_additive_cost_model, make_sharding_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.tasks import Task, TaskSuite
 
@@ -53,12 +54,13 @@ def random_actions() -> Callable[[EmbeddingPlacementEnv, np.random.Generator], I
 
 
 @pytest.fixture(scope="session")
-def together() -> Callable[[list[Task], int, int], Problem]:
-    """Makes one problem of tasks, each in an environment of its own, padded to a number of tables and of devices."""
+def together() -> Callable[..., Problem]:
+    """Makes one problem of tasks, one for each environment, padded to a number of tables and of devices."""
 
-    def make(tasks: list[Task], max_tables: int, max_devices: int) -> Problem:
+    def make(tasks: list[Task], max_tables: int, max_devices: int, rules: SplitRules | None = None) -> Problem:
         source: Any = None  # no suite: every task is stored once for each environment
-        prepared = PreparedTasks(source, make_cost_model("analytical"), max_tables, max_devices, len(tasks))
+        model = make_additive_cost_model("analytical") if rules is None else make_sharding_cost_model("analytical")
+        prepared = PreparedTasks(source, model, max_tables, max_devices, len(tasks), rules=rules)
         prepared.begin(np.arange(len(tasks)), tasks)
         return prepared.problem
 

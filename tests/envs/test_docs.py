@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
 from shard_gym.drift import levels
 from shard_gym.drift.levels import DriftLevel
-from shard_gym.drift.suites import drift_suite_names, load_drift_suite
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
@@ -24,8 +25,9 @@ from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
 from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.envs.replanning.windows import KINDS, WINDOWS
+from shard_gym.envs.replanning.windows import WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.suites import load_suite, suite_names
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
@@ -75,6 +77,17 @@ def test_the_arguments_are_those_of_init_with_their_defaults(env_class: Any) -> 
 
 
 @EACH
+def test_vector_environments_take_and_show_the_same_arguments(env_class: Any) -> None:
+    vector_class = load_env_creator(ENVIRONMENTS[f"{env_class.__name__.removesuffix('Env')}-v0"]["vector_entry_point"])
+    arguments = {name: p.default for name, p in inspect.signature(vector_class).parameters.items()}
+    own = {"num_envs": 1, "autoreset_mode": AutoresetMode.NEXT_STEP, "copy": True, "max_episode_steps": None}
+    assert arguments == own | {name: p.default for name, p in inspect.signature(env_class).parameters.items()}
+    for make in (env_class, vector_class):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'suit'"):
+            make(suit="dlrm-20x4")
+
+
+@EACH
 def test_the_example_runs(env_class: Any) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", section("Arguments", env_class), re.DOTALL)
     names: dict[str, Any] = {}
@@ -107,21 +120,6 @@ def test_the_measuring_arguments_have_the_defaults_of_the_model() -> None:
     assert all(f'"{layout}"' in section("Arguments", EmbeddingPlacementRealEnv) for layout in LAYOUTS)
 
 
-@pytest.mark.parametrize("observation", OBSERVATIONS)
-def test_the_spaces_are_those_documented(observation: str) -> None:
-    env = EmbeddingPlacementEnv("dlrm-20x4", max_tables=31, max_devices=7, observation=observation)
-    assert section("Action Space").startswith("\n`Discrete(max_devices)`")
-    assert repr(env.action_space) == "Discrete(7)"
-    documented = {
-        key: ((int(eval(shape.rstrip(","), {"T": 31, "D": 7})),), dtype)
-        for key, (mark, shape, dtype) in documented_arrays().items()
-        if mark not in ABSENT[observation]
-    }
-    assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
-    obs, _ = env.reset(seed=0)
-    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
-
-
 def test_the_rewards_and_observations_are_those_there_are() -> None:
     assert set(re.findall(r'^- `"(\w+)"`', section("Rewards"), re.MULTILINE)) == set(REWARDS)
     named = set(re.findall(r'observation="(\w+)"', EmbeddingPlacementEnv.__doc__ or ""))
@@ -136,28 +134,62 @@ def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:
     return {key: (shape, kind) for keys, shape, kind in rows for key in re.findall(r"\w+", keys)}
 
 
-def test_the_information_is_what_resets_and_steps_return(random_task: Any, env_of: Any) -> None:
-    env = env_of(random_task(np.random.default_rng(0), 2, 2), max_tables=5, max_devices=3)
-    sizes = {"max_tables": 5, "max_devices": 3}
-    documented = {
-        key: (eval(shape, {}, sizes) if shape else (), kind)
-        for key, (shape, kind) in documented_infos(EmbeddingPlacementEnv).items()
+SIZED = [
+    *((EmbeddingPlacementEnv, {"suite": "dlrm-20x4", "max_tables": 31, "observation": each}) for each in OBSERVATIONS),
+    *((EmbeddingShardingEnv, {"max_tables": 61, "observation": each}) for each in OBSERVATIONS),
+    *((EmbeddingReplanningEnv, {"max_parts": 1000, "headroom": each}) for each in (False, True)),
+]
+
+
+@pytest.mark.parametrize(("env_class", "arguments"), SIZED)
+def test_the_spaces_and_infos_are_those_documented(env_class: Any, arguments: dict[str, Any]) -> None:
+    env = env_class(**arguments, max_devices=9)
+    actions, rules = int(env.action_space.n), getattr(env, "rules", None)
+    sizes = {**arguments, "T": arguments.get("max_tables"), "D": 9, "max_devices": 9, "W": len(WINDOWS)}
+    sizes |= {"A": actions, "Z": actions - 1, "V": rules and rules.num_variants, "U": 8, "max_shards": 8, "H": 3}
+
+    def shape_of(text: str) -> tuple[int, ...]:
+        shape = eval(text, {}, sizes) if text else ()
+        return shape if isinstance(shape, tuple) else (shape,)
+
+    obs, info = env.reset(seed=0)
+    absent = ABSENT.get(str(arguments.get("observation")), ())
+    arrays = {
+        key: (shape_of(shape), dtype)
+        for key, (mark, shape, dtype) in documented_arrays(env_class).items()
+        if mark not in absent
     }
-    infos = [env.reset(seed=0)[1], *(env.step(action)[4] for action in (0, 1)), env.reset()[1], env.step(2)[4]]
-    assert [info["failure"] for info in infos] == [0, 0, 0, 0, 1]
-    for info in infos:
-        kinds = {
-            key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
-            for key, value in info.items()
-        }
-        assert kinds == documented
-    said = inspect.getdoc(env.failure) or ""
+    assert arrays == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
+    assert arrays == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+    infos = documented_infos(env_class)
+    if env_class is EmbeddingShardingEnv:
+        infos = {**documented_infos(EmbeddingPlacementEnv), "action_mask": ("A,", "int8"), **infos}
+    assert {key: (shape_of(shape), kind) for key, (shape, kind) in infos.items()} == {
+        key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
+        for key, value in info.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("env_class", "actions", "headroom"),
+    [
+        (EmbeddingPlacementEnv, "max_devices", None),
+        (EmbeddingReplanningEnv, "5", False),
+        (EmbeddingReplanningEnv, "9", True),
+    ],
+)
+def test_the_actions_are_those_documented(env_class: Any, actions: str, headroom: bool | None) -> None:
+    assert f"`Discrete({actions})`" in section("Action Space", env_class)
+    env = env_class(max_devices=9, **({} if headroom is None else {"headroom": headroom}))
+    assert env.action_space.n == (9 if actions == "max_devices" else int(actions))
+
+
+def test_the_parts_of_a_failure_are_documented(random_task: Any, env_of: Any) -> None:
+    env = env_of(random_task(np.random.default_rng(0), 2, 2), max_devices=3)
+    env.reset(seed=0)
+    env.step(2)
     for part in (*env.failure(), "illegal_action", "dead_end"):
-        assert part in said
-    with_texts = EmbeddingPlacementEnv(env.tasks, info_text=True)
-    texts = set(with_texts.reset(seed=0)[1]) - set(documented)
-    assert texts == {"task", "failure_message"}
-    assert all(f"`{key}`" in section("Information") for key in texts)
+        assert part in (inspect.getdoc(env.failure) or "")
 
 
 def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
@@ -166,30 +198,7 @@ def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
     assert set(keys.values()) == {("", "float")}
 
 
-@pytest.mark.parametrize("headroom", [False, True])
-def test_the_spaces_and_infos_of_re_placement_are_those_documented(headroom: bool) -> None:
-    env = EmbeddingReplanningEnv(headroom=headroom, max_parts=1000, max_devices=9)
-    kinds = len(KINDS) if headroom else len(WINDOWS)
-    sizes = {"D": 9, "W": len(WINDOWS), "Z": kinds, "A": kinds + 1, "max_parts": 1000}
-    assert f"`{env.action_space!r}`" in section("Action Space", EmbeddingReplanningEnv)
-    documented = {
-        key: ((int(eval(shape.rstrip(","), {}, sizes)),), dtype)
-        for key, (_, shape, dtype) in documented_arrays(EmbeddingReplanningEnv).items()
-    }
-    obs, info = env.reset(seed=0)
-    assert documented == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
-    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
-    expected = {
-        key: ((int(eval(shape.rstrip(","), {}, sizes)),) if shape else (), kind)
-        for key, (shape, kind) in documented_infos(EmbeddingReplanningEnv).items()
-    }
-    assert expected == {
-        key: (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else ((), type(value).__name__)
-        for key, value in info.items()
-    }
-
-
-def test_the_rewards_of_re_placement_are_those_there_are() -> None:
+def test_the_rewards_of_replanning_are_those_there_are() -> None:
     named = re.findall(r'^- `"(\w+)"`', section("Rewards", EmbeddingReplanningEnv), re.MULTILINE)
     assert tuple(named) == DRIFTING_REWARDS
     assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplanningEnv)
@@ -197,9 +206,9 @@ def test_the_rewards_of_re_placement_are_those_there_are() -> None:
 
 def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -> None:
     rows = markdown_rows(REPLANNING, "## The suites")
-    assert sorted(rows) == sorted(f"`{name}`" for name in drift_suite_names())
+    assert sorted(rows) == sorted(f"`{name}`" for name in suite_names("replanning"))
     for name, (_, *numbers) in rows.items():
-        train, test = (load_drift_suite(name.strip("`"), split) for split in ("train", "test"))
+        train, test = (load_suite(name.strip("`"), split) for split in ("train", "test"))
         assert [int(number) for number in numbers] == [train[0].pause_s, len(train), len(test)]
 
 

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from shard_gym.errors import InvalidCheckpointError, MissingExtraError
 from shard_gym.io import arrays as storage
-from shard_gym.io.arrays import SCHEMA, WITHOUT_CHECKSUM, add_checksum, load_arrays, require_arrays, save_arrays
+from shard_gym.io.arrays import SCHEMA, load_arrays, require_arrays, save_arrays
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b.c": np.array(3.0)}
 ABOUT = {"agent": "rnn", "sizes": [1, 2], "nested": {"ä": None}}
@@ -84,10 +84,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
     "another schema": (save(ARRAYS, header(schema="weights/2")), "must have the schema 'shard-gym-weights/2'"),
     "a newer schema": (save(ARRAYS, header(schema="shard-gym-weights/3")), "update shard-gym"),
-    "an older schema": (
-        save(ARRAYS, header(schema="shard-gym-weights/1")),
-        "has no checksum, because an older version",
-    ),
+    "an older schema": (save(ARRAYS, header(schema="shard-gym-weights/1")), "must have the schema"),
     "about is a list": (save(ARRAYS, header(about=[])), "about of .* must be dict"),
     "an unknown key": (save(ARRAYS, header(more=1)), "has the unknown key 'more'"),
     "no checksum": (save(ARRAYS, {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}})}), "lacks"),
@@ -124,20 +121,6 @@ def test_no_flipped_bit_passes(path: Path) -> None:
             continue
         assert about == ABOUT  # a blank of the header became another blank
         assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
-
-
-def test_a_checksum_is_added_once_and_changes_nothing_else(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(save(ARRAYS, {"shard_gym": json.dumps({"schema": WITHOUT_CHECKSUM, "kind": "x", "about": ABOUT})}))
-    with pytest.raises(InvalidCheckpointError, match=r"python tools/add_checksums\.py"):
-        load_arrays(path, "x")
-    assert add_checksum(path)
-    written = path.read_bytes()
-    assert not add_checksum(path)
-    assert path.read_bytes() == written
-    arrays, about = load_arrays(path, "x")
-    assert about == ABOUT
-    assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
 
 
 def test_a_folder_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

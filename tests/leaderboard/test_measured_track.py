@@ -145,7 +145,7 @@ def test_races_are_on_the_pages(root: Path) -> None:
     (root / "README.md").write_text(f"{begin(TABLES)}\n{END}\n")
     write_pages(root)
     text = (root / "README.md").read_text()
-    assert f"### {SUITE}, measured on a-machine\n" in text
+    assert f"<summary>{SUITE} on a-machine</summary>\n" in text
     assert re.search(r"3 rounds of 10 iterations on .*, layout \w+; .* deviation of \d\.\d%\.\n", text)
     assert re.search(r"\| \[The lookup-greedy agent\]\(.*\| 1.000 \| [01].\d\d \| 0 \|", text)
     assert "Not raced yet: [The size-greedy agent](https://example.org/code)." in text
@@ -155,7 +155,7 @@ def test_races_are_on_the_pages(root: Path) -> None:
     shutil.rmtree(root / RACED)
     write_pages(root)
     text = (root / "README.md").read_text()
-    assert f"### {SUITE}, measured\n" in text
+    assert f"<summary>{SUITE}</summary>\n" in text
     assert text.count("](https://example.org/code)") == 3
 
 

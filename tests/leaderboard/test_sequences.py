@@ -147,8 +147,9 @@ def test_a_shipped_agent_is_replayed_and_ranked_before_others(
         (False, False),
     ]
     assert lines[-1].startswith("| oracle")
-    site = site_files([], [board])["data/index.js"].decode()
-    assert '"replanning":[{"name":"tiny-20"' in site
+    ranking = site_files([], [board])[f"data/{REPLANNING}/{SUITE}/ranking.js"].decode()
+    assert ranking.count('"group":"replayed"') == 2
+    assert ranking.count('"group":"not replayed"') == 1
     assert main(["leaderboard", "render", "--check"]) == 0
 
 

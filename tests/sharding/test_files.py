@@ -59,7 +59,7 @@ def test_a_plan_for_other_devices_or_tables_is_refused(tmp_path: Path, random_ta
     write_plan(path, plan_of_placement([0, 3, 3], tables), tables)
     with pytest.raises(InvalidPlanError, match="device 3, but the devices are 0 to 1"):
         read_plan(path, tables, hardware_profile("a100-dgx").topology(2))
-    with pytest.raises(InvalidPlanError, match="3 tables, but 4"):
+    with pytest.raises(InvalidPlanError, match="3 tables, but there are 4"):
         read_plan(path, others, TOPOLOGY)
     with pytest.raises(InvalidPlanError, match=r"Table 0 of the plan is 'table_0', but it should be 'table_2'"):
         read_plan(path, tables.select([2, 1, 0]), TOPOLOGY)
@@ -75,7 +75,7 @@ def test_json_from_strangers_is_refused_with_a_sentence(random_tables: Any) -> N
     wrong: Any
     for wrong, says in (
         ({"table_0": 0}, "is a list"),
-        ([], "0 tables, but 1"),
+        ([], "0 tables, but there are 1"),
         ([[0]], "needs? the keys|object with the keys"),
         ([{**good[0], "more": 1}], "object with the keys"),
         ([{**good[0], "sharding_type": ["table_wise"]}], "object with the keys"),

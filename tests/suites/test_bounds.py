@@ -11,7 +11,7 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import DamagedFileError, InvalidTaskError
 from shard_gym.suites import best_known, load_suite, suite_names
-from shard_gym.suites import bounds as module
+from shard_gym.suites import records as module
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import bounds_path, lower_bounds, write_lower_bounds
 from shard_gym.tasks import TaskSuite

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.suites import best_known, bounds, load_suite
+from shard_gym.suites import best_known, load_suite, records
 from shard_gym.suites.bounds import write_lower_bounds
 from shard_gym.suites.gaps import proven_gap
 from shard_gym.tasks import TaskSuite
@@ -18,7 +18,7 @@ MODEL = AnalyticalCostModel()
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSuite:
     """Of 50 tasks, with a bound of 10 ms for each."""
-    monkeypatch.setattr(bounds, "BOUNDS", tmp_path)
+    monkeypatch.setattr(records, "BOUNDS", tmp_path)
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path / "none")
     tasks = load_suite("mixdim-4")
     write_lower_bounds([tasks], {task.name: 10.0 for task in tasks}, MODEL, "made up")

@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="package")
 def tool() -> Callable[[str], ModuleType]:
+    sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "examples", "tools")]  # as for scripts that run
+
     def load(name: str, folder: str = "tools") -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"{folder}_{name}", ROOT / folder / f"{name}.py")
         assert spec is not None

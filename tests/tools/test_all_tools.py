@@ -1,4 +1,4 @@
-"""Every script in tools/ can be imported: some take hours, so nothing else runs them."""
+"""Every script in tools/ and benchmarks/ can be imported: some take hours, so nothing else runs them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from types import ModuleType
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
-NAMES = sorted(path.stem for path in TOOLS.glob("[!_]*.py"))
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [
+    (path.stem, folder) for folder in ("tools", "benchmarks") for path in sorted((ROOT / folder).glob("[!_]*.py"))
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "folder"), SCRIPTS)
 def test_it_can_be_imported_and_says_what_it_does(
-    tool: Callable[[str], ModuleType], name: str, monkeypatch: pytest.MonkeyPatch
+    tool: Callable[[str, str], ModuleType], name: str, folder: str
 ) -> None:
-    monkeypatch.syspath_prepend(TOOLS)  # as for a script that is run
-    assert tool(name).__doc__
+    assert tool(name, folder).__doc__

@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("ortools")
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.suites import best_known, bounds, load_suite
+from shard_gym.leaderboard.ranking import SOLVED
+from shard_gym.suites import best_known, bounds, load_suite, records
+from shard_gym.suites.gaps import PROVEN
 
 MODEL = AnalyticalCostModel()
 
@@ -27,12 +29,12 @@ def bounds_tool(tool: Callable[[str], ModuleType]) -> Any:
 def test_cp_sat_goes_on_where_linear_programs_prove_too_little(bounds_tool: Any, random_task: Any) -> None:
     task = random_task(np.random.default_rng(0), 9, 3)
     poor = np.zeros(9, np.int64)
-    without = bounds_tool.bounded(task, MODEL, poor, 0.0, 1e-4)
+    without = bounds_tool.bounded(task, poor, 0.0, 1e-4)
     assert without.simple_ms <= without.linear_ms == without.bound_ms < without.cost_ms == without.start_ms
-    found = bounds_tool.bounded(task, MODEL, poor, 5.0, 1e-4)
+    found = bounds_tool.bounded(task, poor, 5.0, 1e-4)
     assert found.linear_ms == without.linear_ms < found.bound_ms <= found.cost_ms < found.start_ms
     assert found.cost_ms <= found.bound_ms * (1 + 1e-4)
-    assert MODEL.estimate(found.placement, task.tables, task.topology).total_ms == found.cost_ms
+    assert MODEL.estimate(found.answer, task.tables, task.topology).total_ms == found.cost_ms
     assert "1 proven, 1 better" in bounds_tool.summary("one", [found], 1e-4)
 
 
@@ -54,11 +56,17 @@ class Inline:
         return done
 
 
+def test_the_page_of_the_suites_names_the_limits_of_its_statuses() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "suites.md").read_text().split())
+    assert f"entry is within {100 * SOLVED:g}%" in text
+    assert f"proven to be within {100 * PROVEN:g}% of the best" in text
+
+
 def test_bounds_only_rise_and_better_placements_are_kept(
     bounds_tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds_tool, "ProcessPoolExecutor", Inline)
-    monkeypatch.setattr(bounds, "BOUNDS", tmp_path / "bounds")
+    monkeypatch.setattr(records, "BOUNDS", tmp_path / "bounds")
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path / "best")
     suite = load_suite("mlperf-x8")
     name, poor = suite[0].name, np.arange(26) % 8

@@ -89,16 +89,6 @@ def test_the_fit_predicts_what_the_model_does(card: Any, groups: Any, problem: A
         assert fitted[key].predicted == pytest.approx(plain[key].predicted, rel=1e-9), key
 
 
-def test_rows_say_whether_they_were_fitted_and_what_the_other_half_predicts(
-    card: Any, groups: Any, problem: Any
-) -> None:
-    rows = [row for group in card.with_fit(groups, problem) for row in group.rows]
-    assert sum(row.held_out is not None for row in rows) == problem.fitted.sum()
-    assert all((row.held_out is None) or not row.note for row in rows)
-    worst = max(abs(math.log(row.held_out / row.measured)) for row in rows if row.held_out)
-    assert 0.1 < worst < math.log(2)
-
-
 def test_every_row_has_a_prediction_or_a_reason(groups: Any) -> None:
     for group in groups:
         for row in group.rows:
@@ -132,19 +122,6 @@ def test_every_published_merlin_timing_is_on_the_card(rows: Any) -> None:
         (label.split(",")[0], int(label.split()[1])): row.measured for label, row in rows("Merlin's synthetic").items()
     }
     assert found == expected
-
-
-def test_predictions_come_from_the_model(card: Any, groups: Any) -> None:
-    class Doubled(AnalyticalCostModel):
-        def device_costs(self, loads: Any, cluster: Any) -> Any:
-            return 2 * super().device_costs(loads, cluster)
-
-    titles = ("SplitTBE, large batch, 16", "DLRM, one-hot")
-    before = [row for group in groups if group.title.startswith(titles) for row in group.rows]
-    after = [row for group in card.compare(Doubled()) if group.title.startswith(titles) for row in group.rows]
-    pairs = [(one.predicted, two.predicted) for one, two in zip(before, after, strict=True) if one.predicted]
-    assert len(pairs) == 13
-    assert all(two == pytest.approx(2 * one) for one, two in pairs)
 
 
 def test_rates_are_turned_into_times_by_the_bytes_their_source_counts(rows: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from shard_gym.agents import AGENTS, PLANNERS
+from shard_gym.agents import AGENTS, PLANNERS, load_agent
 from shard_gym.agents.training.registry import LEARNERS, make_learner
 from shard_gym.leaderboard.store import find_entries
 from shard_gym.suites import load_suite
@@ -24,7 +26,7 @@ def entries(tool: Callable[[str], ModuleType]) -> Any:
 def test_every_agent_enters_once(entries: Any) -> None:
     slugs = [entrant.slug for entrant in entries.ENTRANTS]
     assert len(set(slugs)) == len(slugs)
-    agents = {entrant.method.agent if entrant.method else entrant.slug for entrant in entries.ENTRANTS}
+    agents = {entrant.learner or entrant.slug for entrant in entries.ENTRANTS}
     assert agents == {*AGENTS, *PLANNERS, *LEARNERS}
 
 
@@ -32,10 +34,10 @@ def test_trained_agents_are_trained_on_the_suite_they_are_ranked_on_with_known_o
     for entrant in entries.ENTRANTS:
         for suite in (entrant.suites or ["mlperf-x8"])[:1]:
             runs = entrant.runs(suite)
-            assert len(runs) == (5 if entrant.method else 0)
+            assert len(runs) == len({run.folder() for run in runs}) == (5 if entrant.learner else 0)
             for run in runs[:1]:
                 tasks = load_suite(suite, "train")
-                assert (run.trained_on, run.test) == (suite, suite)
+                assert run.suite == suite
                 make_learner(run.agent, TaskSuite("one", tasks.tasks[:1]), **dict(run.options))
 
 
@@ -47,15 +49,32 @@ def test_every_agent_that_needs_no_training_has_its_entries_and_the_others_have_
         made.setdefault(entrant.slug, []).append(folder in there)
     for entrant in entries.ENTRANTS:
         assert len(set(made[entrant.slug])) == 1, entrant.slug
-        assert all(made[entrant.slug]) or entrant.method is not None
+        assert all(made[entrant.slug]) or entrant.learner
     everywhere = {entrant.slug: entrant.tracks for entrant in entries.ENTRANTS if entrant.suites is None}
     assert {slug for slug, tracks in everywhere.items() if "simulated" in tracks} == set(AGENTS)
     assert {slug for slug, tracks in everywhere.items() if "sharding" in tracks} > set(PLANNERS)
 
 
-def test_of_those_that_learn_by_trying_one_sees_no_costs_and_one_splits_tables(entries: Any) -> None:
-    seeing = [each.method for each in entries.ENTRANTS if each.method and "observation" in each.method.options]
-    assert [(each.agent, each.options["observation"]) for each in seeing] == [
-        ("maskable-ppo", "features"),
-        ("maskable-ppo", "splits"),
-    ]
+def test_a_training_is_made_once_and_a_failed_one_is_named(tool: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    module = tool("training_runs")
+    run = module.Run("rnn", "dlrm-20x4", 1, (("episodes", 2), ("hidden", 4), ("iterations", 2)))
+    bad = module.Run("rnn", "dlrm-20x4", 1, (("episodes", 1),))
+    with pytest.raises(SystemExit, match=r"(?s)1 of 2.*episodes=1 .*episodes must be an integer of at least 2"):
+        module.train_all([run, bad, run], tmp_path, jobs=2)
+    agent = run.folder(tmp_path) / "agent.safetensors"
+    assert load_agent(agent).place(load_suite("dlrm-20x4")[0]).shape == (20,)
+    before, done = agent.stat().st_mtime_ns, []
+    module.train_all([run], tmp_path, on_done=lambda: done.append(run))
+    assert done == [run]
+    assert agent.stat().st_mtime_ns == before
+
+
+def test_the_folder_of_a_training_depends_on_all_that_determines_the_agent(
+    tool: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tool("training_runs")
+    run = module.Run("rnn", "dlrm-20x4", 0, (("iterations", 3),))
+    changes = {"agent": "a2c", "suite": "dlrm-40x4", "seed": 1, "options": (("iterations", 4),)}
+    folders = {run.folder(), *(replace(run, **{key: value}).folder() for key, value in changes.items())}
+    monkeypatch.setattr("shard_gym.__version__", "99.0.0")
+    assert len(folders | {run.folder()}) == 6

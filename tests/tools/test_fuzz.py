@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from shard_gym.errors import DamagedFileError
-from tools.fuzz import __main__ as fuzz
-from tools.fuzz import subjects
-from tools.fuzz.damage import DAMAGES
-from tools.fuzz.subjects import Subject
+from tools import fuzz, fuzz_subjects
+from tools.fuzz_subjects import Subject
 
 
 def a_file(path: Path, read: Any) -> Subject:
     path.write_text('{"a": [1, 2], "b": "text"}\n')
-    return Subject("a file", path, read, has_checksum=True)
+    return Subject("a file", path, read)
 
 
 def test_the_ends_of_a_case_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +41,7 @@ def test_the_ends_of_a_case_are_told_apart(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_way_changes_a_file_and_repeats_for_a_seed() -> None:
     text, data = b'{"a": [1, 2], "b": "text"}\nc = 1\n', bytes(range(256))
-    for way in DAMAGES:
+    for way in fuzz.DAMAGES:
         for content in (text, data):
             found = [way(random.Random(seed), content) for seed in range(20)]
             assert found == [way(random.Random(seed), content) for seed in range(20)]
@@ -51,7 +49,7 @@ def test_every_way_changes_a_file_and_repeats_for_a_seed() -> None:
 
 
 def test_a_damaged_cache_suite_and_evaluation_end_well(tmp_path: Path) -> None:
-    found = [subjects._cache(tmp_path / "cache.sqlite"), *subjects._documents(tmp_path)]
+    found = [*fuzz_subjects.cache(tmp_path), *fuzz_subjects.documents(tmp_path)]
     for case in range(60):
         subject = found[case % len(found)]
         _, has_checksum = fuzz.damage(subject, random.Random(f"test-{case}"))

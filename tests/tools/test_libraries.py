@@ -88,15 +88,22 @@ def test_an_example_that_ends_with_an_error_fails_the_check(
     libraries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "examples").mkdir()
-    path = tmp_path / "examples" / "mine.py"
+    (tmp_path / "tools").mkdir()
+    path, replanning = tmp_path / "examples" / "mine.py", tmp_path / "tools" / "replanning_runs.py"
     scores = "print('mine: 8.0 ms\\nrandom: 10.0 ms\\nlookup-greedy: 7.0 ms')"
     monkeypatch.setattr(libraries, "ROOT", tmp_path)
     monkeypatch.setattr(libraries, "CHECKED", tmp_path / "found")
-    monkeypatch.setitem(libraries.LIBRARIES, "mine", libraries.Library("Mine", "numpy", "mine", "mine", 10))
+    monkeypatch.setitem(libraries.LIBRARIES, "mine", libraries.Library("Mine", "numpy", "mine", "mine", 10, "PPO"))
     path.write_text(f"import sys\n{scores}\nsys.exit(3)")
-    with pytest.raises(libraries.CheckFailedError, match="exit status 3"):
+    replanning.write_text("raise SystemExit(4)")
+    with pytest.raises(libraries.CheckFailedError, match=r"replanning_runs\.py mine ended with the exit status 4"):
         libraries.check("mine")
     assert not (tmp_path / "found").exists()
+    replanning.write_text("""print('a word before'); print('{"steps": 600, "seconds": 2}')""")
+    with pytest.raises(libraries.CheckFailedError, match="exit status 3"):
+        libraries.check("mine")
+    assert read_json(tmp_path / "found" / "replanning-mine.json")["steps"] == 600
+    assert not (tmp_path / "found" / "mine.json").exists()
     path.write_text(f"import sys\nassert sys.argv[1:] == ['--timesteps', '10']\n{scores}")
     libraries.check("mine")
     found = read_json(tmp_path / "found" / "mine.json")
@@ -117,30 +124,13 @@ def test_the_page_shows_what_was_published(libraries: Any, markdown_rows: Any) -
         libraries.require_better_than_random(records[name]["costs_ms"], libraries.LIBRARIES[name].agent)
 
 
-def test_re_placement_runs_in_every_library_that_is_checked(libraries: Any, tool: Any) -> None:
+def test_replanning_runs_in_every_library(libraries: Any, tool: Any) -> None:
     runs, records = tool("replanning_runs").RUNS, read_json(libraries.PUBLISHED)
-    assert runs.keys() == {name for name, library in libraries.LIBRARIES.items() if library.replanning}
     assert runs.keys() == libraries.LIBRARIES.keys()
     for name in runs:
         record = records[f"{libraries.REPLANNING}-{name}"]
         assert record["steps"] > 500
         assert record["version"] == records[name]["version"]
-
-
-def test_a_run_of_re_placement_that_fails_is_not_recorded(
-    libraries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(libraries, "ROOT", tmp_path)
-    monkeypatch.setattr(libraries, "CHECKED", tmp_path / "found")
-    (tmp_path / "tools").mkdir()
-    program = tmp_path / "tools" / "replanning_runs.py"
-    program.write_text("raise SystemExit(3)")
-    with pytest.raises(libraries.CheckFailedError, match="exit status 3"):
-        libraries.replanning("minari")
-    assert not (tmp_path / "found").exists()
-    program.write_text("""print('a word before'); print('{"steps": 600, "seconds": 2}')""")
-    libraries.replanning("minari")
-    assert read_json(tmp_path / "found" / "replanning-minari.json")["steps"] == 600
 
 
 def test_costs_to_compare_with_are_named_once(libraries: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
@@ -12,9 +11,8 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.envs.core.arguments import checked_options
+from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
-from shard_gym.envs.core.render_modes import RENDER_MODES, check_render_mode
 from shard_gym.errors import InvalidActionError
 
 Env = TypeVar("Env", bound="EpisodeEnv[Any]")
@@ -23,8 +21,10 @@ _ENV = np.zeros(1, np.int64)
 """Index of the only episode."""
 
 
-class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT], ABC):
-    """One environment around an `EpisodeBatch` of N = 1. The constructor of a subclass calls `_set_up`.
+class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
+    """One environment around an `EpisodeBatch` of N = 1.
+
+    The constructor of a subclass calls `_set_up` and has the fields of its configuration as parameters.
 
     Attributes:
         tasks: where tasks come from.
@@ -35,11 +35,11 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT], ABC):
 
     _episodes: EpisodeBatch[TaskT]
 
-    def _set_up(self, episodes: EpisodeBatch[TaskT], render_mode: str | None, info_text: bool) -> None:
-        """Step these episodes (N = 1)."""
-        check_render_mode(render_mode)
-        self.render_mode, self._info_text = render_mode, info_text
-        self._episodes, self._num_actions = episodes, episodes.num_actions
+    def _set_up(self, config: EnvConfig) -> None:
+        """Make the episodes (N = 1) that this environment steps."""
+        self.render_mode, self._info_text = config.render_mode, config.info_text
+        self._episodes = episodes = config.episodes(1)
+        self._num_actions = episodes.num_actions
         self.tasks, self.cost_model = episodes.source, episodes.cost_model
         self.observation_space = episodes.observation_space
         self.action_space = spaces.Discrete(self._num_actions)
@@ -86,11 +86,7 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT], ABC):
             gymnasium.logger.warn("render() was called without a render_mode; pass render_mode to gymnasium.make().")
             return None
         self._require_episode("There is nothing to render yet")
-        return self._draw(self.render_mode)
-
-    @abstractmethod
-    def _draw(self, render_mode: str) -> Any:
-        """The episode so far in this render mode."""
+        return self._episodes.draw(0, self.render_mode)
 
     # In addition to it
 

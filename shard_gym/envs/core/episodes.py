@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.core.arguments import padding, task_source
-from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.core.failures import failure_of
+from shard_gym.envs.core.config import EnvConfig, padding, task_source
+from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
@@ -27,25 +30,35 @@ from shard_gym.envs.core.state import (
     RUNNING,
     UNPLACED,
     PlacementState,
+    ShardingState,
     Status,
     action_mask,
     advance,
     begin,
+    current_rows,
     initial_state,
 )
-from shard_gym.errors import InvalidCostError, InvalidOptionError, wrong_kind
+from shard_gym.errors import InvalidCostError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.text import format_bytes
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2
 """The number of a failure in infos, by `Status`; 0 for none."""
 
+REASONS: dict[int, str] = {
+    ILLEGAL_ACTION: "was put on a device that does not exist or has too little memory free",
+    DEAD_END: "fits no device",
+}
+SPLIT_REASONS: dict[int, str] = {
+    ILLEGAL_ACTION: "was given an action that is illegal",
+    DEAD_END: "fits no device, and no split of it fits",
+}
+"""The reasons of failures where tables may be split."""
+
 _FIRST = np.zeros(1, np.int64)
 """Index of the only episode."""
-
-ILLEGAL = ("terminate", "redirect")
-"""What an illegal action does: it ends the episode, or the table goes to the emptiest device where it fits."""
 
 
 @runtime_checkable
@@ -64,69 +77,85 @@ class Observation(Protocol):
 
 @runtime_checkable
 class CostFreeObservation(Observation, Protocol):
-    """An observation without costs. Tables come in an order of its own, because their order by cost tells costs."""
+    """An observation without costs. It has its own order of tables, because their order by cost tells costs."""
 
     def order(self, tables: Tables) -> IntArray:
         """(T,) int64, the order in which the tables are placed."""
 
 
-class Episodes:
-    """N episodes of one environment, an `EpisodeBatch`.
+@dataclass(frozen=True, eq=False)
+class EpisodesConfig(EnvConfig):
+    """The arguments of environments that place tables, as given and, in properties, as objects."""
 
-    Arguments are those of `EmbeddingPlacementEnv`, `num_envs`, and the rules. With `rules` tables may be split, and the
-    cost model is a `ShardingCostModel`.
+    suite: str | TaskSource = "dlrm-50x4"
+    split: str = "train"
+    cost_model: str | Path | AdditiveCostModel = "analytical"
+    reward: str | Reward = "terminal"
+    observation: str | Observation = "full"
+    max_tables: int | None = None
+    max_devices: int | None = None
+
+    @cached_property
+    def source(self) -> TaskSource:
+        """Where tasks come from."""
+        return task_source(self.suite, self.split)
+
+    @cached_property
+    def model(self) -> AdditiveCostModel:
+        """The cost model; with `rules` a `ShardingCostModel`."""
+        return make_additive_cost_model(self.cost_model)
+
+    @property
+    def final_cost(self) -> CostModel | None:
+        """The cost model of complete placements; None for `model`."""
+        return None
+
+    @property
+    def rules(self) -> SplitRules | None:
+        """How tables may be split; None if they are not."""
+        return None
+
+    @cached_property
+    @abstractmethod
+    def observe(self) -> Observation:
+        """Builds the observations."""
+
+
+class Episodes(EpisodeBatch[Task]):
+    """N episodes in which tables are placed, or under `config.rules` split.
 
     Attributes:
-        source: where tasks come from.
-        cost_model: estimates the costs.
         final_cost: the cost model of complete placements, such as one that measures; None for `cost_model`. Its details
             are in infos.
-        redirected: (N,) int64, illegal actions of each episode that were redirected.
         observe: builds the observations.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
-        observation_space: of one environment.
-        num_actions: A; the actions are 0 to A - 1.
-        tasks: the task of each episode; None before the first `begin`.
         state: the state of each episode; changed in place.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        suite: str | TaskSource,
-        split: str,
-        cost_model: str | Path | AdditiveCostModel,
-        reward: str | Reward,
-        observation: Observation,
-        max_tables: int | None,
-        max_devices: int | None,
-        illegal: str,
-        rules: SplitRules | None = None,
-    ) -> None:
-        if illegal not in ILLEGAL:
-            raise wrong_kind("illegal", illegal, " or ".join(map(repr, ILLEGAL)))
-        self.source = task_source(suite, split)
-        self.cost_model = make_additive_cost_model(cost_model)
-        self.max_tables = padding("max_tables", max_tables, self.source.max_tables)
-        self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
-        self.observe = observation
-        self.observation_space = observation.space(self.max_tables, self.max_devices)
-        self._reward = make_reward(reward)
+    task_type: ClassVar[type[Any]] = Task
+    suite_type: ClassVar[type[Any]] = TaskSuite
+    source: TaskSource
+
+    def __init__(self, num_envs: int, config: EpisodesConfig) -> None:
+        self.source, self.cost_model, self.observe = config.source, config.model, config.observe
+        self.max_tables = padding("max_tables", config.max_tables, self.source.max_tables)
+        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices)
+        self.observation_space = self.observe.space(self.max_tables, self.max_devices)
+        self._reward = make_reward(config.reward)
         self._own_reward = self._reward not in REWARDS.values()
-        order_of = observation.order if isinstance(observation, CostFreeObservation) else None
+        order_of = self.observe.order if isinstance(self.observe, CostFreeObservation) else None
         sizes = self.max_tables, self.max_devices, num_envs
-        self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of, rules)
+        self._prepared = PreparedTasks(self.source, self.cost_model, *sizes, order_of, config.rules)
         self.num_actions = self.problem.num_actions
-        self._details: dict[str, FloatArray] = {}
-        self._final_cost: CostModel | None = None
-        self._redirects = illegal == "redirect"
+        self._redirects = config.illegal == "redirect"
         self._none = np.broadcast_to(False, num_envs)
         self.redirected = np.zeros(num_envs, np.int64)
-        self.tasks: list[Task | None] = [None] * num_envs
+        self.tasks = [None] * num_envs
+        self.final_cost = config.final_cost
         self.state = initial_state(self.problem, self.cost_model)
         # A plan has `max_shards` numbers for each table, so they are small ones.
-        nothing = np.array(UNPLACED, np.int64 if rules is None else np.int32)
+        nothing = np.array(UNPLACED, np.int64 if config.rules is None else np.int32)
         self._unplaced = np.broadcast_to(nothing, self.state.assignment.shape)
         self._constant = self.observe.constant(self.problem)
 
@@ -137,7 +166,7 @@ class Episodes:
 
     @property
     def final_cost(self) -> CostModel | None:
-        """See the attributes; set it before the first `begin`."""
+        """The cost model of complete placements; set it before the first `begin`."""
         return self._final_cost
 
     @final_cost.setter
@@ -146,29 +175,12 @@ class Episodes:
         self._details = {f"measurement_{name}": np.zeros(len(self.tasks)) for name in names}
         self._final_cost = model
 
-    def choose(self, rng: np.random.Generator, key: Any = None) -> Task:
-        """The task of `key` (an index, a name or a Task); without a key, one drawn with `rng`.
+    @override
+    def require_room(self, task: Task) -> None:
+        require_room(task, self.max_tables, self.max_devices)
 
-        Raises:
-            InvalidOptionError: the index is out of range, or the tasks of the source have no numbers.
-            UnknownNameError: no task has that name.
-            InvalidTaskError: a Task with more tables or devices than the padding holds.
-        """
-        if key is None:
-            return self.source.sample(rng)
-        if isinstance(key, Task):
-            require_room(key, self.max_tables, self.max_devices)  # before any episode begins
-            return key
-        if isinstance(self.source, TaskSuite):
-            return self.source.task(key)
-        raise InvalidOptionError(f"{self.source!r} has no numbered tasks; pass a Task as options['task'], not {key!r}.")
-
+    @override
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
-        """Start episode `envs[i]` anew with `tasks[i]`.
-
-        Raises:
-            InvalidTaskError: a task has more tables or devices than the padding holds.
-        """
         self._prepared.begin(envs, tasks)
         begin(self.problem, self.state, envs)
         for env, task in zip(envs.tolist(), tasks, strict=True):
@@ -181,12 +193,8 @@ class Episodes:
         for key, rows in self.observe.constant(self.problem, envs).items():
             self._constant[key][envs] = rows
 
+    @override
     def step(self, actions: NDArray[np.integer[Any]]) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Place the current tables on devices `actions` (N,); episodes that are over stay as they are.
-
-        Returns:
-            (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
-        """
         state, problem = self.state, self.problem
         cost_before, was_over = state.cost_ms.copy(), state.over
         before = None if self.final_cost is None else state.copy()
@@ -242,27 +250,22 @@ class Episodes:
         instead = np.where(devices.any(axis=1), emptiest, legal.argmax(axis=1))
         return np.where(illegal, instead, actions), illegal
 
+    @override
     def is_over(self, env: int) -> bool:
-        """Whether episode `env` has ended."""
         return bool(self.state.status.item(env) != RUNNING)
 
+    @override
     def known_actions(self) -> str:
-        """The beginning of a sentence about an action outside the space."""
         splits = f", or from {self.max_devices} to {self.num_actions - 1} to split"
         devices = f"An action is a device number from 0 to {self.max_devices - 1}"
         return devices + splits if self.num_actions > self.max_devices else devices
 
+    @override
     def masks(self) -> NDArray[np.bool_]:
-        """(N, A) bool, the legal actions; see `state.action_mask`."""
         return action_mask(self.problem, self.state)
 
+    @override
     def observations(self, *, share: bool = False) -> ObservationDict:
-        """One array for each key with leading shape (N,).
-
-        Args:
-            share: do not copy the arrays that stay the same during an episode; they change in place when an episode
-                begins.
-        """
         constant = self._constant if share else {key: array.copy() for key, array in self._constant.items()}
         return {**self.observe(self.problem, self.state), **constant}
 
@@ -273,8 +276,8 @@ class Episodes:
         """
         return self.problem.placements_of(self.state.assignment, envs, self._unplaced.dtype)
 
+    @override
     def infos(self) -> dict[str, NDArray[Any]]:
-        """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
         status, placement = self.state.status, self._unplaced.copy()
         complete = np.flatnonzero(status == COMPLETE)
         if len(complete):
@@ -282,8 +285,8 @@ class Episodes:
         mask = self.masks().astype(np.int8, order="C")
         return self._infos(mask, placement, FAILURES[status], np.ndarray.copy, _copy_as_it_lies)
 
+    @override
     def info(self) -> dict[str, Any]:
-        """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
         status = self.state.status.item()
         placement = self.placements(_FIRST)[0] if status == COMPLETE else self._unplaced[0].copy()
         mask = self.masks()[0].astype(np.int8)
@@ -311,11 +314,7 @@ class Episodes:
             infos[name] = number(numbers)
         return infos
 
-    def texts(self, env: int) -> dict[str, str]:
-        """What infos hold with `info_text`: the task's name, and the message of a failure."""
-        failure = self.failure(env)
-        return {"task": self.task(env).name, "failure_message": failure["message"] if failure else ""}
-
+    @override
     def failure(self, env: int) -> dict[str, Any] | None:
         """Why an episode failed, or None if it did not.
 
@@ -323,14 +322,29 @@ class Episodes:
             `reason` ("illegal_action" or "dead_end"), `table` (its name), `bytes_needed`, `bytes_free` (the most on any
             device) and `message`.
         """
-        return failure_of(self.task(env), self.problem, self.state, env)
+        task, problem, state = self.task(env), self.problem, self.state
+        status = int(state.status[env])
+        if not FAILURES[status]:
+            return None
+        part, reasons = "Table", REASONS
+        if isinstance(state, ShardingState):
+            part, reasons = "The current shard of table" if state.level[env] else part, SPLIT_REASONS
+        table = task.tables.names[problem.tables.order[problem.row[env], state.step[env]]]
+        needed = int(problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]])
+        free = int((problem.memory_cap[env] - state.memory_used[env]).max())
+        return {
+            "reason": Status(status).name.lower(),
+            "table": table,
+            "bytes_needed": needed,
+            "bytes_free": free,
+            "message": (
+                f"{part} {table} {reasons[status]}: it needs {needed} bytes ({format_bytes(needed)}), "
+                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free."
+            ),
+        }
 
+    @override
     def require_finite_costs(self, envs: IntArray) -> None:
-        """Refuse costs that are not finite; checked only where episodes end, to keep steps fast.
-
-        Raises:
-            InvalidCostError: a cost, or the penalty of a failure, is NaN or infinite.
-        """
         complete = self.state.status[envs] == COMPLETE
         costs = np.where(complete, self.state.cost_ms[envs], self.problem.penalty_ms[envs])
         if not np.isfinite(costs).all():
@@ -340,17 +354,6 @@ class Episodes:
                 f"Cost model {self.cost_model.fingerprint!r} says {charged} task {self.task(int(envs[row])).name!r}; "
                 "every cost must be a finite number. Repair the model, or pass another as cost_model."
             )
-
-    def task(self, env: int) -> Task:
-        """The task of episode `env`.
-
-        Raises:
-            InvalidOptionError: the episode has not begun.
-        """
-        task = self.tasks[env]
-        if task is None:
-            raise InvalidOptionError(f"Environment {env} has no task yet; reset it first.")
-        return task
 
     def restore(self, env: int, task: Task, state: PlacementState, redirected: int = 0) -> None:
         """Continue episode `env` from `state` (N = 1) of `task`.
@@ -363,8 +366,8 @@ class Episodes:
         self.state.put(env, state)
         self.redirected[env] = redirected
 
+    @override
     def copy(self) -> Episodes:
-        """Independent episodes in the same state. The tasks, the model, the reward and the observation are shared."""
         clone = copy.copy(self)
         clone._prepared = self._prepared.copy()
         clone.tasks = list(self.tasks)

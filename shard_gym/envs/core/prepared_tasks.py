@@ -57,7 +57,7 @@ class PreparedTasks:
             InvalidTaskError: a task has more tables or devices than the padding holds.
         """
         rows = np.array([self._row(int(env), task) for env, task in zip(envs, tasks, strict=True)], np.int64)
-        # All are prepared before any replaces a task that an environment plays: one of them may be refused.
+        # All are prepared before any replaces a task that an environment plays: preparing one may raise.
         padding = self.problem.max_tables, self.problem.max_devices
         new = {
             row: prepare(task, self._model, *padding, self._order_of, self.problem.rules)

@@ -230,8 +230,8 @@ def prepare(
         model: the cost model; with `rules` a `ShardingCostModel`.
         max_tables: padding of the tables.
         max_devices: padding of the devices.
-        order_of: the order of the tables; None for that by the cost of each whole table alone on a device. With an
-            order of its own, the model evaluates nothing.
+        order_of: the order of the tables; None for that by the cost of each whole table alone on a device. With
+            `order_of`, the model evaluates nothing.
         rules: how tables may be split; None if they are not.
 
     Raises:

@@ -51,7 +51,7 @@ class Transition:
 
 
 REDIRECTED = 0.05
-"""What a redirected action costs, in multiples of the task's lower bound."""
+"""The cost of a redirected action, in multiples of the task's lower bound."""
 
 
 @runtime_checkable
@@ -125,7 +125,7 @@ def _memory_missing(transition: Transition, env: int) -> float:
 
 
 def checked_rewards(reward: Reward, transition: Transition) -> FloatArray:
-    """What a reward of one's own returns: a new (N,) float64 array, or () for the same of all.
+    """The rewards that a custom function returns, as a new (N,) float64 array, or () for the same of all.
 
     Raises:
         InvalidOptionError: it is no such array of finite numbers.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -14,55 +14,69 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shard_gym.envs.core.arguments import checked_options
+from shard_gym.checks import checked_count
+from shard_gym.envs.core.config import EnvConfig, checked_options
 from shard_gym.envs.core.env import EpisodeEnv
-from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
-from shard_gym.envs.core.render_modes import check_render_mode
+from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
 
 BoolArray = NDArray[np.bool_]
 Infos = dict[str, Any]
+EpisodesT = TypeVar("EpisodesT", bound=EpisodeBatch[Any])
 
 
-class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[TaskT], ABC):
-    """N environments around one `EpisodeBatch`. The constructor of a subclass calls `_set_up`.
+class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[EpisodesT]):
+    """N environments around one `EpisodeBatch`. A subclass names its configuration.
 
-    Results equal those of N `EpisodeEnv` in a SyncVectorEnv, bit for bit.
+    Results equal those of N `EpisodeEnv` in a SyncVectorEnv, bit for bit. `EmbeddingPlacementVectorEnv` documents the
+    parameters; `values` and `options` are the fields of the configuration.
     """
 
-    _episodes: EpisodeBatch[TaskT]
+    config: ClassVar[type[EnvConfig]]
+
+    _episodes: EpisodesT
 
     _actions_are: ClassVar[str] = "integers"
-    """What messages call actions."""
+    """The word for actions in messages."""
 
-    def _set_up(
+    def __init__(
         self,
-        episodes: EpisodeBatch[TaskT],
-        render_mode: str | None,
-        autoreset_mode: AutoresetMode | str,
-        copy: bool,
-        max_episode_steps: int | None,
-        info_text: bool,
+        num_envs: int = 1,
+        *values: Any,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        max_episode_steps: int | None = None,
+        **options: Any,
     ) -> None:
-        """Step these episodes."""
+        config = self.config(*values, **options)
         if max_episode_steps is not None:
             raise InvalidOptionError(
                 f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself."
             )
-        check_render_mode(render_mode)
-        self.num_envs = len(episodes.tasks)
-        self.render_mode = render_mode
+        self.num_envs = checked_count("num_envs", num_envs)
+        self.render_mode, self._info_text = config.render_mode, config.info_text
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**EpisodeEnv.metadata, "autoreset_mode": self.autoreset_mode}
-        self._info_text = info_text
         self._share = not copy
-        self._episodes, self._num_actions = episodes, episodes.num_actions
+        self._episodes = episodes = cast(EpisodesT, config.episodes(self.num_envs))
+        self._num_actions = episodes.num_actions
         self.single_observation_space = episodes.observation_space
         self.single_action_space = spaces.Discrete(self._num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
         self._over = np.ones(self.num_envs, np.bool_)
+
+    def __init_subclass__(cls) -> None:
+        """Show the fields of the configuration in the signature of the class."""
+        super().__init_subclass__()
+        if "config" not in vars(cls):
+            return
+        own = [each for each in inspect.signature(EpisodeVectorEnv.__init__).parameters.values() if each.name != "self"]
+        named = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        both = [*named, *inspect.signature(cls.config).parameters.values()]
+        signature = inspect.Signature(sorted(both, key=lambda each: each.kind))
+        cls.__signature__ = signature  # type: ignore[attr-defined]
 
     # The Gymnasium interface
 
@@ -118,13 +132,14 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         if self.render_mode is None:
             return None
         self._require_reset()
-        return tuple(self._draw(env, self.render_mode) for env in range(self.num_envs))
-
-    @abstractmethod
-    def _draw(self, env: int, render_mode: str) -> Any:
-        """The episode of environment `env` so far in this render mode."""
+        return tuple(self._episodes.draw(env, self.render_mode) for env in range(self.num_envs))
 
     # In addition to it
+
+    @property
+    def episodes(self) -> EpisodesT:
+        """The N episodes; those of placement have raw arrays: `episodes.problem`, `episodes.state`."""
+        return self._episodes
 
     def action_masks(self) -> BoolArray:
         """(N, A) bool: the legal actions."""
@@ -188,23 +203,18 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         self._over[envs] = False
 
     def _checked(self, actions: Any) -> NDArray[np.int64]:
+        def wrong(what: str) -> InvalidActionError:
+            return InvalidActionError(f"Actions are {self.num_envs} {self._actions_are}, {what}.")
+
         try:
             chosen = np.asarray(actions)
         except ValueError as error:  # lists of different lengths
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, one for each environment, not {short_repr(actions)}."
-            ) from error
+            raise wrong(f"one for each environment, not {short_repr(actions)}") from error
         listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
         if np.ma.is_masked(actions) or (listed and any(isinstance(each, (bool, np.bool_)) for each in actions)):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, none of them masked and no Booleans; got "
-                f"{short_repr(actions)}."
-            )
+            raise wrong(f"none of them masked and no Booleans; got {short_repr(actions)}")
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
-            raise InvalidActionError(
-                f"Actions are {self.num_envs} {self._actions_are}, an integer array of shape ({self.num_envs},); "
-                f"got {chosen.dtype} of shape {chosen.shape}."
-            )
+            raise wrong(f"an integer array of shape ({self.num_envs},); got {chosen.dtype} of shape {chosen.shape}")
         if chosen.min() < 0 or chosen.max() >= self._num_actions:
             env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
             raise InvalidActionError(f"{self._episodes.known_actions()}, not {chosen[env]} as for environment {env}.")

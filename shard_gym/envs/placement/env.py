@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
-from shard_gym.envs.core.episodes import Episodes, Observation
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.state import PlacementState
-from shard_gym.envs.placement.observation import make_observation
-from shard_gym.envs.placement.rendering.modes import render
+from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import wrong_kind
 from shard_gym.tasks import Task, TaskSource
@@ -99,7 +95,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
       `shard_gym.envs.core.reward.balance`, also for what a failure is charged there.
 
     In the others a failed episode is charged a penalty instead of the cost: 1.1 times an upper bound on the cost of all
-    placements of the task, so every valid placement is better. For a reward of your own, pass a function like
+    placements of the task, so every valid placement is better. For a custom reward, pass a function like
     `shard_gym.envs.core.reward.Reward`.
 
     ## Episode End
@@ -156,24 +152,11 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     """
 
     tasks: TaskSource
-    _episodes: Episodes
+    _episodes: PlacementEpisodes
 
-    def __init__(
-        self,
-        suite: str | TaskSource = "dlrm-50x4",
-        split: str = "train",
-        cost_model: str | Path | AdditiveCostModel = "analytical",
-        reward: str | Reward = "terminal",
-        observation: str | Observation = "full",
-        max_tables: int | None = None,
-        max_devices: int | None = None,
-        render_mode: str | None = None,
-        illegal: str = "terminate",
-        info_text: bool = False,
-    ) -> None:
-        observe = make_observation(observation)
-        episodes = Episodes(1, suite, split, cost_model, reward, observe, max_tables, max_devices, illegal)
-        self._set_up(episodes, render_mode, info_text)
+    @takes_fields_of(PlacementConfig)
+    def __init__(self, config: PlacementConfig) -> None:
+        self._set_up(config)
 
     @property
     def max_tables(self) -> int:
@@ -206,7 +189,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     def view(self) -> PlacementView:
         """The placement so far, for rendering."""
         self._require_episode("There is nothing to see yet")
-        return PlacementView.of(self._episodes, 0)
+        return self._episodes.view(0)
 
     def get_state(self) -> Snapshot:
         """A copy of the episode and of the state of the random generator, for `set_state`."""
@@ -224,6 +207,3 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
             raise wrong_kind("snapshot", snapshot, "what get_state() of such an environment returned")
         self._episodes.restore(0, snapshot.task, snapshot.state, snapshot.redirected)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
-
-    def _draw(self, render_mode: str) -> Any:
-        return render(self.view(), render_mode)

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import truediv
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
@@ -47,12 +48,12 @@ class CompactObservation:
         )
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """See `Observation`."""
+        """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
         mask = problem.cluster.device_mask if envs is None else problem.cluster.device_mask[envs]
         return {"device_mask": mask.astype(np.int8, order="C")}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
+        """The other keys, leading shape (N,); new arrays."""
         if problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None:
             return self._of_one(problem, state)
         tables, current = problem.tables, current_rows(problem, state)
@@ -107,8 +108,8 @@ class CompactObservation:
 class FullObservation(CompactObservation):
     """`CompactObservation`, and all tables of the task with their devices."""
 
+    @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The keys of one environment; shapes and units are in the environment's documentation."""
         compact = super().space(max_tables, max_devices)
         tables = {
             "table_features": box(-MAX_FEATURE, MAX_FEATURE, max_tables * len(FEATURE_NAMES)),
@@ -117,8 +118,8 @@ class FullObservation(CompactObservation):
         }
         return spaces.Dict({**compact.spaces, **tables})
 
+    @override
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """See `Observation`."""
         rows, counts = (
             (problem.row, problem.num_tables) if envs is None else (problem.row[envs], problem.num_tables[envs])
         )
@@ -131,8 +132,8 @@ class FullObservation(CompactObservation):
             "table_mask": mask.astype(np.int8),
         }
 
+    @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
         return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
 
 
@@ -146,11 +147,11 @@ class FeaturesObservation(CompactObservation):
     """What a device holds of an amount at most, as a share of that of all tables."""
 
     def order(self, tables: Tables) -> IntArray:
-        """See `CostFreeObservation`."""
+        """(T,) int64, the order in which the tables are placed."""
         return np.argsort(-tables.embedding_dim * tables.pooling_factor, kind="stable")
 
+    @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The keys of one environment; shapes and units are in the environment's documentation."""
         keys = dict(super().space(max_tables, max_devices).spaces)
         del keys["current_table_costs"], keys["device_costs"]
         return spaces.Dict(
@@ -162,8 +163,8 @@ class FeaturesObservation(CompactObservation):
             }
         )
 
+    @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
         observation = super().__call__(problem, state)
         del observation["current_table_costs"], observation["device_costs"]
         shares, widths = self._held(problem, state)
@@ -204,15 +205,17 @@ def box(low: float, high: float, size: int) -> spaces.Box:
     return spaces.Box(low, high, (size,), np.float32)
 
 
-OBSERVATIONS: dict[str, Callable[[], Observation]] = {
+OBSERVATIONS: Mapping[str, Callable[[], Observation]] = {
     "full": FullObservation,
     "compact": CompactObservation,
     "features": FeaturesObservation,
 }
 
 
-def make_observation(observation: str | Observation) -> Observation:
-    """The observation named `observation`; an object is returned as it is.
+def make_observation(
+    observation: str | Observation, named: Mapping[str, Callable[[], Observation]] = OBSERVATIONS
+) -> Observation:
+    """The observation that `observation` names among those `named`; an object is returned as it is.
 
     Raises:
         UnknownNameError: there is no observation of that name.
@@ -220,9 +223,9 @@ def make_observation(observation: str | Observation) -> Observation:
     """
     if not isinstance(observation, str):
         if isinstance(observation, type) or not isinstance(observation, Observation):
-            wanted = f"the name of one, {sorted(OBSERVATIONS)}, or an object of the shape of Observation"
+            wanted = f"the name of one, {sorted(named)}, or an object of the shape of Observation"
             raise wrong_kind("observation", observation, wanted)
         return observation
-    if observation not in OBSERVATIONS:
-        raise unknown_name("observation", observation, OBSERVATIONS)
-    return OBSERVATIONS[observation]()
+    if observation not in named:
+        raise unknown_name("observation", observation, named)
+    return named[observation]()

@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shard_gym.cost_models import AdditiveCostModel
+from typing_extensions import override
+
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.envs.core.arguments import task_source
-from shard_gym.envs.core.episodes import Observation
-from shard_gym.envs.core.reward import Reward
+from shard_gym.envs.core.config import takes_fields_of, task_source
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import wrong_kind
 from shard_gym.tasks import TaskSource
+
+MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
+"""Arguments of the `MeasuredCostModel` that is made if none is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class RealConfig(PlacementConfig):
+    """The arguments of `EmbeddingPlacementRealEnv`."""
+
+    device: str = field(default="cpu", kw_only=True)
+    layout: str = field(default="auto", kw_only=True)
+    batch_size: int | None = field(default=None, kw_only=True)
+    iterations: int = field(default=10, kw_only=True)
+    warmup: int = field(default=3, kw_only=True)
+    timeout_s: float = field(default=120.0, kw_only=True)
+    cache: str | Path | None = field(default=None, kw_only=True)
+    measured: MeasuredCostModel | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.measured is not None and not isinstance(self.measured, MeasuredCostModel):
+            wanted = "a MeasuredCostModel, or None to have one made of the other arguments"
+            raise wrong_kind("measured", self.measured, wanted)
+
+    @override
+    @cached_property
+    def final_cost(self) -> MeasuredCostModel:
+        return self.measured or MeasuredCostModel(**{name: getattr(self, name) for name in MEASURING})
+
+    @override
+    @cached_property
+    def source(self) -> TaskSource:
+        return as_measured(task_source(self.suite, self.split), self.final_cost)
 
 
 class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
@@ -88,7 +123,7 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     - `timeout_s=120.0`: limit of one measurement;
     - `cache=None`: file that keeps measurements;
     - `cost_model="analytical"`: the cost model of the estimates, its name, file or object;
-    - `measured=None`: a `MeasuredCostModel` of your own, in place of all arguments from `device` to `cache`.
+    - `measured=None`: a custom `MeasuredCostModel`, in place of all arguments from `device` to `cache`.
 
     `close()` ends the workers.
 
@@ -101,88 +136,34 @@ class EmbeddingPlacementRealEnv(EmbeddingPlacementEnv):
     * v0: initial version
     """
 
-    def __init__(
-        self,
-        suite: str | TaskSource = "dlrm-50x4",
-        split: str = "train",
-        device: str = "cpu",
-        layout: str = "auto",
-        batch_size: int | None = None,
-        iterations: int = 10,
-        warmup: int = 3,
-        timeout_s: float = 120.0,
-        cache: str | Path | None = None,
-        cost_model: str | Path | AdditiveCostModel = "analytical",
-        measured: MeasuredCostModel | None = None,
-        reward: str | Reward = "terminal",
-        observation: str | Observation = "full",
-        max_tables: int | None = None,
-        max_devices: int | None = None,
-        render_mode: str | None = None,
-        illegal: str = "terminate",
-        info_text: bool = False,
-    ) -> None:
-        self.measured = checked(measured) or MeasuredCostModel(
-            device,
-            layout=layout,
-            batch_size=batch_size,
-            iterations=iterations,
-            warmup=warmup,
-            timeout_s=timeout_s,
-            cache=cache,
-        )
-        source = as_measured(task_source(suite, split), self.measured)
-        super().__init__(
-            source, split, cost_model, reward, observation, max_tables, max_devices, render_mode, illegal, info_text
-        )
-        self._episodes.final_cost = self.measured
+    @takes_fields_of(RealConfig)
+    def __init__(self, config: RealConfig) -> None:
+        self.measured = config.final_cost
+        self._set_up(config)
 
+    @override
     def close(self) -> None:
         """End the workers; the next measurement starts new ones."""
         self.measured.close()
         super().close()
 
 
-def checked(measured: Any) -> MeasuredCostModel | None:
-    """`measured`, if it is a `MeasuredCostModel` or None.
-
-    Raises:
-        InvalidOptionError: it is something else.
-    """
-    if measured is not None and not isinstance(measured, MeasuredCostModel):
-        raise wrong_kind("measured", measured, "a MeasuredCostModel, or None to have one made of the other arguments")
-    return measured
-
-
-MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
-"""Arguments of the `MeasuredCostModel` that is made if none is given."""
-
-
 class EmbeddingPlacementRealVectorEnv(EmbeddingPlacementVectorEnv):
     """N environments of `EmbeddingPlacementRealEnv` that share their workers: placements are measured one by one.
 
-    Args:
-        num_envs: N.
-        suite, split, cost_model, measured: see `EmbeddingPlacementRealEnv`.
-        arguments: from `device` to `cache` those of `EmbeddingPlacementRealEnv`, the others those of
-            `EmbeddingPlacementVectorEnv`.
+    The arguments are those of `EmbeddingPlacementVectorEnv` and of `EmbeddingPlacementRealEnv`.
     """
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        suite: str | TaskSource = "dlrm-50x4",
-        split: str = "train",
-        cost_model: str | Path | AdditiveCostModel = "analytical",
-        measured: MeasuredCostModel | None = None,
-        **arguments: Any,
-    ) -> None:
-        measuring = {name: arguments.pop(name) for name in MEASURING if name in arguments}
-        self.measured = checked(measured) or MeasuredCostModel(**measuring)
-        source = as_measured(task_source(suite, split), self.measured)
-        super().__init__(num_envs, source, split, cost_model, **arguments)
-        self._episodes.final_cost = self.measured
+    config = RealConfig
+
+    @property
+    def measured(self) -> MeasuredCostModel:
+        """What measures complete placements."""
+        model = self._episodes.final_cost
+        assert isinstance(model, MeasuredCostModel)
+        return model
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers; the next measurement starts new ones."""
-        self.measured.close()
+        if hasattr(self, "_episodes"):  # not where the arguments were wrong
+            self.measured.close()

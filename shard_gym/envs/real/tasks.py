@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import Suite, Task, TaskSource, TaskSuite
 
 
 @overload
-def as_measured(source: TaskSuite, model: CostModel) -> TaskSuite: ...
+def as_measured(source: Suite[Any], model: CostModel) -> Suite[Any]: ...
 
 
 @overload
 def as_measured(source: TaskSource, model: CostModel) -> TaskSource: ...
 
 
-def as_measured(source: TaskSource, model: CostModel) -> TaskSource:
+def as_measured(source: TaskSource | Suite[Any], model: CostModel) -> TaskSource | Suite[Any]:
     """The tasks of `source` as `model` measures them, so that features and estimates describe what is measured.
 
     Devices and links are those of the machine's hardware profile, if it has one; memory caps stay. Lookups, distinct
@@ -32,16 +33,21 @@ def as_measured(source: TaskSource, model: CostModel) -> TaskSource:
 
     Raises:
         InvalidTablesError: the model measures a larger batch than the tables' statistics describe.
+        InvalidOptionError: the model measures, and the suite is of replanning.
     """
     if not isinstance(model, MeasuredCostModel):
         return source
+    if isinstance(source, Suite) and not isinstance(source, TaskSuite):
+        raise InvalidOptionError(
+            f"Answers to tasks of {source.name!r} cannot be measured. Pass --cost-model analytical."
+        )
     if isinstance(source, TaskSuite):
         return suite_as_measured(source, model.hardware, model.batch_size)
     return _SourceAsMeasured(source, profile_of(model.hardware), model.batch_size)
 
 
 class _SourceAsMeasured:
-    """See `as_measured`; the members are those of `TaskSource`."""
+    """The tasks of another source as a machine measures them; see `as_measured`."""
 
     def __init__(self, source: TaskSource, profile: str | None, batch_size: int | None) -> None:
         self.max_tables, self.max_devices = source.max_tables, source.max_devices

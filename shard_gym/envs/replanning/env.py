@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-from shard_gym.cost_models import ShardingCostModel
 from shard_gym.drift.suite import DriftSource
 from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.replanning.episode_data import EpisodeData
-from shard_gym.envs.replanning.episodes import History, ReplanningEpisodes
-from shard_gym.envs.replanning.rendering import render
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.history import History
 
 
 class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
@@ -23,7 +20,7 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     whether to make one, and for which period of the past; what comes, it does not know.
 
     An episode is 14 days with 24 decisions each. Training does 100,000 iterations a day, a 24th of them in an hour of
-    the episode: about 30 seconds of training where an iteration takes 7 ms, so that a pause of 600 seconds weighs as
+    the episode: about 30 seconds of training where an iteration takes 7 ms, so that a pause of 600 seconds costs as
     much as 20 such hours. The lookups of the tables change every quarter of an hour, rows and the skew of their
     popularity every night, by random processes (`shard_gym.drift.levels`). Plans are greedy placements, the cheapest of
     several: of the tables, or in tasks whose tables may be split, of their parts, which are chosen once. The cost model
@@ -153,21 +150,9 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     _episodes: ReplanningEpisodes
     tasks: DriftSource
 
-    def __init__(
-        self,
-        suite: str | DriftSource = "drift-medium-120",
-        split: str = "train",
-        cost_model: str | Path | ShardingCostModel = "analytical",
-        reward: str = "time",
-        headroom: bool | None = None,
-        max_parts: int | None = None,
-        max_devices: int | None = None,
-        render_mode: str | None = None,
-        illegal: str = "terminate",
-        info_text: bool = False,
-    ) -> None:
-        episodes = ReplanningEpisodes(1, suite, split, cost_model, reward, headroom, max_parts, max_devices, illegal)
-        self._set_up(episodes, render_mode, info_text)
+    @takes_fields_of(ReplanningConfig)
+    def __init__(self, config: ReplanningConfig) -> None:
+        self._set_up(config)
 
     @property
     def data(self) -> EpisodeData:
@@ -179,6 +164,3 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
         """What was done in this episode so far."""
         self._require_episode("Nothing was done yet")
         return self._episodes.history(0)
-
-    def _draw(self, render_mode: str) -> Any:
-        return render(self.task, self.history(), render_mode, self.failure())

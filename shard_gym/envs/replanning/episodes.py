@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.suite import DriftSource, DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.core.arguments import drift_source, padding
-from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.core.episodes import ILLEGAL
+from shard_gym.envs.core.config import EnvConfig, drift_source, padding
+from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, episode_data
+from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.observation import MadePlan, ObservationRows
+from shard_gym.envs.replanning.rendering import render
 from shard_gym.envs.replanning.windows import (
     HEADROOM_DAYS,
     HOURS,
@@ -29,84 +32,71 @@ from shard_gym.envs.replanning.windows import (
     LAST_HOUR,
     WINDOWS,
 )
-from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, wrong_kind
+from shard_gym.errors import InvalidCostError, InvalidTaskError, wrong_kind
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 REWARDS = ("time", "excess")
-"""Minus the seconds of an hour; or minus those beyond the hour with a new plan that took no time to make."""
+"""The rewards: minus the seconds of an hour, or minus those beyond the hour with a new plan that took no time."""
 
 REDIRECT_PENALTY = 0.05
-"""For an illegal action that was redirected, in reference hours."""
+"""What a redirected action costs, in reference hours."""
 
 PENALTY_MARGIN = 1.1
 """A failed episode is charged so many times what the hours that are left can take at most."""
 
-SECONDS = ("running_s", "paused_s", "moved_s")
-"""What time is spent on, as keys of infos."""
-
 COUNTS = ("plans", "repairs")
-"""Plans that were made, and those of them that had to be, as keys of infos."""
-
-NO_PLAN = -1
-"""In place of a kind, at decisions at which no plan was made."""
+"""Keys of infos: plans that were made, and those of them that had to be."""
 
 
-class History(NamedTuple):
-    """What was done in an episode so far, in h hours.
+@dataclass(frozen=True, eq=False)
+class ReplanningConfig(EnvConfig):
+    """The arguments of `EmbeddingReplanningEnv`."""
+
+    suite: str | DriftSource = "drift-medium-120"
+    split: str = "train"
+    cost_model: str | Path | AdditiveCostModel = "analytical"
+    reward: str = "time"
+    headroom: bool | None = None
+    max_parts: int | None = None
+    max_devices: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward not in REWARDS:
+            raise wrong_kind("reward", self.reward, " or ".join(map(repr, REWARDS)))
+        if self.headroom is not None and not isinstance(self.headroom, bool):
+            raise wrong_kind("headroom", self.headroom, "True, False, or None for True where tables of the suite grow")
+
+    @override
+    def episodes(self, num_envs: int) -> ReplanningEpisodes:
+        return ReplanningEpisodes(num_envs, self)
+
+
+class ReplanningEpisodes(EpisodeBatch[DriftTask]):
+    """N episodes of `EmbeddingReplanning-v0`.
 
     Attributes:
-        hourly_ms: (h,) mean cost of an iteration in each hour.
-        seconds: (h, 3) spent on each of `SECONDS`.
-        kinds: (h,) index in `KINDS` of the plan that was made at the beginning of each hour, or `NO_PLAN`.
-        repairs: (h,) bool, whether it had to be made, whichever action made it.
-    """
-
-    hourly_ms: FloatArray
-    seconds: FloatArray
-    kinds: NDArray[np.int8]
-    repairs: BoolArray
-
-
-class ReplanningEpisodes:
-    """N episodes of `EmbeddingReplanning-v0`. Arguments are those of `EmbeddingReplanningEnv`, and `num_envs`.
-
-    Attributes:
-        source: where tasks come from.
-        cost_model: estimates the costs.
-        tasks: the task of each episode; None before the first `begin`.
         decision: (N,) int64, the number of the next decision of each episode; 336 after the last.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        suite: str | DriftSource,
-        split: str,
-        cost_model: str | Path | AdditiveCostModel,
-        reward: str,
-        headroom: bool | None,
-        max_parts: int | None,
-        max_devices: int | None,
-        illegal: str,
-    ) -> None:
-        for name, given, known in (("reward", reward, REWARDS), ("illegal", illegal, ILLEGAL)):
-            if given not in known:
-                raise wrong_kind(name, given, " or ".join(map(repr, known)))
-        if headroom is not None and not isinstance(headroom, bool):
-            raise wrong_kind("headroom", headroom, "True, False, or None for True where tables of the suite grow")
-        self.source = drift_source(suite, split)
-        self.cost_model = make_sharding_cost_model(cost_model)
-        self.max_parts = padding("max_parts", max_parts, self.source.max_parts)
-        self.max_devices = padding("max_devices", max_devices, self.source.max_devices)
-        grows = self.source.grows if headroom is None else headroom
+    task_type: ClassVar[type[Any]] = DriftTask
+    suite_type: ClassVar[type[Any]] = DriftSuite
+    source: DriftSource
+
+    def __init__(self, num_envs: int, config: ReplanningConfig) -> None:
+        self.source = drift_source(config.suite, config.split)
+        self.cost_model = make_sharding_cost_model(config.cost_model)
+        self.max_parts = padding("max_parts", config.max_parts, self.source.max_parts)
+        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices)
+        grows = self.source.grows if config.headroom is None else config.headroom
         listed = self.source if isinstance(self.source, DriftSuite) else ()
         self._numbers = {task.name: (number, task) for number, task in enumerate(listed)}
         self._observe = ObservationRows(self.max_devices, len(KINDS) if grows else len(WINDOWS))
         self.num_actions, self.observation_space = self._observe.num_actions, self._observe.space
-        self._excess, self._redirects = reward == "excess", illegal == "redirect"
-        self.tasks: list[DriftTask | None] = [None] * num_envs
+        self._excess, self._redirects = config.reward == "excess", config.illegal == "redirect"
+        self.tasks = [None] * num_envs
         self._data: list[EpisodeData | None] = [None] * num_envs
         self._made: list[MadePlan | None] = [None] * num_envs
         self._every = np.arange(num_envs)
@@ -129,42 +119,23 @@ class ReplanningEpisodes:
         self._spent = np.zeros((num_envs, DECISIONS, len(SECONDS)))
         self._kinds: NDArray[np.int8] = np.full((num_envs, DECISIONS), NO_PLAN, np.int8)
         self._repairs = np.zeros((num_envs, DECISIONS), np.bool_)
-        self._redirected = np.zeros(num_envs, np.int64)
+        self.redirected = np.zeros(num_envs, np.int64)
         self._placement = np.full((num_envs, self.max_parts), -1)
 
-    def choose(self, rng: np.random.Generator, key: Any = None) -> DriftTask:
-        """The task of `key` (an index, a name or a DriftTask); without a key, one drawn with `rng`.
+    @override
+    def require_room(self, task: DriftTask) -> None:
+        for what, needed, room in (
+            ("parts", task.max_parts, self.max_parts),
+            ("devices", task.task.num_devices, self.max_devices),
+        ):
+            if needed > room:
+                raise InvalidTaskError(
+                    f"Task {task.name!r} has up to {needed} {what}, but the environment has room for {room}. Make "
+                    f"it with max_{what}={needed}."
+                )
 
-        Raises:
-            InvalidOptionError: the index is out of range, or the tasks of the source have no numbers.
-            UnknownNameError: no task has that name.
-            InvalidTaskError: a task with more parts or devices than the padding holds.
-        """
-        if key is None:
-            return self.source.sample(rng)
-        if isinstance(key, DriftTask):
-            for what, needed, room in (
-                ("parts", key.max_parts, self.max_parts),
-                ("devices", key.task.num_devices, self.max_devices),
-            ):
-                if needed > room:
-                    raise InvalidTaskError(
-                        f"Task {key.name!r} has up to {needed} {what}, but the environment has room for {room}. Make "
-                        f"it with max_{what}={needed}."
-                    )
-            return key
-        if isinstance(self.source, DriftSuite):
-            return self.source.task(key)
-        raise InvalidOptionError(
-            f"{self.source!r} has no numbered tasks; pass a DriftTask as options['task'], not {key!r}."
-        )
-
+    @override
     def begin(self, envs: IntArray, tasks: Sequence[DriftTask]) -> None:
-        """Start episode `envs[i]` anew with `tasks[i]`.
-
-        Raises:
-            InvalidTaskError: the tables of a task have no room on all days.
-        """
         every = [episode_data(task, self.cost_model) for task in tasks]  # before anything changes
         for env, task, data in zip(envs.tolist(), tasks, every, strict=True):
             self.tasks[env], self._data[env] = task, data
@@ -180,15 +151,11 @@ class ReplanningEpisodes:
             self._made[env] = MadePlan(data.first_plan, LAST_DAYS, 0, data.lookups_of(0, LAST_DAYS))
             self._enter_day(env)
         self._kinds[envs], self._failed[envs] = NO_PLAN, False
-        for array in (self._hourly_ms, self._spent, self._repairs, self._redirected):
+        for array in (self._hourly_ms, self._spent, self._repairs, self.redirected):
             array[envs] = 0
 
     def step(self, actions: NDArray[np.integer[Any]]) -> tuple[FloatArray, BoolArray]:
-        """Keep the plans (0), or make those of a kind (1, 2, ...), and run for an hour.
-
-        Returns:
-            (N,) float64 rewards, 0 where the episode was over before; (N,) bool, where it ended with this step.
-        """
+        """Keep the plans (0), or make those of a kind (1, 2, ...), and run for an hour; see `EpisodeBatch.step`."""
         every, running = self._every, self.decision < DECISIONS
         hour = self.decision % HOURS
         legal = self._masks[every, hour, actions]
@@ -196,7 +163,7 @@ class ReplanningEpisodes:
         if moved.any():
             if self._redirects:
                 actions = np.where(moved, (actions - 1) % len(WINDOWS) + 1, actions)
-                self._redirected += moved
+                self.redirected += moved
             else:
                 self._failed |= moved
         failed = moved & self._failed
@@ -231,8 +198,8 @@ class ReplanningEpisodes:
             self._enter_day(env)
         return rewards, running & (self.decision == DECISIONS)
 
+    @override
     def is_over(self, env: int) -> bool:
-        """Whether episode `env` has ended."""
         return bool(self.decision[env] == DECISIONS)
 
     def masks(self) -> BoolArray:
@@ -247,8 +214,8 @@ class ReplanningEpisodes:
         measured = self._measured[self._every[:, None], first + _DAY] / self._reference_ms[:, None]
         return self._observe.observations(rows, measured)
 
+    @override
     def infos(self) -> dict[str, NDArray[Any]]:
-        """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
         over = np.flatnonzero(self.decision == DECISIONS)
         totals, counts = np.zeros((len(self._every), len(SECONDS))), np.zeros((len(self._every), len(COUNTS)), np.int64)
         totals[over] = self._spent[over].sum(axis=1)
@@ -259,19 +226,10 @@ class ReplanningEpisodes:
             "cost_ms": self._cost_ms.copy(),
             "placement": self._placement.copy(),
             "failure": self._failed.astype(np.int64),
-            "redirected": self._redirected.copy(),
+            "redirected": self.redirected.copy(),
             **dict(zip(SECONDS, totals.T.copy(), strict=True)),
             **dict(zip(COUNTS, counts.T.copy(), strict=True)),
         }
-
-    def info(self) -> dict[str, Any]:
-        """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
-        return {key: array[0] if array.ndim > 1 else array[0].item() for key, array in self.infos().items()}
-
-    def texts(self, env: int) -> dict[str, str]:
-        """What infos hold with `info_text`: the task's name, and the message of a failure."""
-        failure = self.failure(env)
-        return {"task": self._task(env).name, "failure_message": failure["message"] if failure else ""}
 
     def failure(self, env: int) -> dict[str, Any] | None:
         """Why an episode failed, or None: `reason` ("illegal_action") and a `message`."""
@@ -279,27 +237,23 @@ class ReplanningEpisodes:
             return None
         return {
             "reason": "illegal_action",
-            "message": f"In task {self._task(env).name!r} there was no plan of the kind of the action: it has room for "
+            "message": f"In task {self.task(env).name!r} there was no plan of the kind of the action: it has room for "
             f"no growth of {HEADROOM_DAYS} days, or its tables do not grow. The action mask says where there is one.",
         }
 
+    @override
     def require_finite_costs(self, envs: IntArray) -> None:
-        """Refuse costs that are not finite.
-
-        Raises:
-            InvalidCostError: a cost is NaN or infinite.
-        """
         seconds = self._spent[envs].sum(axis=(1, 2))
         if not np.isfinite(seconds).all():
             env = int(envs[(~np.isfinite(seconds)).argmax()])
             raise InvalidCostError(
                 f"Cost model {self.cost_model.fingerprint!r} says {self._spent[env].sum()} s for task "
-                f"{self._task(env).name!r}; every cost must be a finite number. Repair the model, or pass another as "
+                f"{self.task(env).name!r}; every cost must be a finite number. Repair the model, or pass another as "
                 "cost_model."
             )
 
+    @override
     def known_actions(self) -> str:
-        """The beginning of a sentence about an action outside the space."""
         return f"An action is 0 to keep the plan, or from 1 to {self.num_actions - 1} to make one of a kind"
 
     def made(self, env: int) -> MadePlan:
@@ -309,7 +263,7 @@ class ReplanningEpisodes:
         return made
 
     def data(self, env: int) -> EpisodeData:
-        """What happens in episode `env` whatever is done."""
+        """All plans of episode `env` and their costs."""
         data = self._data[env]
         assert data is not None  # the environments ask after a reset
         return data
@@ -322,8 +276,8 @@ class ReplanningEpisodes:
             self._hourly_ms[some].copy(), self._spent[some].copy(), self._kinds[some].copy(), self._repairs[some].copy()
         )
 
+    @override
     def copy(self) -> ReplanningEpisodes:
-        """Independent episodes in the same state; tasks, data and the model are shared."""
         clone = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (np.ndarray, list)):
@@ -336,10 +290,9 @@ class ReplanningEpisodes:
         hour: IntArray = self._shown % HOURS
         return hour
 
-    def _task(self, env: int) -> DriftTask:
-        task = self.tasks[env]
-        assert task is not None  # the environments ask after a reset
-        return task
+    @override
+    def draw(self, env: int, render_mode: str) -> Any:
+        return render(self.task(env), self.history(env), render_mode, self.failure(env))
 
     def _make_plan(self, env: int, kind: int) -> tuple[float, float]:
         """Make the plan of a kind; the seconds of its pause and of its migration."""
@@ -348,12 +301,12 @@ class ReplanningEpisodes:
         self._made[env] = MadePlan(plan, kind, decision, data.lookups_of(decision, KINDS[kind].window))
         migration = data.migration_seconds(before, plan, decision // HOURS)
         self._enter_day(env)
-        return self._task(env).pause_s, migration
+        return self.task(env).pause_s, migration
 
     def _enter_day(self, env: int) -> None:
         """Fill in the current day of an episode, with the plan that is in action now."""
         data, made, day = self.data(env), self.made(env), int(self.decision[env]) // HOURS
-        self._rows[env] = self._observe.of_day(data, made, self._task(env).pause_s, day)
+        self._rows[env] = self._observe.of_day(data, made, self.task(env).pause_s, day)
         self._masks[env] = self._observe.masks(self._rows[env])
         self._must_plan[env] = self._observe.must_plan(self._rows[env])
         self._interval_ms[env] = data.run(made.plan, day).interval_ms
@@ -363,8 +316,8 @@ class ReplanningEpisodes:
         self._placement[env, : data.num_parts] = made.plan.where
 
     def _penalty(self, env: int) -> float:
-        """What a failure is charged, in reference hours."""
-        hour_s = self.data(env).highest_hour_seconds + self._task(env).pause_s
+        """The charge of a failure, in reference hours."""
+        hour_s = self.data(env).highest_hour_seconds + self.task(env).pause_s
         left = DECISIONS - int(self.decision[env])
         return float(PENALTY_MARGIN * left * hour_s / (self._reference_ms[env] * HOUR_SECONDS_PER_MS))
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.drift.tasks import DAYS, DriftTask
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS, WINDOWS
 from shard_gym.io.pictures import COLORS, GREY, INK, LINE, matplotlib_missing
 from shard_gym.text import counted, format_percent
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = ("v", "o", "s", "^")
-"""Of the windows."""
+"""The markers of plans, by window."""
 
 WIDTH, ROW, MARGIN = 11.0, 1.55, 1.0
 
@@ -97,11 +97,9 @@ def render_rgb(task: DriftTask, history: History, *, failed: bool = False) -> ND
         MissingExtraError: matplotlib is not installed.
     """
     figure = draw(task, {"failed" if failed else "this episode": history})
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from shard_gym.envs.placement.rendering.canvas import to_pixels  # needs matplotlib
 
-    canvas: Any = FigureCanvasAgg(figure)  # its methods carry no types
-    canvas.draw()
-    return np.array(canvas.buffer_rgba(), dtype=np.uint8)[..., :3].copy()
+    return to_pixels(figure)
 
 
 def _days(history: History) -> NDArray[np.float64]:

@@ -208,7 +208,7 @@ class FixedDevices:
         costs = self.planner.costs(loads[hour, windows], everywhere[hour, windows], np.maximum(tried, 0))
         costs = np.where(room, costs, np.inf)
         plans = tried[costs.argmin(axis=0), np.arange(tried.shape[1])]
-        possible = np.isfinite(costs).any(axis=0)
+        possible = np.asarray(np.isfinite(costs).any(axis=0))
         plans[~possible] = 0 if headroom else self.parts.known
         return plans, possible if headroom else np.ones_like(possible)
 

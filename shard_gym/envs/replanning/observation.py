@@ -1,4 +1,4 @@
-"""What an agent sees in replanning."""
+"""The observations of `EmbeddingReplanning-v0`, made from a row of numbers for each decision."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Rows = NDArray[np.float32]
 
 NUM_WINDOWS = len(WINDOWS)
 
-MOST = 1e4
-"""Numbers are cut off there."""
+MAX_NUMBER = 1e4
+"""The largest number in an observation; larger ones are cut off."""
 
 KEPT_DAYS = KEPT * DAYS
-"""Days of tasks whose rows are kept."""
+"""The most days of tasks whose rows are kept."""
 
-LEAST_LOOKUPS = 0.01
-"""Multiples of the pooling factor, added before a logarithm."""
+MIN_LOOKUPS = 0.01
+"""What is added to lookups before a logarithm, in multiples of the pooling factor."""
 
 
 class MadePlan(NamedTuple):
@@ -72,15 +72,17 @@ class ObservationRows:
         costs[:, where] = run.phases_ms / data.reference_ms
         memory = np.zeros(self._devices)
         memory[where] = run.memory
-        rows[:, columns["device_costs"]] = np.minimum(costs.reshape(HOURS, -1), MOST)
+        rows[:, columns["device_costs"]] = np.minimum(costs.reshape(HOURS, -1), MAX_NUMBER)
         rows[:, columns["device_memory"]] = memory
         rows[:, columns["device_used"]][:, where] = 1.0
-        rows[:, columns["replayed_costs"]][:, :NUM_WINDOWS] = np.minimum(run.replayed_ms / data.reference_ms, MOST)
+        rows[:, columns["replayed_costs"]][:, :NUM_WINDOWS] = np.minimum(
+            run.replayed_ms / data.reference_ms, MAX_NUMBER
+        )
         rows[:, columns["lookup_changes"]] = _changes(data.window_lookups(day), made.lookups)
         rows[:, columns["made_for"].start + made.kind] = 1.0
         rows[:, columns["since_plan"]] = ((day * HOURS + np.arange(HOURS) - made.decision) / HOURS)[:, None]
         rows[:, columns["must_plan"]] = ~data.can_run(plan, day)[:, None]
-        rows[:, columns["pause"]] = min(pause_s / (HOURS * HOUR_SECONDS_PER_MS * data.reference_ms), MOST)
+        rows[:, columns["pause"]] = min(pause_s / (HOURS * HOUR_SECONDS_PER_MS * data.reference_ms), MAX_NUMBER)
         return rows
 
     def masks(self, rows: Rows) -> NDArray[np.bool_]:
@@ -97,7 +99,7 @@ class ObservationRows:
         for key, columns in self._columns.items():
             dtype = np.int8 if isinstance(self.space[key], spaces.MultiBinary) else np.float32
             found[key] = rows[:, columns].astype(dtype)
-        found["measured_costs"] = np.clip(measured, 0.0, MOST).astype(np.float32)
+        found["measured_costs"] = np.clip(measured, 0.0, MAX_NUMBER).astype(np.float32)
         return found
 
     def _given_of(self, data: EpisodeData, day: int) -> Rows:
@@ -117,7 +119,7 @@ class ObservationRows:
         possible = options.possible[:, :kinds]
         replayed = np.where(possible[..., None], options.replayed_ms[:, :kinds] / data.reference_ms, 0.0)
         candidates = rows[:, columns["replayed_costs"]][:, NUM_WINDOWS:]
-        candidates[:, : kinds * NUM_WINDOWS] = np.minimum(replayed.reshape(HOURS, -1), MOST)
+        candidates[:, : kinds * NUM_WINDOWS] = np.minimum(replayed.reshape(HOURS, -1), MAX_NUMBER)
         mask = rows[:, columns["action_mask"]]
         mask[:, 0], mask[:, 1 : 1 + kinds] = 1.0, possible
         rows[:, columns["device_mask"]][:, :devices] = 1.0
@@ -133,13 +135,13 @@ _IN_ROWS = (
     *("device_costs", "device_memory", "device_mask", "device_available", "device_used"),
     *("replayed_costs", "lookup_changes", "made_for", "since_plan", "must_plan", "pause", "time", "action_mask"),
 )
-"""The keys but for the measured costs, which depend on the plans of the day before."""
+"""The keys of a row: all but the measured costs, which depend on the plans of the day before."""
 
 
 def _space(devices: int, kinds: int) -> spaces.Dict:
     """The space of one environment; `EmbeddingReplanningEnv` documents it."""
 
-    def numbers(size: int, low: float = 0.0, high: float = MOST) -> spaces.Box:
+    def numbers(size: int, low: float = 0.0, high: float = MAX_NUMBER) -> spaces.Box:
         return spaces.Box(low, high, (size,), np.float32)
 
     return spaces.Dict(
@@ -151,7 +153,7 @@ def _space(devices: int, kinds: int) -> spaces.Dict:
             "device_used": spaces.MultiBinary(devices),
             "replayed_costs": numbers((1 + kinds) * NUM_WINDOWS),
             "measured_costs": numbers(INTERVALS_PER_DAY),
-            "lookup_changes": numbers(2 * NUM_WINDOWS, -MOST),
+            "lookup_changes": numbers(2 * NUM_WINDOWS, -MAX_NUMBER),
             "made_for": spaces.MultiBinary(kinds),
             "since_plan": numbers(1),
             "must_plan": spaces.MultiBinary(1),
@@ -168,7 +170,7 @@ def _changes(lookups: NDArray[np.float64], before: NDArray[np.float64]) -> NDArr
     For each window, the root of the mean square of the logarithms of the tables' ratios, weighted by `before`; then for
     each window the logarithm of the ratio of the sums. All in multiples of the tables' pooling factors at the start.
     """
-    weight = (before + LEAST_LOOKUPS) / (before + LEAST_LOOKUPS).sum()
-    ratios = np.log((lookups + LEAST_LOOKUPS) / (before + LEAST_LOOKUPS))
-    sums = np.log((lookups.sum(axis=-1) + LEAST_LOOKUPS) / (before.sum() + LEAST_LOOKUPS))
+    weight = (before + MIN_LOOKUPS) / (before + MIN_LOOKUPS).sum()
+    ratios = np.log((lookups + MIN_LOOKUPS) / (before + MIN_LOOKUPS))
+    sums = np.log((lookups.sum(axis=-1) + MIN_LOOKUPS) / (before.sum() + MIN_LOOKUPS))
     return np.concatenate([np.sqrt((ratios**2) @ weight), sums], axis=1)

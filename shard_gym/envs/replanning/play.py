@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,8 @@ from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
-from shard_gym.envs.replanning.episodes import NO_PLAN, SECONDS, History, ReplanningEpisodes
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
 
@@ -41,12 +43,14 @@ class PlayedEpisode:
         actions: (decisions,) int64; fewer after an illegal action.
         history: what followed from them.
         failure: why the episode ended early; empty if it did not.
+        planning_s: wall-clock time of the player; all episodes of a call share it equally.
     """
 
     task: DriftTask
     actions: NDArray[np.int64]
     history: History
     failure: str = ""
+    planning_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -79,14 +83,18 @@ def play(
         InvalidCostError: a cost is NaN or infinite.
     """
     every = np.arange(len(tasks))
-    episodes = ReplanningEpisodes(
-        len(tasks), DriftSuite("episodes", tuple(tasks)), "", cost_model, "time", None, None, None, "terminate"
-    )
+    config = ReplanningConfig(DriftSuite("episodes", tuple(tasks)), cost_model=cost_model)
+    episodes = ReplanningEpisodes(len(tasks), config)
     episodes.begin(every, tasks)
     player.begin(len(tasks))
     actions: list[NDArray[np.int64]] = []
+    planning_s = 0.0
     while not all(map(episodes.is_over, every.tolist())):
-        actions.append(_actions(player.act(episodes.observations()), len(tasks), episodes.num_actions))
+        observations = episodes.observations()
+        started = time.perf_counter()
+        returned = player.act(observations)
+        planning_s += time.perf_counter() - started
+        actions.append(_actions(returned, len(tasks), episodes.num_actions))
         episodes.step(actions[-1])
         if progress:
             progress(len(actions))
@@ -96,7 +104,8 @@ def play(
     for env, task in enumerate(tasks):
         history, failure = episodes.history(env), episodes.failure(env)
         done = len(history.kinds) + 1 if failure else DECISIONS
-        found.append(PlayedEpisode(task, played[env, :done], history, failure["message"] if failure else ""))
+        message = failure["message"] if failure else ""
+        found.append(PlayedEpisode(task, played[env, :done], history, message, planning_s / len(tasks)))
     return found
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.placement.rendering.view import shorten
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS
 from shard_gym.text import counted, format_ms, format_seconds
 
 LEVELS = ".:-=+*#%@"
-"""From the cheapest to the costliest hour."""
+"""The characters of hours, from the cheapest to the costliest."""
 
 LETTERS = "hd3n"
-"""Of the windows."""
+"""The letters of plans, by window."""
 
 _WIDTH = 80
-"""Characters of a line."""
+"""The most characters of a line."""
 
 
 def render(task: DriftTask, history: History, render_mode: str, failure: dict[str, Any] | None = None) -> Any:

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
-
-from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.core.episodes import Observation
-from shard_gym.envs.core.reward import Reward
+from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.rendering.plan_view import PlanView
-from shard_gym.envs.sharding.episodes import ShardingEpisodes
-from shard_gym.envs.sharding.view import view_of
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.tasks import TaskSource
+from shard_gym.envs.sharding.episodes import ShardingConfig, ShardingEpisodes
+from shard_gym.sharding import ShardingPlan
 
 
 class EmbeddingShardingEnv(EmbeddingPlacementEnv):
@@ -130,50 +117,19 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     * v0: initial version
     """
 
-    def __init__(
-        self,
-        suite: str | TaskSource = "mixdim-4",
-        split: str = "train",
-        cost_model: str | Path | ShardingCostModel = "analytical",
-        reward: str | Reward = "terminal",
-        observation: str | Observation = "full",
-        sharding_types: Collection[str] = SHARDING_TYPES,
-        max_shards: int = 8,
-        max_tables: int | None = None,
-        max_devices: int | None = None,
-        max_hosts: int | None = None,
-        render_mode: str | None = None,
-        illegal: str = "terminate",
-        info_text: bool = False,
-    ) -> None:
-        problem = (suite, split, cost_model, reward, observation, sharding_types, max_shards)
-        episodes = ShardingEpisodes(1, *problem, max_tables, max_devices, max_hosts, illegal)
-        self._set_up(episodes, render_mode, info_text)
+    _episodes: ShardingEpisodes
+
+    @takes_fields_of(ShardingConfig)
+    def __init__(self, config: ShardingConfig) -> None:
+        self._set_up(config)
 
     @property
     def plan(self) -> ShardingPlan:
         """The plan so far; tables that have no shard yet are table_wise without shards."""
         self._require_episode("There is no plan yet")
-        return cast(ShardingEpisodes, self._episodes).plan(0)
+        return self._episodes.plan(0)
 
     @property
     def rules(self) -> SplitRules:
         """Which action means what."""
-        return cast(ShardingEpisodes, self._episodes).rules
-
-    def step(self, action: Any) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
-        """Do `action` with the current part: put it on a device, halve it, or spread its table.
-
-        Raises:
-            InvalidActionError, ResetNeeded, InvalidCostError: see `EpisodeEnv.step`.
-        """
-        return super().step(action)
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) bool: the actions that are legal for the current part; MaskablePPO calls this method."""
-        return super().action_masks()
-
-    def view(self) -> PlanView:
-        """The plan so far, for rendering."""
-        self._require_episode("There is nothing to see yet")
-        return view_of(cast(ShardingEpisodes, self._episodes), 0)
+        return self._episodes.rules

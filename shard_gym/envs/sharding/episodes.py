@@ -1,56 +1,80 @@
-"""Episodes in which tables may be split: their rules and their plans."""
+"""Episodes in which tables may be split: their configuration, their rules and their plans."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.envs.core.arguments import padding, task_source
-from shard_gym.envs.core.episodes import Episodes, Observation
+from shard_gym.envs.core.config import padding
+from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.reward import Reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun
 from shard_gym.envs.core.state import ShardingState
-from shard_gym.envs.sharding.observation import make_sharding_observation
-from shard_gym.sharding import ShardingPlan
+from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
+from shard_gym.envs.placement.observation import make_observation
+from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView
+from shard_gym.envs.sharding.observation import OBSERVATIONS
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
 from shard_gym.tasks import Task, TaskSource, TaskSuite
 from shard_gym.topology import MAX_DEVICES
 
 
-class ShardingEpisodes(Episodes):
-    """N episodes of `EmbeddingSharding-v0`. Arguments are those of `EmbeddingShardingEnv`, and `num_envs`.
+@dataclass(frozen=True, eq=False)
+class ShardingConfig(PlacementConfig):
+    """The arguments of `EmbeddingShardingEnv`."""
+
+    suite: str | TaskSource = "mixdim-4"
+    cost_model: str | Path | ShardingCostModel = "analytical"
+    sharding_types: Collection[str] = SHARDING_TYPES
+    max_shards: int = 8
+    max_hosts: int | None = None
+
+    @override
+    @cached_property
+    def model(self) -> ShardingCostModel:
+        return make_sharding_cost_model(self.cost_model)
+
+    @override
+    @cached_property
+    def rules(self) -> SplitRules:
+        devices = padding("max_devices", self.max_devices, self.source.max_devices)
+        if self.max_hosts is None:
+            hosts = _hosts_of(self.source)
+        else:
+            hosts = checked_count("max_hosts", self.max_hosts, most=MAX_DEVICES)
+        return SplitRules.of(self.sharding_types, devices, hosts, self.max_shards)
+
+    @override
+    @cached_property
+    def observe(self) -> Observation:
+        return make_observation(
+            self.observation, {name: partial(each, self.rules) for name, each in OBSERVATIONS.items()}
+        )
+
+    @override
+    def episodes(self, num_envs: int) -> ShardingEpisodes:
+        return ShardingEpisodes(num_envs, self)
+
+
+class ShardingEpisodes(PlacementEpisodes):
+    """N episodes of `EmbeddingSharding-v0`.
 
     Attributes:
         rules: which action means what.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        suite: str | TaskSource,
-        split: str,
-        cost_model: str | Path | ShardingCostModel,
-        reward: str | Reward,
-        observation: str | Observation,
-        sharding_types: Collection[str],
-        max_shards: int,
-        max_tables: int | None,
-        max_devices: int | None,
-        max_hosts: int | None,
-        illegal: str,
-    ) -> None:
-        source, model = task_source(suite, split), make_sharding_cost_model(cost_model)
-        devices = padding("max_devices", max_devices, source.max_devices)
-        hosts = _hosts_of(source) if max_hosts is None else checked_count("max_hosts", max_hosts, most=MAX_DEVICES)
-        self.rules = SplitRules.of(sharding_types, devices, hosts, max_shards)
-        observe = make_sharding_observation(observation, self.rules)
-        super().__init__(num_envs, source, split, model, reward, observe, max_tables, devices, illegal, self.rules)
+    def __init__(self, num_envs: int, config: ShardingConfig) -> None:
+        super().__init__(num_envs, config)
+        self.rules = config.rules
 
     def plan(self, env: int) -> ShardingPlan:
         """The plan of episode `env` so far; tables that have no shard yet are table_wise without shards."""
@@ -59,10 +83,11 @@ class ShardingEpisodes(Episodes):
         begun = int(columns_begun(state, self.rules, envs)[0])
         return plan_of(self.task(env), self.placements(envs)[0], self.rules, self.current_table(env), begun)
 
-    def current_table(self, env: int) -> int | None:
-        """The table of which a part comes next; None after the last."""
-        task, problem, step = self.task(env), self.problem, int(self.state.step[env])
-        return int(problem.tables.order[problem.row[env], step]) if step < task.num_tables else None
+    @override
+    def view(self, env: int) -> PlanView:
+        plan = self.plan(env)
+        first = np.array([sharding.devices[0] if sharding.shards else -1 for sharding in plan.tables], np.int64)
+        return PlanView(placement=first, plan=plan, split_rows=MAX_SPLITS, **self._shown(env))
 
 
 def _hosts_of(source: TaskSource) -> int:

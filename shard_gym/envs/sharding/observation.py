@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
@@ -22,9 +23,7 @@ from shard_gym.envs.placement.observation import (
     FeaturesObservation,
     FullObservation,
     box,
-    make_observation,
 )
-from shard_gym.errors import unknown_name
 from shard_gym.tables import AMOUNT_NAMES
 
 
@@ -34,8 +33,8 @@ class CompactShardingObservation(CompactObservation):
     def __init__(self, rules: SplitRules) -> None:
         self._rules = rules
 
+    @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The keys of one environment; shapes and units are in the environment's documentation."""
         rules, base = self._rules, super().space(max_tables, max_devices)
         return spaces.Dict(
             {
@@ -46,8 +45,8 @@ class CompactShardingObservation(CompactObservation):
             }
         )
 
+    @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
         assert isinstance(state, ShardingState)
         waiting = state.waiting.astype(np.float32)
         waiting[state.step == problem.num_tables] = 0.0
@@ -68,14 +67,14 @@ class CompactShardingObservation(CompactObservation):
 class FullShardingObservation(FullObservation, CompactShardingObservation):
     """`CompactShardingObservation`, and all tables of the task with the actions of their shards."""
 
+    @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The keys of one environment; shapes and units are in the environment's documentation."""
         size, last = max_tables * self._rules.max_shards, self._rules.num_actions - 1
         keys = super().space(max_tables, max_devices).spaces
         return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), np.int64)})
 
+    @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
         observation = super().__call__(problem, state)
         observation["assignment"] = observation["assignment"].reshape(problem.num_envs, -1)
         return observation
@@ -88,20 +87,20 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         super().__init__(rules)
         self.most = float(rules.max_shards)  # every column shard of a table has all of its lookups
 
+    @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """The keys of one environment; shapes and units are in the environment's documentation."""
         keys = dict(super().space(max_tables, max_devices).spaces)
         del keys["variant_costs"]
         return spaces.Dict({**keys, "variant_shares": box(0.0, 1.0, self._rules.num_variants * len(AMOUNT_NAMES))})
 
+    @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """See `Observation`."""
         observation = super().__call__(problem, state)
         del observation["variant_costs"]
         return {**observation, "variant_shares": self._of_variants(problem, state, problem.tables.shares)}
 
     def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
-        """See `FeaturesObservation`. A shard ends where the next one begins, or where its table does."""
+        """A shard ends where the next one begins, or where its table does."""
         assert isinstance(state, ShardingState)
         rules = self._rules
         env, table, begin = np.nonzero(state.assignment >= 0)
@@ -125,17 +124,3 @@ OBSERVATIONS: dict[str, Callable[[SplitRules], Observation]] = {
     "compact": CompactShardingObservation,
     "features": FeaturesShardingObservation,
 }
-
-
-def make_sharding_observation(observation: str | Observation, rules: SplitRules) -> Observation:
-    """The observation named `observation` under these rules; an object is returned as it is.
-
-    Raises:
-        UnknownNameError: there is no observation of that name.
-        InvalidOptionError: `observation` is neither a name nor an object of the shape of `Observation`.
-    """
-    if not isinstance(observation, str):
-        return make_observation(observation)
-    if observation not in OBSERVATIONS:
-        raise unknown_name("observation", observation, OBSERVATIONS)
-    return OBSERVATIONS[observation](rules)

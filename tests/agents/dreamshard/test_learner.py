@@ -14,8 +14,8 @@ import pytest
 
 from shard_gym.agents import RandomAgent, load_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
-from shard_gym.agents.dreamshard.random_loads import random_load
 from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.agents.training.random_loads import random_load
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
@@ -29,7 +29,7 @@ from shard_gym.errors import (
 )
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
-from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.io.arrays import load_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
@@ -38,23 +38,6 @@ from shard_gym.workload import Workload
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
-
-
-@PRESETS
-def test_it_evaluates_as_many_true_costs_as_its_options_say(preset: str, new_learner: Make, trained: Any) -> None:
-    learner = new_learner(preset)
-    assert all(np.isfinite([each.mean_cost_ms, *each.numbers.values()]).all() for each in trained(learner))
-    assert 0 < learner.true_cost_queries <= learner.iterations * learner.options.measurements
-
-
-@PRESETS
-def test_placing_never_evaluates_the_true_cost(preset: str, new_learner: Make, tmp_path: Path) -> None:
-    TrainingRun(new_learner(preset), tmp_path, {}).run()
-    true_cost = CountedCostModel(make_cost_model("analytical"))
-    agent = load_agent(tmp_path, cost_model=true_cost)
-    for task in new_learner(preset).suite:
-        check_placement(agent.place(task), task.tables, task.topology)
-    assert true_cost.queries == 0
 
 
 def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learner: Make, trained: Any) -> None:
@@ -75,27 +58,6 @@ def test_the_policy_of_the_paper_learns_under_the_surrogate(
     assert evaluate(learner.agent(), suite).mean_cost_ms < 0.9 * reports[0].mean_cost_ms
     drawn = [report.numbers["surrogate_cost_ms"] for report in reports]  # mean of the episodes that the policy draws
     assert drawn[-1] < drawn[0]
-
-
-@PRESETS
-def test_a_checkpoint_that_is_not_its_own_is_refused(preset: str, new_learner: Make, tmp_path: Path) -> None:
-    TrainingRun(new_learner(preset, iterations=1), tmp_path, {}).run()
-    arrays, about = load_arrays(tmp_path / "agent.safetensors", "agent")
-    name = next(iter(arrays))
-    for damage, says in (
-        ({key: value for key, value in arrays.items() if key != name}, "lacks"),
-        ({**arrays, name: arrays[name][..., None]}, "shape"),
-        ({**arrays, "cost.more": arrays[name]}, "does not belong"),
-    ):
-        save_arrays(tmp_path / "bad.safetensors", "agent", damage, about)
-        with pytest.raises(InvalidCheckpointError, match=says):
-            load_agent(tmp_path / "bad.safetensors")
-    save_arrays(tmp_path / "bad.safetensors", "agent", arrays, {**about, "preset": "papyrus"})
-    with pytest.raises(InvalidCheckpointError, match="papyrus"):
-        load_agent(tmp_path / "bad.safetensors")
-    other = new_learner("dream-search" if preset == "paper" else "paper")
-    with pytest.raises(InvalidCheckpointError):
-        other.load_state(new_learner(preset).state())
 
 
 def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_path: Path) -> None:
@@ -151,23 +113,6 @@ def test_damaged_measurements_in_a_state_are_refused(new_learner: Make) -> None:
     state = learner.state()
     with pytest.raises(InvalidCheckpointError, match="measurements"):
         new_learner("dream-search").load_state({**state, "data.start": state["data.start"][:-2]})
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"preset": "papper"}, "paper"),
-        ({"network": "resnet"}, "dreamshard"),
-        ({"measurments": 3}, "measurements"),
-        ({"episodes": 3}, "option of preset 'dream-search' named 'episodes'"),
-        ({"preset": "paper", "queries": 3}, "option of preset 'paper' named 'queries'"),
-    ],
-)
-def test_unknown_names_are_refused_with_those_there_are(
-    options: dict[str, Any], says: str, small_suite: TaskSuite
-) -> None:
-    with pytest.raises(UnknownNameError, match=says):
-        DreamShardLearner(small_suite, make_cost_model("analytical"), **options)
 
 
 def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: TaskSuite) -> None:

@@ -153,7 +153,7 @@ def test_a_step_against_the_loss_raises_good_actions_and_entropy(small_suite: Ta
     taken = torch.tensor(steps.taken)
 
     def log_probability() -> float:
-        """Of the actions of the first episode."""
+        """The log probability of the actions of the first episode."""
         chosen = action_log_probabilities(weights, steps)[0].gather(-1, torch.tensor(steps.actions[0])[:, None])
         return float(chosen[taken[0]].sum().detach())
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from shard_gym.agents.replanning.plan_table import PlanTable
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.levels import STRONG
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import episode_data
+from shard_gym.envs.replanning.plan_table import PlanTable
 
 
 @pytest.fixture(scope="session")

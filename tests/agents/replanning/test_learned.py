@@ -9,26 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from shard_gym.agents.replanning.base import View
-from shard_gym.agents.replanning.forecasters import Forecast, draw_samples, fitted_weights
-from shard_gym.agents.replanning.neural_forecast import NUM_WEIGHTS, NeuralForecast
-from shard_gym.agents.replanning.neural_training import fitted_network
-from shard_gym.agents.replanning.plan_table import PlanTable, plan_tables
+from shard_gym.agents import make_agent
+from shard_gym.agents.replanning.detectors import DETECTORS
+from shard_gym.agents.replanning.forecasters import draw_samples, fitted_weights
 from shard_gym.agents.replanning.rules import Never, SkiRental
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
-from shard_gym.agents.replanning.tuned import tuned_agent
-from shard_gym.agents.replanning.tuning import MAKERS, VALUES, grid, make_agent, tune
+from shard_gym.agents.replanning.tuning import TUNABLE, replanner, tune
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
+from shard_gym.envs.replanning.plan_table import PlanTable, plan_tables
 from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_DAYS
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from shard_gym.io.arrays import load_arrays, save_arrays
+from shard_gym.suites import load_suite
 
 MODEL = make_sharding_cost_model("analytical")
-NETWORK = np.random.default_rng(1).normal(0.0, 0.4, NUM_WEIGHTS).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -36,42 +33,10 @@ def episodes(tables: list[PlanTable]) -> TableEpisodes:
     return TableEpisodes.of(tables)
 
 
-def test_a_network_forecasts_better_than_fixed_weights_where_the_hour_counts(tables: list[PlanTable]) -> None:
-    """Planted: what a plan saved in the last hour, it saves again by day, and by night it costs as much."""
-    drawn = draw_samples(tables * 20, 3)
-    truth = drawn.saved[:, :1] * np.sign(drawn.clock[:, :1]) * np.ones(2)
-    samples = drawn._replace(targets=truth)
-    weights = fitted_weights(samples)
-    network = fitted_network(samples, weights, 0)
-    assert fitted_network(samples, weights, 0) == network
-    assert fitted_network(samples, weights, 1) != network
-    state = (samples.since, samples.available, samples.used)
-    seen = View(
-        *(np.zeros(0),) * 2, state[0], *(np.zeros(0),) * 2, samples.clock, np.full(len(truth), 9.0), *state[1:], truth
-    )
-    left = []
-    for forecast in (Forecast(weights, 0.5), NeuralForecast(weights, network, 0.5)):
-        found = [
-            forecast.savings(samples.saved[rows, None], np.array([window]), _rows(seen, rows))[:, 0]
-            - truth[rows, 0] / 2
-            for window in range(4)
-            for rows in [samples.window == window]
-        ]
-        left.append(float(np.square(np.concatenate(found)).mean()))
-    assert left[1] < 0.5 * left[0]
-
-
-def _rows(seen: View, rows: NDArray[np.bool_]) -> View:
-    values = {each.name: getattr(seen, each.name) for each in fields(View)}
-    return View(**{name: value[rows] if len(value) else np.zeros((rows.sum(), 1)) for name, value in values.items()})
-
-
 def test_samples_are_of_plans_that_run_for_three_days(tables: list[PlanTable]) -> None:
     drawn = draw_samples(tables[:1])
     assert len(drawn.saved) > 0
     assert all(np.isfinite(part).all() and len(part) == len(drawn.saved) for part in drawn)
-    assert (drawn.since > 0).all()
-    assert set(np.unique(drawn.window)) == {0, 1, 2, 3}
     assert np.array_equal(draw_samples(tables[:1]).saved, drawn.saved)
 
 
@@ -136,38 +101,42 @@ def test_a_table_with_arrays_of_other_shapes_is_refused(drifting: list[DriftTask
         list(plan_tables(suite, MODEL, tmp_path))
 
 
-@pytest.mark.parametrize("name", sorted(set(MAKERS) - set(VALUES)))
+@pytest.mark.parametrize("name", sorted(set(TUNABLE) - set(DETECTORS)))
 def test_tuning_finds_the_best_of_the_grid(name: str, episodes: TableEpisodes) -> None:
-    weights = {"weights": [[0.25] * 4] * 2}
-    fitted = {"ridge": weights, "neural": {**weights, "network": NETWORK}}.get(name, {})
-    best = tune(name, episodes, 20.0, False, fitted)
+    fitted = {"weights": [[0.25] * 4] * 2} if name == "ridge" else {}
+    best, grid = tune(name, episodes, 20.0, False, fitted), list(TUNABLE[name].grid(False, fitted))
     never = episodes.play(Never(LAST_DAYS), 20.0)
-    for settings in list(grid(name, False, fitted))[::7]:
-        share = (episodes.play(make_agent(name, settings), 20.0) / never).mean()
+    for settings in grid[::7]:
+        share = (episodes.play(replanner(name, **settings), 20.0) / never).mean()
         assert best.share <= share + 1e-12
-    assert best.settings in list(grid(name, False, fitted))
+    assert best.settings in grid
 
 
 def test_growing_suites_also_try_headroom() -> None:
-    assert {each["kind"] for each in grid("never", True, {})} == set(range(len(KINDS)))
-    assert {each["headroom"] for each in grid("ski-last-day", True, {})} == {False, True}
-    assert {each["headroom"] for each in grid("ski-last-day", False, {})} == {False}
+    assert {each["kind"] for each in TUNABLE["never"].grid(True, {})} == set(range(len(KINDS)))
+    assert {each["headroom"] for each in TUNABLE["ski-last-day"].grid(True, {})} == {False, True}
+    assert {each["headroom"] for each in TUNABLE["ski-last-day"].grid(False, {})} == {False}
 
 
 def test_agents_by_name() -> None:
-    agent = tuned_agent("ski-last-day", "no such suite", factor=2.0)
+    agent: Any = make_agent("ski-last-day", suite="no such suite", factor=2.0)
     assert isinstance(agent, SkiRental)
-    assert (agent.factor, agent.action) == (2.0, 2)
+    assert (agent.name, agent.factor, agent.action) == ("ski-last-day", 2.0, 2)
+    tuned: Any = make_agent("ski-last-day", suite="drift-strong-600")
+    assert tuned.factor != agent.factor or tuned.factor == 2.0
+    assert make_agent("every", suite="drift-strong-600", hours=3).hours == 3  # type: ignore[attr-defined]
+    with pytest.raises(UnknownNameError, match="no agent named 'ski'"):
+        make_agent("ski", suite="drift-strong-600")
     with pytest.raises(UnknownNameError, match="no agent of replanning named 'ski'"):
-        tuned_agent("ski", "drift-strong-600")
-    with pytest.raises(InvalidOptionError, match="'ski-last-day' of replanning is not tuned on 'drift-stong-600'"):
-        tuned_agent("ski-last-day", "drift-stong-600")
+        replanner("ski")
+    with pytest.raises(InvalidOptionError, match=r"'every' is not tuned on 'drift-stong-600', so it needs .* hours"):
+        make_agent("every", suite="drift-stong-600")
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("every", {"hours": 3}, "has the settings hours, kind and needs hours, kind, but got hours"),
+        ("every", {"hours": 3}, "is not tuned on None, so it needs the settings hours, kind"),
         ("ski-last-day", {"speed": 2.0}, "has the settings factor, headroom, but got speed"),
         ("every", {"hours": 0, "kind": 1}, "hours of agent 'every' must be a positive number, not 0"),
         ("every", {"hours": "abc", "kind": 1}, "hours of agent 'every' must be a positive number, not 'abc'"),
@@ -175,17 +144,12 @@ def test_agents_by_name() -> None:
         ("threshold", {"share": float("nan"), "kind": 0}, "share .* must be a number of at least 0, not nan"),
         ("seasonal", {"days": 1.0, "kinds": [0.7]}, "kinds .* must be a list of integers"),
         ("ridge", {"days": 1.0, "kinds": [0], "weights": [[1.0]]}, "weights .* must be two lists of 4 numbers"),
-        (
-            "neural",
-            {"days": 1.0, "kinds": [0], "weights": [[1.0] * 4] * 2, "network": [1.0]},
-            "network .* must be a list",
-        ),
         ("ski-last-day", {"factor": 1.0, "headroom": 1}, "headroom .* must be true or false, not 1"),
     ],
 )
 def test_settings_that_are_none_are_refused(name: str, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidOptionError, match=reason):
-        make_agent(name, settings)
+        replanner(name, **settings)
 
 
 def test_new_drift_of_the_same_tables(drift_task: Callable[..., DriftTask]) -> None:
@@ -198,4 +162,4 @@ def test_new_drift_of_the_same_tables(drift_task: Callable[..., DriftTask]) -> N
     with pytest.raises(InvalidOptionError, match="No task of suite 'own' has at most 2 tables"):
         suite.reseeded(1, most_tables=2)
     with pytest.raises(InvalidOptionError, match="Tables of suite 'growth-600' grow"):
-        load_drift_suite("growth-600", "train").reseeded(1)
+        load_suite("growth-600", "train").reseeded(1)

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shard_gym.agents.replanning.oracle import best_sequence
-from shard_gym.agents.replanning.plan_table import PlanTable
 from shard_gym.agents.replanning.rules import EveryHours, Never, SkiRental
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.levels import STRONG, DriftLevel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import HOUR_SECONDS_PER_MS, EpisodeData, episode_data
-from shard_gym.envs.replanning.episodes import ReplanningEpisodes
-from shard_gym.envs.replanning.play import Recorded, play
+from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.oracle import best_sequence
+from shard_gym.envs.replanning.plan_table import PlanTable
+from shard_gym.envs.replanning.play import history_of, play
 
 MODEL = make_sharding_cost_model("analytical")
 WILD = replace(STRONG, daily=1.0, walk=0.8, walk_hours=2.0, incidents=6.0)
@@ -33,7 +33,7 @@ LEVELS = {
 def begun(task: DriftTask) -> ReplanningEpisodes:
     """An episode of the task at its first decision."""
     suite = DriftSuite("one", (task,))
-    episodes = ReplanningEpisodes(1, suite, "custom", "analytical", "time", None, None, None, "terminate")
+    episodes = ReplanningEpisodes(1, ReplanningConfig(suite))
     episodes.begin(np.zeros(1, np.int64), [task])
     return episodes
 
@@ -70,10 +70,9 @@ def test_two_weeks_take_what_it_says_and_no_rule_takes_less(drift_task: Callable
     tasks = [drift_task(tables=5, devices=3, level=level, seed=seed, pause_s=20.0) for seed in range(2)]
     for task in tasks:
         best = best_sequence(PlanTable.of(EpisodeData(task, MODEL)), task.task.topology, task.pause_s)
-        [played] = play(Recorded(best.actions[None]), [task], MODEL)
-        assert played.seconds == pytest.approx(best.seconds, rel=1e-9)
+        assert history_of(task, best.actions, MODEL).seconds.sum() == pytest.approx(best.seconds, rel=1e-9)
         assert (best.actions > 0).any()
-        for rule in (Never(), EveryHours(24, 1), SkiRental(1.0, 0), SkiRental(0.5, 3)):
+        for rule in (Never(), EveryHours(24, 1), SkiRental(0), SkiRental(3, 0.5)):
             assert play(rule, [task], MODEL)[0].seconds >= best.seconds * (1 - 1e-12)
 
 

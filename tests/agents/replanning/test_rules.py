@@ -11,27 +11,23 @@ import pytest
 
 from shard_gym.agents.replanning.base import ReplanningAgent, View
 from shard_gym.agents.replanning.detectors import DETECTORS, ChangeDetector
-from shard_gym.agents.replanning.forecasters import SEASONAL, Forecast, Forecaster
-from shard_gym.agents.replanning.neural_forecast import NUM_WEIGHTS, NeuralForecast
-from shard_gym.agents.replanning.plan_table import PlanTable
+from shard_gym.agents.replanning.forecasters import Forecaster
 from shard_gym.agents.replanning.rules import EveryHours, Never, RegretThreshold, SkiRental
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
 from shard_gym.drift.levels import GROWING
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replanning.episodes import NO_PLAN
+from shard_gym.envs.replanning.history import NO_PLAN
+from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.play import play
 from shard_gym.envs.replanning.windows import KINDS, WINDOWS
 from shard_gym.errors import InvalidOptionError
-
-NETWORK = np.random.default_rng(5).normal(0.0, 0.5, NUM_WEIGHTS).tolist()
 
 AGENTS: dict[str, Callable[[], ReplanningAgent]] = {
     "never": Never,
     "every 12 hours": lambda: EveryHours(12, 1),
     "threshold": lambda: RegretThreshold(0.1, 2),
-    "ski-rental": lambda: SkiRental(1.0, 0),
-    "forecaster": lambda: Forecaster(Forecast(SEASONAL, 2.0)),
-    "neural": lambda: Forecaster(NeuralForecast(SEASONAL, NETWORK, 2.0)),
+    "ski-rental": lambda: SkiRental(0),
+    "forecaster": lambda: Forecaster(2.0),
 }
 
 
@@ -56,27 +52,27 @@ def view(**given: Any) -> View:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_tables_replay_what_the_environment_does(name: str, drifting: list[DriftTask], tables: list[PlanTable]) -> None:
-    played = play(AGENTS[name](), drifting)
+    played = play(AGENTS[name](), drifting, "analytical")
     without_migrations = [each.history.seconds[:, :2].sum() for each in played]
     replayed = TableEpisodes.of(tables).play(AGENTS[name](), drifting[0].pause_s)
     assert replayed == pytest.approx(without_migrations, rel=1e-9)
 
 
 def test_never_makes_no_plan_but_those_that_it_must(drifting: list[DriftTask]) -> None:
-    for each in play(Never(), drifting):
+    for each in play(Never(), drifting, "analytical"):
         assert np.array_equal(each.history.repairs, each.history.kinds != NO_PLAN)
         assert each.history.repairs.any() == bool(each.task.level.departures)
 
 
 def test_every_so_many_hours(drifting: list[DriftTask]) -> None:
-    [played] = play(EveryHours(12, 1), drifting[:1])
+    [played] = play(EveryHours(12, 1), drifting[:1], "analytical")
     made = np.flatnonzero(played.history.kinds != NO_PLAN)
     assert made.tolist() == list(range(12, 336, 12))
     assert set(played.history.kinds[made].tolist()) == {1}
 
 
 def test_ski_rental_adds_up_the_regret_of_each_hour() -> None:
-    agent = SkiRental(2.0, 1)
+    agent = SkiRental(1, 2.0)
     agent.begin(2)
     pause = np.array([0.01, 1.0])  # 0.1 a day too much: two pauses of 0.01 are 4.8 hours
     actions = [agent.choose(view(pause=pause)).tolist() for _ in range(10)]
@@ -84,7 +80,7 @@ def test_ski_rental_adds_up_the_regret_of_each_hour() -> None:
 
 
 def test_ski_rental_forgets_the_regret_of_an_older_plan() -> None:
-    agent = SkiRental(2.0, 1)
+    agent = SkiRental(1, 2.0)
     agent.begin(2)
     for _ in range(4):
         agent.choose(view())
@@ -101,7 +97,7 @@ def test_a_threshold_is_of_the_last_hour() -> None:
 def test_a_forecaster_chooses_the_plan_that_saves_most() -> None:
     replayed = view().replayed.copy()
     replayed[:, 3, 2] = 0.5  # over the last three days, the plan for these
-    agent = Forecaster(Forecast(SEASONAL, 3.0))
+    agent = Forecaster(3.0)
     assert agent.choose(view(replayed=replayed)).tolist() == [3, 3]
     # It saves 0.1 a day for half a day, and 0.5 for the rest: 0.05 + 0.5 * (days - 0.5).
     assert agent.choose(view(replayed=replayed, pause=np.array([1.29, 1.31]))).tolist() == [3, 0]
@@ -117,23 +113,12 @@ def test_plans_without_headroom_where_there_is_none() -> None:
     replayed[:, 0] = 1.0
     seen = view(legal=legal, replayed=replayed)
     assert RegretThreshold(0.05, 6).choose(seen).tolist() == [7, 3]
-    assert Forecaster(Forecast(SEASONAL, 3.0), range(4, 8)).choose(seen).tolist() == [5, 1]
+    assert Forecaster(3.0, range(4, 8)).choose(seen).tolist() == [5, 1]
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="kind 6, which leave room for growth, but here are the kinds 0 to 3"):
         RegretThreshold(0.05, 6).choose(view())
-
-
-def test_a_network_of_zeros_is_the_forecast_alone() -> None:
-    rng = np.random.default_rng(0)
-    seen = view(replayed=rng.uniform(0.5, 1.0, (2, 5, 4)), clock=rng.normal(size=(2, 4)))
-    saved, windows = seen.replayed[:, :1] - seen.replayed[:, 1:], np.arange(4)
-    alone = Forecast(SEASONAL, 2.0).savings(saved, windows, seen)
-    still = NeuralForecast(SEASONAL, [0.0] * NUM_WEIGHTS, 2.0).savings(saved, windows, seen)
-    assert still == pytest.approx(alone)
-    moved = [0.0] * (NUM_WEIGHTS - 1) + [1.0]  # 0.1 a day more, after the first half of two days
-    assert NeuralForecast(SEASONAL, moved, 2.0).savings(saved, windows, seen) == pytest.approx(alone + 0.15)
 
 
 @pytest.mark.parametrize(("name", "value"), [("page-hinkley", 1.0), ("adwin", 0.002), ("kswin", 1e-6)])
@@ -155,7 +140,7 @@ def test_detectors_find_a_change_and_start_anew(name: str, value: float) -> None
 
 def test_growing_tables_are_played(drift_task: Callable[..., DriftTask]) -> None:
     task = drift_task(tables=5, devices=2, level=replace(GROWING, age_days=(3.0, 6.0)), pause_s=5.0)
-    [played] = play(SkiRental(0.5, 4), [task])
+    [played] = play(SkiRental(0, 0.5, headroom=True), [task], "analytical")
     kinds = set(played.history.kinds.tolist()) - {NO_PLAN}
     assert kinds <= {0, 4}
     assert kinds

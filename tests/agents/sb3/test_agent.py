@@ -14,7 +14,7 @@ import torch
 
 from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent, load_policy
 from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, DeviceSet
-from shard_gym.agents.training import load_agent, make_learner
+from shard_gym.agents.training import load_agent
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
@@ -55,8 +55,6 @@ def test_a_task_that_nothing_fits_stays_a_failure(packing_task: Callable[..., Ta
 def test_what_is_no_such_network_is_refused() -> None:
     arrays = module_arrays(DeviceScorer(8))
     for wrong, about, message in (
-        ({}, ABOUT, "The policy lacks the array"),
-        (arrays, {**ABOUT, "width": 0}, "width of the network must be an integer"),
         (
             arrays,
             {**ABOUT, "observation": "full"},
@@ -125,8 +123,3 @@ def test_a_policy_of_splits_returns_checked_plans_and_whole_tables_if_asked_for_
         placement = first.place(task)
         assert placement.tolist() == [sharding.shards[0].device for sharding in first.plan(task).tables]
         check_placement(splitting.place(task), task.tables, task.topology)
-
-
-def test_a_policy_of_whole_tables_is_not_trained_where_tables_may_be_split() -> None:
-    with pytest.raises(InvalidOptionError, match="observation=splits"):
-        make_learner("maskable-ppo", "shard-4")

@@ -15,7 +15,7 @@ from shard_gym.agents.sb3.learner import relative_reward
 from shard_gym.agents.training import TrainingRun, load_agent, make_learner
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.errors import InvalidCheckpointError, UnknownNameError
+from shard_gym.errors import InvalidCheckpointError
 from shard_gym.tasks import Task, TaskSuite
 
 NAMES = ("ppo", "maskable-ppo", "a2c", "dqn")
@@ -27,40 +27,32 @@ def learner(suite: TaskSuite, name: str, **options: Any) -> Any:
     return make_learner(name, suite, seed=7, **{**TINY, **options})
 
 
-@pytest.mark.parametrize("name", ["maskable-ppo", "dqn"])
-def test_equal_tables_are_learnt_to_be_spread(name: str, planted_suite: Callable[..., Any], tmp_path: Path) -> None:
-    """Trained on three devices; on tasks never seen, also of five, most of what random placement loses is won back."""
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("maskable-ppo", {"iterations": 12, "num_envs": 48}),
+        ("dqn", {"iterations": 16, "num_envs": 16}),
+        ("maskable-ppo", {"iterations": 12, "num_envs": 48, "observation": "features"}),
+    ],
+)
+def test_equal_tables_are_learnt_to_be_spread(
+    name: str, options: dict[str, Any], planted_suite: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Trained on three devices; on tasks never seen, also of five, most of what random placement loses is won back.
+
+    Under "features" training evaluates one placement for each step, and no table alone; placing evaluates none.
+    """
     rng = np.random.default_rng(0)
-    options = {"maskable-ppo": {"iterations": 12, "num_envs": 48}, "dqn": {"iterations": 16, "num_envs": 16}}[name]
     learner = make_learner(name, planted_suite(rng, 12, 3, 3)[0], seed=0, width=32, **options)
     TrainingRun(learner, tmp_path, options).run()
-    agent = load_agent(tmp_path)
-    for devices in (3, 5):
+    agent, sees_costs = load_agent(tmp_path), "observation" not in options
+    assert sees_costs or learner.true_cost_queries == 12 * 48 * 9
+    for devices in (3, 5) if sees_costs else (3,):
         tasks, best = planted_suite(rng, 8, 3, devices)
         learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)
         assert learnt.failures == 0
         assert learnt.mean_cost_ms - best.mean() < 0.35 * (drawn.mean_cost_ms - best.mean())
-
-
-def test_an_agent_that_sees_features_learns_and_places_without_the_true_cost(
-    planted_suite: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Also after its file is read. Training evaluates one placement for each step, and no table alone."""
-    rng = np.random.default_rng(0)
-    options = {"iterations": 12, "num_envs": 48, "observation": "features", "width": 32}
-    learner = make_learner("maskable-ppo", planted_suite(rng, 12, 3, 3)[0], seed=0, **options)
-    TrainingRun(learner, tmp_path, options).run()
-    assert learner.true_cost_queries == 12 * 48 * 9
-    tasks, best = planted_suite(rng, 8, 3, 3)
-    for agent in (learner.agent(), load_agent(tmp_path)):
-        learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)
-        assert [each.true_cost_queries for each in learnt.tasks] == [0] * len(tasks)
-        assert learnt.mean_cost_ms - best.mean() < 0.35 * (drawn.mean_cost_ms - best.mean())
-
-
-def test_an_observation_that_the_network_cannot_read_is_refused(small_suite: TaskSuite) -> None:
-    with pytest.raises(UnknownNameError, match="observation of agent 'ppo'"):
-        learner(small_suite, "ppo", observation="full")
+        assert sees_costs or not any(each.true_cost_queries for each in learnt.tasks)
 
 
 def test_failed_episodes_count_with_their_penalty(packing_task: Callable[..., Task]) -> None:
@@ -90,21 +82,16 @@ def test_one_table_in_few_environments_is_a_rollout_too(num_envs: int, random_ta
         assert np.isfinite(learner(suite, name, num_envs=num_envs).iterate().mean_cost_ms)
 
 
-def test_a_state_that_is_not_this_learners_is_refused(small_suite: TaskSuite) -> None:
+def test_a_replay_buffer_that_is_not_this_learners_is_rejected(small_suite: TaskSuite) -> None:
     trained = learner(small_suite, "dqn")
     trained.iterate()
     state = trained.state()
     for changed, message in (
-        ({"q_net.q_net.scorer.own.bias": np.zeros(3)}, "shape"),
-        ({"stray": np.zeros(1)}, "'stray' that does not belong"),
-        ({"optimizer.0.exp_avg": np.zeros((2, 2))}, "shape"),
         ({"replay.rewards": state["replay.rewards"][:2]}, "replay buffer"),
         ({"replay.position": np.array(40)}, "write position 40"),
         ({"replay.full": np.array(True), "replay.position": np.array(0)}, "does not fit its write position"),
     ):
         with pytest.raises(InvalidCheckpointError, match=message):
             learner(small_suite, "dqn").load_state({**state, **changed})
-    with pytest.raises(InvalidCheckpointError, match=r"does not belong|lacks"):
-        learner(small_suite, "ppo").load_state(state)
     with pytest.raises(InvalidCheckpointError, match="write position"):
         learner(small_suite, "dqn", replay=16).load_state(state)

@@ -1,4 +1,4 @@
-"""Every agent that learns: it resumes bit for bit, loads as it was trained, and leaves the process as it was."""
+"""Every learned agent: it resumes bit for bit, loads as it was trained, and leaves the process as it was."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 import torch
 
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.agents.training.registry import imported
+from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.errors import InvalidCostError, InvalidOptionError
+from shard_gym.cost_models.counted import CountedShardingModel
+from shard_gym.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
 from shard_gym.placement import check_placement
+from shard_gym.sharding import check_plan
 from shard_gym.tasks import Task, TaskSuite
 
 STABLE_BASELINES = {"num_envs": 4, "width": 8, "replay": 50}  # DQN's buffer is full after two iterations
@@ -26,17 +30,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
     "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
-    **{
-        f"surco {preset}": (
-            "surco",
-            {"preset": preset, "measurements": 4, "cost_updates": 10, "samples": 2, "hidden": 8, **few},
-        )
-        for preset, few in (
-            ("zero", {"steps": 2}),
-            ("prior", {"prior_updates": 2}),
-            ("hybrid", {"steps": 2, "prior_updates": 2}),
-        )
-    },
+    "surco": ("surco", {"measurements": 4, "cost_updates": 10, "samples": 2, "steps": 2}),
     "autoshard": ("autoshard", {"episodes": 3, "cost_updates": 2}),
     "autoshard-paper": ("autoshard", {"preset": "paper", "episodes": 3, "cost_updates": 2, "masks": True}),
     "attention": (
@@ -87,12 +81,17 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert same(whole.state(), resumed.state())
     assert same(whole.weights(), resumed.weights())
     assert whole.true_cost_queries == resumed.true_cost_queries
-    loaded = load_agent(tmp_path / "killed")
+    assert 0 < whole.true_cost_queries <= (whole.planned_queries or np.inf)
+    true_cost = CountedShardingModel(AnalyticalShardingModel())
+    loaded = load_agent(tmp_path / "killed", cost_model=true_cost)
     assert loaded.name == whole.name
     for tables, devices in ((1, 1), (7, 2), (40, 3)):  # other sizes than in training
         task = random_task(np.random.default_rng(tables), tables, devices)
         placement = check_placement(loaded.place(task), task.tables, task.topology)
         assert np.array_equal(placement, agent.place(task))
+        if loaded.splits:
+            check_plan(loaded.plan(task), task.tables, task.topology)
+    assert (true_cost.queries == 0) == (OPTIONS[case][1].get("num_envs") is None)  # only SB3 observes costs
 
 
 @EVERY
@@ -116,6 +115,30 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
 
 
 @EVERY
+def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_suite: TaskSuite) -> None:
+    made = learner(case, small_suite)
+    load = imported(made.name, LEARNERS[made.name].loader)
+    about, model = {"agent": made.name, **made.about()}, AnalyticalCostModel()
+    load(made.weights(), about, model, 0)
+    for arrays, take in (
+        (made.weights(), lambda arrays: load(arrays, about, model, 0)),
+        (made.state(), made.load_state),
+    ):
+        name, last = next(iter(arrays)), max(arrays)
+        for damaged in (
+            {key: array for key, array in arrays.items() if key != name},
+            {**arrays, name: arrays[name][..., None]},
+            {**arrays, f"{last}.more": arrays[last]},
+        ):
+            with pytest.raises(InvalidCheckpointError):
+                take(damaged)
+    for key, wrong in {"preset": "none", "options": {"wings": 2}, "hidden": 2**40, "width": 0}.items():
+        if key in about:
+            with pytest.raises(InvalidCheckpointError):
+                load(made.weights(), {**about, key: wrong}, model, 0)
+
+
+@EVERY
 def test_going_back_to_a_state_forgets_what_came_after(
     case: str, small_suite: TaskSuite, same: Callable[[Any, Any], bool]
 ) -> None:
@@ -127,7 +150,7 @@ def test_going_back_to_a_state_forgets_what_came_after(
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
-@pytest.mark.parametrize("case", ["dream-search", "rnn", "surco zero", "autoshard", "attention"])
+@pytest.mark.parametrize("case", ["dream-search", "rnn", "surco", "autoshard", "attention"])
 def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_suite: TaskSuite) -> None:
     class Wrong(AnalyticalCostModel):
         name = "wrong"
@@ -153,7 +176,9 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
         ("dreamshard", {"learning_rate": 1e300}, r"learning_rate must be at most 1e\+09, not 1e\+300"),
         ("rnn", {"hidden": 99999999999}, "hidden must be an integer from 1 to 4096, not 99999999999"),
         ("ppo", {"width": 99999999999}, "width must be an integer from 1 to 4096, not 99999999999"),
-        ("surco", {"preset": "prior", "prior_rate": -1}, "prior_rate must be a positive number, not -1"),
+        ("surco", {"samples": 3}, "samples must be even"),
+        ("surco", {"sigma": 0.0}, "sigma must be a positive number"),
+        ("surco", {"steps": 0}, "steps must be an integer from 1 to 100000, not 0"),
         ("surco", {"steps": 100_000, "samples": 4096}, "steps times samples must be at most 10000000"),
         ("attention", {"also": 5}, "also must be names of suites with commas between them, not 5"),
         ("attention", {"also": "mixdim-4, mixdim-8,mixdim-4"}, "The suite 'mixdim-4' is named twice"),
@@ -171,6 +196,25 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
         ("dreamshard", {"preset": "paper", "policy_updates": -1}, "policy_updates"),
         ("dreamshard", {"preset": "paper", "entropy": -0.1}, "entropy"),
         ("dreamshard", {"preset": "paper", "cost_features": 1}, "cost_features must be True or False"),
+        ("dreamshard", {"preset": "papper"}, "preset named 'papper'.*paper"),
+        ("dreamshard", {"preset": []}, "preset"),
+        ("dreamshard", {"network": "resnet"}, "dreamshard"),
+        ("dreamshard", {"measurments": 3}, "measurements"),
+        ("dreamshard", {"episodes": 3}, "option of preset 'dream-search' named 'episodes'"),
+        ("dreamshard", {"preset": "paper", "queries": 3}, "option of preset 'paper' named 'queries'"),
+        ("autoshard", {"entropy": -1.0}, "entropy must be a number of at least 0"),
+        ("autoshard", {"masks": 1}, "masks must be True or False, not 1"),
+        ("autoshard", {"episodes": 0}, "episodes must be an integer of at least 1, not 0"),
+        ("autoshard", {"reward": 3}, "reward must be the name of a reward"),
+        ("autoshard", {"reward": "fame"}, "reward named 'fame'"),
+        ("attention", {"hidden": 12}, "hidden must be a multiple of 8, not 12"),
+        ("attention", {"hidden": 2048}, "hidden must be an integer from 1 to 1024"),
+        ("attention", {"rollouts": 1}, "rollouts must be an integer of at least 2"),
+        ("attention", {"entropy": -1.0}, "entropy must be a number of at least 0"),
+        ("attention", {"layers": 0}, "layers must be"),
+        ("attention", {"kept": 0}, "kept must be"),
+        ("attention", {"records": 769}, "records must be an integer from 1 to 768"),
+        ("ppo", {"observation": "full"}, "observation of agent 'ppo' named 'full'"),
         ("neuroshard", {"cost_batch": 0}, "cost_batch must be an integer of at least 1, not 0"),
         ("neuroshard", {"queries": 1e5}, "queries"),
         ("neuroshard", {"preset": "paper", "width": 0}, "width must be an integer of at least 1, not 0"),
@@ -180,5 +224,11 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
 def test_options_that_make_no_sense_are_refused(
     name: str, options: dict[str, Any], says: str, small_suite: TaskSuite
 ) -> None:
-    with pytest.raises(InvalidOptionError, match=says):
+    with pytest.raises((InvalidOptionError, UnknownNameError), match=says):
         make_learner(name, small_suite, **options)
+
+
+@pytest.mark.parametrize("name", ["autoshard", "surco", "maskable-ppo"])
+def test_what_places_whole_tables_is_not_trained_where_tables_may_be_split(name: str) -> None:
+    with pytest.raises(InvalidOptionError, match="may be split"):
+        make_learner(name, "shard-4")

@@ -1,4 +1,4 @@
-"""The table of agents that learn: made and loaded by name, with named errors for what is not there."""
+"""The table of learned agents: made and loaded by name, with named errors for what is not there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_named_suite_means_its_training_tasks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"name": "wall"}, UnknownNameError, "no agent that learns named 'wall'. Did you mean 'walk'"),
+        ({"name": "wall"}, UnknownNameError, "no learned agent named 'wall'. Did you mean 'walk'"),
         ({"suite": "dlrm-20x5"}, UnknownNameError, "Did you mean 'dlrm-20x4'"),
         ({"cost_model": "analytic"}, UnknownNameError, "Did you mean 'analytical'"),
         ({"iteration": 3}, UnknownNameError, "no option of agent 'walk' named 'iteration'. Did you mean 'iterations'"),

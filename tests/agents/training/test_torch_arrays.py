@@ -1,4 +1,4 @@
-"""Modules and Adam as arrays: those of others are refused. That training resumes is in test_learners."""
+"""Adam as arrays: those of others are rejected. That training resumes, and modules as arrays, are in test_learners."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from shard_gym.agents.training.torch_arrays import (
-    load_module_arrays,
     load_optimizer_arrays,
-    module_arrays,
     network_size,
     optimizer_arrays,
 )
@@ -74,21 +72,6 @@ def test_arrays_of_another_optimizer_are_refused(changes: dict[str, Any], says: 
     arrays = {name: each for name, each in {**optimizer_arrays(optimizer), **changes}.items() if each is not None}
     with pytest.raises(InvalidCheckpointError, match=says):
         load_optimizer_arrays(optimizer, arrays)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"bias": None}, "Mine lacks the array 'bias'"),
-        ({"more": np.zeros(2)}, "'more' that does not belong"),
-        ({"weight": np.zeros((3, 4))}, r"'weight' in Mine has shape \(3, 4\), but \(3, 2\) is needed"),
-    ],
-)
-def test_arrays_of_another_module_are_refused(changes: dict[str, Any], says: str) -> None:
-    module = torch.nn.Linear(2, 3)
-    arrays = {name: each for name, each in {**module_arrays(module), **changes}.items() if each is not None}
-    with pytest.raises(InvalidCheckpointError, match=says):
-        load_module_arrays(module, arrays, "Mine")
 
 
 @pytest.mark.parametrize("width", [None, "8", 8.0, True, 0, 10**9])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -251,33 +249,6 @@ def test_an_interrupted_write_loses_at_most_a_part_and_leaves_no_duplicate(
     assert len(measured_ids(tmp_path)) == (24 if written else 16)
     collect(tmp_path, count=40, repeat_every=None, part_size=8)
     assert measured_ids(tmp_path) == [MeasurementId(number, 0) for number in range(40)]
-
-
-def test_a_killed_program_loses_at_most_a_part(tmp_path: Path) -> None:
-    script = (
-        "import sys, time\n"
-        "from shard_gym.cost_models import AnalyticalCostModel\n"
-        "from shard_gym.cost_models.data.collecting import collect\n"
-        "from shard_gym.cost_models.data.sampling import PlacementSampler\n"
-        "from shard_gym.workload import Workload\n"
-        "sampler = PlacementSampler(Workload(2048), 'a100-dgx', 2, 2**30, tables_per_device=8)\n"
-        "show = lambda progress: (print(progress.measured, flush=True), time.sleep(0.005))\n"
-        "collect(AnalyticalCostModel, sys.argv[1], sampler, count=10_000, part_size=8, on_progress=show)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) >= 29:
-                process.send_signal(signal.SIGKILL)
-                break
-        shown = max([29, *map(int, process.stdout)])
-    assert process.returncode == -signal.SIGKILL
-    found = measured_ids(tmp_path)
-    assert shown - 8 <= len(found) <= shown + 1
-    collect(tmp_path, AnalyticalCostModel, count=60)
-    after = measured_ids(tmp_path)
-    assert after[: len(found)] == found
-    assert sorted(after) == sorted(measurement_schedule(60, 10))
 
 
 # The end

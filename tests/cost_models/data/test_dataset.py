@@ -15,12 +15,8 @@ from shard_gym.cost_models.data.dataset import (
     TABLE_ARRAYS,
     CostDataset,
     CostRecorder,
-    topology_from_json,
-    topology_to_json,
 )
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.topology import Topology
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]
@@ -139,14 +135,3 @@ def test_one_data_set_has_one_workload(recorder: CostRecorder, drawn: Any) -> No
     estimate = CostEstimate(np.ones((topology.num_devices, 4)), 4.0)
     with pytest.raises(InvalidOptionError, match="one workload"):
         recorder.add(tables.with_training(optimizer="rowwise_adagrad"), topology, placement, estimate)
-
-
-def test_a_topology_survives_json() -> None:
-    topology = hardware_profile("v100-nvlink").topology(5, devices_per_host=2, memory_cap_bytes=2**33)
-    twin = topology_from_json(topology_to_json(topology))
-    assert isinstance(twin, Topology)
-    assert (twin.device, twin.links, twin.num_devices, twin.devices_per_host) == (
-        *(topology.device, topology.links),
-        *(5, 2),
-    )
-    assert np.array_equal(twin.memory_cap_bytes, topology.memory_cap_bytes)

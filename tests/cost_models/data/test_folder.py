@@ -159,15 +159,6 @@ def change_columns(folder: Path, name: str, **changes: Any) -> None:
     sign_table(folder, name, table)
 
 
-def test_files_without_the_clock_of_the_gpus_are_read(folder: Path, costs: SplitCosts) -> None:
-    table = pq.read_table(folder / PART_0[1])
-    sign_table(folder, PART_0[1], table.drop_columns(["clock_ghz", "late"]))
-    found, expected = load_measurements(folder).info, info_of(costs)
-    assert np.array_equal(found.spread, expected.spread)
-    assert np.isnan(found.clock_ghz).all()
-    assert found.late.tolist() == [0] * len(costs.data)
-
-
 @pytest.mark.parametrize("name", PART_0)
 def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: str) -> None:
     table = pq.read_table(folder / name)
@@ -247,18 +238,6 @@ def test_an_index_that_was_edited_is_refused(folder: Path) -> None:
         (folder / INDEX).write_text(text[::-1].replace(old[::-1], new[::-1], 1)[::-1])
         with pytest.raises(DamagedFileError, match=r"index.json is damaged: its content is not what its SHA-256 says"):
             load_measurements(folder)
-
-
-def test_an_index_of_an_older_version_gets_a_checksum(folder: Path) -> None:
-    index = read_json(folder / INDEX)
-    old = {key: value for key, value in index.items() if key != "sha256"} | {"schema": storage.WITHOUT_CHECKSUM}
-    write_json(folder / INDEX, old)
-    with pytest.raises(DamagedFileError, match=r"has no checksum.*python tools/add_checksums\.py"):
-        load_measurements(folder)
-    assert storage.add_checksum(folder)
-    assert not storage.add_checksum(folder)
-    assert read_json(folder / INDEX) == index
-    assert len(load_measurements(folder).costs.data)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path, costs: SplitCosts) -> None:

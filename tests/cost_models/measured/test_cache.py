@@ -127,17 +127,6 @@ def test_a_changed_time_and_one_of_another_key_are_measured_again(path: Path) ->
             assert MeasurementCache(path).get(key) is None
 
 
-def test_a_cache_of_an_older_version_is_filled_again(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE times")
-        connection.execute(module._OLDER_TABLE)
-        connection.execute("INSERT INTO measurements VALUES ('7', '[7.5]')")
-    cache = MeasurementCache(path)
-    assert cache.get("7") is None
-    cache.put("7", [1.0])
-    assert MeasurementCache(path).get("7") == [1.0]
-
-
 def test_times_of_another_length_are_measured_again(path: Path) -> None:
     cache = MeasurementCache(path)
     assert cache.get("7", 20) == [7.5] * 20

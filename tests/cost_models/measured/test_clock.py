@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shard_gym.cost_models.measured.clock import MAX_SPIN_MS, WARM_S, Alone, GpuClock, HostClock, Phase
+from shard_gym.cost_models.measured.clock import MAX_SPIN_MS, WARM_S, GpuClock, HostClock, Peers, Phase
 
 FULL_GHZ = 1.98
 
@@ -87,7 +87,7 @@ def phases_of(gpu: Gpu, python_ms: float = 0.1) -> Callable[[int], tuple[Phase |
 def test_a_phase_on_a_gpu_contains_no_time_of_the_host() -> None:
     gpu = Gpu()
     clock = GpuClock(gpu, now=gpu.now)
-    found = clock.measure(phases_of(gpu), 3, 10, Alone())
+    found = clock.measure(phases_of(gpu), 3, 10, Peers())
     assert (len(found.ms), found.late) == (10, 0)
     for forward, exchange, backward in found.ms:
         assert min(abs(forward - 0.02), abs(forward - 0.03)) < 1e-9
@@ -97,19 +97,10 @@ def test_a_phase_on_a_gpu_contains_no_time_of_the_host() -> None:
     assert found.clock_ghz == pytest.approx(FULL_GHZ, rel=0.01)
 
 
-def test_with_the_host_a_phase_begins_on_an_idle_gpu() -> None:
-    gpu = Gpu()
-    found = GpuClock(gpu, now=gpu.now, with_host=True).measure(phases_of(gpu, 0.5), 3, 4, Alone())
-    for forward, _, backward in found.ms:
-        assert forward == pytest.approx(0.5 + 0.025, abs=0.01)
-        assert backward == pytest.approx(1.0 + 0.07, abs=0.01)
-    assert found.late == 0
-
-
 def test_a_slow_host_gets_a_longer_spin() -> None:
     """Python of 6 ms: the first spins are too short, those of the timed iterations are not."""
     gpu = Gpu()
-    found = GpuClock(gpu, now=gpu.now).measure(phases_of(gpu, 2.0), 0, 5, Alone())
+    found = GpuClock(gpu, now=gpu.now).measure(phases_of(gpu, 2.0), 0, 5, Peers())
     assert found.late == 0
     assert [row[2] for row in found.ms] == pytest.approx([0.07] * 5)
 
@@ -123,8 +114,8 @@ def test_an_iteration_during_which_the_host_was_stopped_is_executed_again() -> N
         stopped_ms = 30.0 if number == 8 else 0.1
         return (partial(phase, gpu, stopped_ms, 0.02), *quick(number)[1:])
 
-    clock.measure(quick, 3, 3, Alone())
-    found = clock.measure(phases, 3, 10, Alone())
+    clock.measure(quick, 3, 3, Peers())
+    found = clock.measure(phases, 3, 10, Peers())
     assert numbers == list(range(3 + 1 + 10))
     assert (len(found.ms), found.late) == (10, 0)
     assert [row[0] for row in found.ms] == pytest.approx([0.02] * 10)
@@ -139,7 +130,7 @@ def test_a_phase_that_waits_for_the_gpu_is_told() -> None:
         phase(gpu, 0.1, 0.02)
 
     numbers = []
-    found = GpuClock(gpu, now=gpu.now).measure(lambda number: numbers.append(number) or (waits,), 3, 5, Alone())
+    found = GpuClock(gpu, now=gpu.now).measure(lambda number: numbers.append(number) or (waits,), 3, 5, Peers())
     assert (len(found.ms), found.late) == (5, 5)
     assert numbers[-5:] == list(range(numbers[-1] - 4, numbers[-1] + 1))
     slowest = WARM_S * 1000 + 10 * (MAX_SPIN_MS * FULL_GHZ / 0.345 + 1)
@@ -156,7 +147,7 @@ def test_an_idle_gpu_is_warmed_until_its_clock_is_up_and_a_warm_one_is_not() -> 
 
     def executed(warmup: int) -> int:
         numbers.clear()
-        assert clock.measure(counted, warmup, 4, Alone()).clock_ghz == pytest.approx(FULL_GHZ, rel=0.01)
+        assert clock.measure(counted, warmup, 4, Peers()).clock_ghz == pytest.approx(FULL_GHZ, rel=0.01)
         assert numbers == list(range(len(numbers)))
         return len(numbers) - 4
 
@@ -174,13 +165,13 @@ def test_an_idle_gpu_is_warmed_until_its_clock_is_up_and_a_warm_one_is_not() -> 
 def test_a_gpu_that_stays_slow_is_measured_as_it_is() -> None:
     gpu = Gpu()
     clock = GpuClock(gpu, now=gpu.now)
-    clock.measure(phases_of(gpu), 3, 4, Alone())
+    clock.measure(phases_of(gpu), 3, 4, Peers())
     gpu.woken_ms = 1e9  # throttled from now on
     begin = gpu.now()
-    assert clock.measure(phases_of(gpu), 3, 4, Alone()).clock_ghz == pytest.approx(0.345, rel=0.01)
+    assert clock.measure(phases_of(gpu), 3, 4, Peers()).clock_ghz == pytest.approx(0.345, rel=0.01)
     assert gpu.now() - begin > WARM_S
     begin = gpu.now()
-    clock.measure(phases_of(gpu), 3, 4, Alone())
+    clock.measure(phases_of(gpu), 3, 4, Peers())
     assert gpu.now() - begin < WARM_S
 
 
@@ -201,7 +192,7 @@ class Recorded:
 def test_all_devices_execute_the_same_iterations_and_align_before_each_phase() -> None:
     gpu, log = Gpu(), []
     clock = GpuClock(gpu, now=gpu.now)
-    clock.measure(phases_of(gpu), 3, 1, Alone())  # now it is warm
+    clock.measure(phases_of(gpu), 3, 1, Peers())  # now it is warm
     one = lambda number: (partial(log.append, "first"), None, partial(log.append, "third"))  # noqa: E731
     # An iteration asks whether a device was late, and one that warms up also whether to go on: here, once more.
     found = clock.measure(one, 0, 1, Recorded(log, [False, True, False, False, True, False]))

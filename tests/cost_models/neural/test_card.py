@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import PHASES
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.metrics import errors, ranking
-from shard_gym.cost_models.neural import load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.card import card_page, make_card
 from shard_gym.cost_models.neural.linear import fit_linear
 
@@ -49,13 +47,6 @@ def test_it_describes_the_training_data(card: dict[str, Any], costs: SplitCosts,
     assert card["model"] == fitted("pooled").fingerprint
     assert 10_000 < card["parameters"] < sum(array.size for array in fitted("pooled").weights.values())
     assert card["fit"] == fitted("pooled").card["fit"]
-
-
-def test_it_is_saved_with_the_model(card: dict[str, Any], fitted: Any, tmp_path: Path) -> None:
-    assert json.loads(json.dumps(card, allow_nan=False)) == card
-    model = fitted("pooled")
-    save_cost_model(type(model)(model.weights, card), tmp_path / "model.safetensors")
-    assert load_cost_model(tmp_path / "model.safetensors").card == card
 
 
 def test_the_page_shows_everything(card: dict[str, Any], markdown_rows: Any) -> None:

@@ -143,14 +143,6 @@ def test_used_devices_are_those_with_tables(untrained: Any, costs: SplitCosts) -
     torch.testing.assert_close(samples.used_phases_ms, samples.phases_ms[used])
 
 
-def test_threads_are_restored() -> None:
-    torch.set_num_threads(2)
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(1)
-
-
 @every_network
 def test_normalization_is_that_of_the_inputs_of_the_layers(architecture: str, costs: SplitCosts) -> None:
     network = NETWORKS[architecture]

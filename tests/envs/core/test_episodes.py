@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models import CostEstimate, CostModel
 from shard_gym.cost_models.counted import CountedEstimates
 from shard_gym.envs.core.episodes import Episodes
-from shard_gym.envs.placement.observation import FullObservation
-from shard_gym.envs.placement.rendering.view import PlacementView
+from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import TaskSuite
 
@@ -22,10 +21,11 @@ def make(random_task: Any) -> Callable[..., Episodes]:
     """Makes four episodes of tasks of four sizes."""
     rng, sizes = np.random.default_rng(2), ((1, 2), (4, 3), (6, 2), (5, 4))
     tasks = [random_task(rng, *size, devices_per_host=2, name=f"task {i}") for i, size in enumerate(sizes)]
-    model = make_cost_model("analytical")
 
     def episodes(*, begun: bool = True, reward: Any = "dense", padding: tuple[Any, Any] = (7, 5)) -> Episodes:
-        made = Episodes(4, TaskSuite("own", tasks), "", model, reward, FullObservation(), *padding, "terminate")
+        suite, (max_tables, max_devices) = TaskSuite("own", tasks), padding
+        config = PlacementConfig(suite, reward=reward, max_tables=max_tables, max_devices=max_devices)
+        made = config.episodes(4)
         if begun:
             made.begin(np.arange(4), tasks)
         return made
@@ -86,7 +86,7 @@ def test_infos_have_the_details_of_a_final_cost_when_a_placement_is_complete(mak
 
 def test_there_is_nothing_to_see_of_an_episode_that_never_began(make: Any) -> None:
     with pytest.raises(InvalidOptionError, match="reset"):
-        PlacementView.of(make(begun=False), 1)
+        make(begun=False).view(1)
 
 
 def test_without_padding_the_largest_task_decides(make: Any) -> None:

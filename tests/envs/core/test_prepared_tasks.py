@@ -132,6 +132,16 @@ def test_a_copy_is_independent(tasks: list[Task], prepare_for: Any, random_task:
     assert shows(twin, tasks[3], tasks[1], tasks[0])
 
 
+def test_a_refused_task_changes_no_other(tasks: list[Task], prepare_for: Any, random_task: Any) -> None:
+    """All tasks are prepared before any takes its environment's place."""
+    foreign, new, wide = (random_task(np.random.default_rng(seed), size, 3) for seed, size in enumerate((4, 4, 9)))
+    prepared = prepare_for(tasks, 2)
+    prepared.begin(envs(0, 1), [foreign, tasks[1]])
+    with pytest.raises(InvalidTaskError):
+        prepared.begin(envs(0, 1), [new, wide])
+    assert shows(prepared, foreign, tasks[1])
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_many_environments_of_a_suite_take_little_memory() -> None:
     """The places for tasks from elsewhere are set aside, but take no memory before they are used."""
@@ -146,20 +156,3 @@ def test_many_environments_of_a_suite_take_little_memory() -> None:
     set_aside = sum(value.nbytes for value in vars(env.episodes.problem.tables).values())
     assert set_aside > 100e6
     assert resident() - before < set_aside / 2
-
-
-def test_a_refused_task_changes_no_running_episode(random_task: Callable[..., Task]) -> None:
-    """A reset that fails leaves the tables of all environments as they are."""
-    first, other, large = (random_task(np.random.default_rng(seed), 4, 3) for seed in range(3))
-    suite = TaskSuite("one", (first,))
-    vector = EmbeddingPlacementVectorEnv(2, suite, max_tables=4, max_devices=3)
-    vector.reset(seed=0, options={"tasks": [replace(other, name="a"), replace(other, name="b")]})
-    twin = EmbeddingPlacementVectorEnv(2, suite, max_tables=4, max_devices=3)
-    twin.reset(seed=0, options={"tasks": [replace(other, name="a"), replace(other, name="b")]})
-    wide = random_task(np.random.default_rng(5), 9, 3)
-    with pytest.raises(InvalidTaskError):
-        vector.reset(options={"tasks": [replace(large, name="c"), wide]})
-    for _ in range(4):
-        action = np.zeros(2, np.int64)
-        for mine, theirs in zip(vector.step(action)[:2], twin.step(action)[:2], strict=True):
-            np.testing.assert_equal(mine, theirs)

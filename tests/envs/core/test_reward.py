@@ -88,7 +88,7 @@ def test_balance_charges_the_memory_that_was_missing(random_task: Any, env_of: A
     assert rewards == pytest.approx([0.0, -0.1 / 1.9], abs=1e-6)
 
 
-def test_a_reward_of_ones_own_sees_the_whole_transition(random_task: Any, env_of: Any) -> None:
+def test_a_custom_reward_sees_the_whole_transition(random_task: Any, env_of: Any) -> None:
     seen: list[Transition] = []
 
     class Bonus:

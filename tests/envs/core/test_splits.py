@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.problem import Problem, empty_problem, empty_tables, prepare
+from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import ShardingState, Status, action_mask, advance, initial_state
-from shard_gym.errors import InvalidOptionError, InvalidPlanError, InvalidTaskError, MemoryExceededError
+from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, column_wise, plan_memory_used
 from shard_gym.tasks import Task
 
@@ -39,15 +39,6 @@ def task_of(random_task: Any, rng: np.random.Generator) -> Task:
     return made
 
 
-def together(tasks: list[Task], rules: SplitRules) -> Problem:
-    made = [prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, rules=rules) for task in tasks]
-    rows = empty_tables(len(tasks), MAX_TABLES, MODEL.num_loads, rules.num_variants)
-    problem = empty_problem(len(tasks), MAX_DEVICES, rows, rules)
-    for row, one in enumerate(made):
-        problem.put(row, one)
-    return problem
-
-
 def plan_in(task: Task, problem: Problem, state: ShardingState, env: int) -> ShardingPlan:
     """The plan of a complete episode."""
     assert problem.rules is not None
@@ -56,11 +47,11 @@ def plan_in(task: Task, problem: Problem, state: ShardingState, env: int) -> Sha
 
 @settings(max_examples=40)
 @given(seed=SEEDS)
-def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: Any, seed: int) -> None:
+def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: Any, together: Any, seed: int) -> None:
     """Several episodes at once, and each alone, bit by bit; only between two tables is there a dead end."""
     rng = np.random.default_rng(seed)
     rules, tasks = rules_of(rng), [task_of(random_task, rng) for _ in range(3)]
-    problem = together(tasks, rules)
+    problem = together(tasks, MAX_TABLES, MAX_DEVICES, rules)
     alone = [prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, rules=rules) for task in tasks]
     state, single = initial_state(problem, MODEL), [initial_state(one, MODEL) for one in alone]
     assert isinstance(state, ShardingState)
@@ -200,11 +191,6 @@ def test_the_rules_number_the_actions_of_the_allowed_types() -> None:
     assert (rules.halve, rules.row_wise, rules.host_row_wise, rules.data_parallel) == (4, 5, 6, 8)
     assert (rules.num_variants, rules.num_actions, rules.max_halvings) == (6, 9, 2)
     assert rules.variants_and_hosts[0].tolist() == [-1] * 5 + [3, 4, 4, 5]
-
-
-def test_tables_are_halved_so_the_most_shards_are_a_power_of_two() -> None:
-    with pytest.raises(InvalidOptionError, match=r"power of two.*got 6"):
-        SplitRules.of(SHARDING_TYPES, 4, 2, 6)
 
 
 def test_more_hosts_than_the_padding_are_refused(random_task: Any) -> None:

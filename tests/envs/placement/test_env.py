@@ -90,19 +90,6 @@ def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
     assert min(reached.values()) > -penalty_ms(task, MODEL)
 
 
-def test_replaying_a_planted_optimum_earns_the_best_return(
-    planted_task: Any, env_of: Any, play: Any, random_actions: Any
-) -> None:
-    task, planted = planted_task(np.random.default_rng(5), 6, 4)
-    env = env_of(task, reward="normalized")
-    env.reset(seed=0)
-    total, info = play(env, planted[env.problem.order[0]])
-    assert np.array_equal(info["placement"], planted)
-    assert total == pytest.approx(-1.0, rel=1e-12)
-    env.reset(seed=0)
-    assert play(env, random_actions(env, np.random.default_rng(0)))[0] < -1.01
-
-
 # The mask, and what happens without it
 
 

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Task
 
 
 def plainly(task: Task, order: list[int], actions: list[int]) -> tuple[list[int], list[bool]]:
@@ -55,43 +53,6 @@ def test_the_table_goes_to_the_legal_device_with_the_least_memory_in_use(
         assert info["cost_ms"] == without["cost_ms"]
         assert info["placement"].tolist() == without["placement"].tolist()
     assert env.reset()[1]["redirected"] == 0
-
-
-def test_a_policy_without_masks_finishes_its_episodes() -> None:
-    env = EmbeddingPlacementEnv("dlrm-20x4", max_devices=20, illegal="redirect")
-    rng, failures = np.random.default_rng(0), []
-    for seed in range(6):
-        env.reset(seed=seed)
-        over, steps = False, 0
-        while not over:
-            _, _, over, _, info = env.step(int(rng.integers(20)))
-            steps += 1
-        assert info["redirected"] > steps / 2  # four in five actions name a device that does not exist
-        assert steps == 20 or info["failure"] == 2
-        failures.append(info["failure"])
-    assert failures.count(0) >= 4
-    assert 1 not in failures
-    env = EmbeddingPlacementEnv("dlrm-20x4", max_devices=20)
-    env.reset(seed=0)
-    assert env.step(19)[2]
-
-
-@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-@pytest.mark.parametrize("reward", REWARDS)
-def test_many_environments_do_what_single_ones_do(random_task: Any, same: Any, mode: str, reward: str) -> None:
-    rng = np.random.default_rng(3)
-    tasks = TaskSuite("own", [random_task(rng, n, 3, slack=1.2, name=f"task {n}") for n in (2, 3, 5, 6)])
-    options: dict[str, Any] = {"suite": tasks, "max_devices": 5, "reward": reward, "illegal": "redirect"}
-    many = EmbeddingPlacementVectorEnv(6, autoreset_mode=mode, **options)
-    ones = SyncVectorEnv([lambda: EmbeddingPlacementEnv(**options)] * 6, autoreset_mode=many.autoreset_mode)
-    assert same(ones.reset(seed=0), many.reset(seed=0))
-    most = 0
-    for _ in range(25):
-        actions = rng.integers(5, size=6)
-        result = many.step(actions)
-        assert same(ones.step(actions), result)
-        most = max(most, int(result[4]["redirected"].max()))
-    assert most >= 2
 
 
 def test_snapshots_clones_and_pickles_keep_the_count() -> None:

@@ -146,7 +146,7 @@ def test_the_compact_observation_does_not_grow_with_the_tables() -> None:
     assert set(make_observation("full").space(5, 4)) - set(small) == {"table_features", "table_mask", "assignment"}
 
 
-def test_an_observation_of_ones_own_plugs_in(random_task: Any, env_of: Any) -> None:
+def test_a_custom_observation_plugs_in(random_task: Any, env_of: Any) -> None:
     class Blind(CompactObservation):
         def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
             return spaces.Dict({"action_mask": super().space(max_tables, max_devices)["action_mask"]})

@@ -50,7 +50,7 @@ def test_a_task_is_chosen_by_index_by_name_or_as_it_is(env: EmbeddingPlacementEn
     assert options == {"task": key}
 
 
-def test_a_task_source_of_ones_own_needs_only_the_shape(random_task: Any) -> None:
+def test_a_custom_task_source_needs_only_the_shape(random_task: Any) -> None:
     class Same:
         max_tables, max_devices = 6, 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.envs.placement.rendering.modes import render_ansi
-from shard_gym.envs.placement.rendering.plan_view import MAX_SPLITS, PlanView
+from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView
 from shard_gym.sharding import (
     ShardingPlan,
     column_wise,
@@ -26,7 +26,9 @@ MODEL = make_sharding_cost_model()
 
 
 def view_of(task: Task, plan: ShardingPlan) -> PlanView:
-    return PlanView.of_plan(task, plan, MODEL.estimate_plan(plan, task.tables, task.topology))
+    cost = MODEL.estimate_plan(plan, task.tables, task.topology)
+    first = np.array([sharding.devices[0] for sharding in plan.tables])
+    return PlanView(task, first, cost.phases_ms, cost.total_ms, plan=plan)
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +92,11 @@ def test_many_shards_are_summed_up(random_task: Any) -> None:
 
 def test_a_picture_has_a_bar_for_each_shard_of_split_tables(task: Task, mixed: PlanView) -> None:
     pytest.importorskip("matplotlib")
-    from shard_gym.envs.placement.rendering.figure import draw
-    from shard_gym.envs.placement.rendering.splits import BAR, splits_height
+    from shard_gym.envs.placement.rendering.figure import SPLIT_BAR, SPLIT_ROW, draw
 
     whole = view_of(task, plan_of_placement([0] * 12, task.tables))
     plain, split = draw(whole), draw(mixed)
-    assert split.get_figheight() == pytest.approx(plain.get_figheight() + splits_height(4), abs=0.02)
+    assert split.get_figheight() == pytest.approx(plain.get_figheight() + 0.25 + 4 * SPLIT_ROW, abs=0.02)
     words = [text.get_text() for text in split.axes[0].texts]
     assert any("column_wise, 4 + 4 + " in line for line in words)
     assert "shards" in words
@@ -106,4 +107,4 @@ def test_a_picture_has_a_bar_for_each_shard_of_split_tables(task: Task, mixed: P
     for bar in bars:
         by_row[round(bar.get_y(), 3)] = by_row.get(round(bar.get_y(), 3), 0.0) + bar.get_width()
     assert len(by_row) == 4
-    assert all(width == pytest.approx(BAR, rel=0.03) for width in by_row.values())
+    assert all(width == pytest.approx(SPLIT_BAR, rel=0.03) for width in by_row.values())

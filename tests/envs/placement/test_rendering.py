@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.envs.core.render_modes import RENDER_MODES
+from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.placement.rendering.modes import render_ansi
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView
 from shard_gym.errors import InvalidPlacementError
@@ -281,7 +281,7 @@ def test_the_users_settings_neither_matter_nor_change() -> None:
         # Without matplotlib there is text, and pictures name the extra.
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
-        "from shard_gym.envs.core.render_modes import RENDER_MODES\n"
+        "from shard_gym.envs.core.config import RENDER_MODES\n"
         "from shard_gym.envs.placement.rendering.modes import render\n"
         "from shard_gym.errors import MissingExtraError\n"
         "assert RENDER_MODES == ['ansi']\n"

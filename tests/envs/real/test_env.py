@@ -11,9 +11,8 @@ import pytest
 
 import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.envs.real.env import EmbeddingPlacementRealEnv, EmbeddingPlacementRealVectorEnv
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.hardware import hardware_profile
@@ -76,17 +75,6 @@ def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> 
     assert info["measurement_spread"] >= 0
     assert info["measurement_clock_ghz"] == info["measurement_late"] == 0.0  # of GPUs
     assert info["failure"] == 0
-
-
-def test_the_same_placement_and_the_same_tables_come_from_the_cache(env: gymnasium.Env[Any, Any]) -> None:
-    infos = []
-    for flip in (False, False, True):
-        _, info = env.reset(options={"task": 1})
-        rng = np.random.default_rng(5)
-        infos.append(play(env, info, lambda _, rng=rng, flip=flip: (rng.random() < 0.5) ^ flip)[1])
-    assert infos[1]["measurement_seconds"] == 0
-    assert infos[1]["cost_ms"] == infos[0]["cost_ms"]
-    assert infos[2]["phase_costs_ms"][::-1, COMPUTE].tolist() == infos[0]["phase_costs_ms"][:, COMPUTE].tolist()
 
 
 def test_observations_are_those_of_the_estimating_environment(suite: TaskSuite) -> None:
@@ -162,19 +150,6 @@ def test_a_measurement_beyond_the_penalty_never_makes_failing_pay(suite: TaskSui
     env = with_scorer(suite, 0, 1.0, reward=reward, max_devices=3)
     env.reset(seed=0)
     assert env.step(2)[1] == -1000.0  # there is no third device
-
-
-def test_many_at_once_earn_and_tell_what_one_does_beyond_the_penalty(suite: TaskSuite) -> None:
-    one = with_scorer(suite, 0, 1e9)
-    many = EmbeddingPlacementRealVectorEnv(2, suite, **QUICK)
-    many.episodes.final_cost = Scorer(0, 1e9)
-    one.reset(options={"task": 1})
-    many.reset(seed=0, options={"task": 1})
-    for table in range(20):
-        _, reward, _, _, info = one.step(table % 2)
-        _, rewards, _, _, infos = many.step(np.full(2, table % 2))
-        assert rewards.tolist() == [reward] * 2
-    assert infos["cost_ms"].tolist() == [info["cost_ms"]] * 2
 
 
 def test_many_at_once_share_their_workers(quick_workers: None, suite: TaskSuite) -> None:

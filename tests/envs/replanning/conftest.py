@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.drift.levels import GROWING, SPOT, STRONG
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import EpisodeData, Plan

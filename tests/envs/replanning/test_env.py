@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.drift.suites import DriftSuite, load_drift_suite
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
+from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
+from shard_gym.suites import load_suite
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
@@ -22,7 +24,7 @@ Tasks = dict[str, DriftTask]
 
 def test_named_suites_have_the_sizes_of_their_largest_task() -> None:
     for name, actions in (("drift-strong-600", 5), ("growth-600", 9)):
-        suite = load_drift_suite(name, "train")
+        suite = load_suite(name, "train")
         env = gymnasium.make("shard_gym:EmbeddingReplanning-v0", suite=name)
         assert env.action_space == gymnasium.spaces.Discrete(actions)
         assert env.observation_space["device_mask"].shape == (suite.max_devices,)
@@ -33,7 +35,7 @@ def test_an_episode_of_a_named_suite_begins() -> None:
     env = EmbeddingReplanningEnv("spot-600", "test")
     obs, info = env.reset(options={"task": 4})
     assert info["task_index"] == 4
-    assert env.task is load_drift_suite("spot-600", "test")[4]
+    assert env.task is load_suite("spot-600", "test")[4]
     assert env.observation_space.contains(obs)
     assert obs["replayed_costs"][2] == pytest.approx(1.0)  # the plan for three days, on these
     assert env.step(1)[1] < -0.5
@@ -97,7 +99,7 @@ class Source:
         return replace(self._task, seed=int(rng.integers(3)))
 
 
-def test_tasks_can_come_from_a_source_of_ones_own(kinds_of_tasks: Tasks) -> None:
+def test_tasks_can_come_from_a_custom_source(kinds_of_tasks: Tasks) -> None:
     env = EmbeddingReplanningEnv(Source(kinds_of_tasks["plain"]))
     seeds = set()
     for seed in range(6):
@@ -134,3 +136,15 @@ def test_wrong_arguments_are_refused(kinds_of_tasks: Tasks, wrong: dict[str, Any
     suite = DriftSuite("own", (kinds_of_tasks["plain"],))
     with pytest.raises(InvalidOptionError, match=message):
         EmbeddingReplanningEnv(**{"suite": suite, **wrong})
+
+
+def test_no_two_results_of_many_share_memory(
+    kinds_of_tasks: Tasks, arrays_in: Callable[[Any], list[np.ndarray]]
+) -> None:
+    envs = EmbeddingReplanningVectorEnv(2, DriftSuite("mixed", tuple(kinds_of_tasks.values())))
+    results = [envs.reset(seed=0), *(envs.step(np.array([0, 1])) for _ in range(3))]
+    flat = [array for result in results for array in arrays_in(result)]
+    inside = [array for array in vars(envs.episodes).values() if isinstance(array, np.ndarray)]
+    assert len(inside) > 10
+    for number, one in enumerate(flat):
+        assert not any(np.shares_memory(one, other) for other in [*flat[number + 1 :], *inside])

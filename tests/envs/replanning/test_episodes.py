@@ -15,8 +15,8 @@ from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS
-from shard_gym.envs.replanning.episodes import NO_PLAN, REDIRECT_PENALTY
-from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
+from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
+from shard_gym.envs.replanning.history import NO_PLAN
 from shard_gym.errors import InvalidActionError, InvalidCostError
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
@@ -84,15 +84,6 @@ def test_an_episode_takes_what_its_hours_take(
     ]
 
 
-def test_a_kept_plan_takes_its_iterations_alone(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["plain"])
-    _, rewards, _, infos = play(env, lambda *_: 0)
-    first = env.data.first_plan
-    costs = np.concatenate([env.data.run(first, day).interval_ms.mean(axis=1) for day in range(14)])
-    assert rewards == pytest.approx((-costs / env.data.reference_ms).tolist(), rel=1e-9)
-    assert infos[-1]["plans"] == infos[-1]["paused_s"] == infos[-1]["moved_s"] == 0
-
-
 def test_without_drift_an_episode_takes_its_336_hours(drift_task: Any, env_for: MakeEnv) -> None:
     _, rewards, _, _ = play(env_for(drift_task(level=DriftLevel())), lambda *_: 0)
     assert sum(rewards) == pytest.approx(-DECISIONS, rel=1e-9)
@@ -106,39 +97,6 @@ def test_a_plan_pauses_training_even_if_nothing_moves(drift_task: Any, env_for: 
 
 
 # Repairs
-
-
-def test_devices_that_leave_force_a_repair(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["spot"])
-    available = kinds_of_tasks["spot"].available
-    _, _, observations, infos = play(env, lambda *_: 0)
-    history = env.history()
-    made = np.flatnonzero(history.kinds != NO_PLAN)
-    assert len(made) == infos[-1]["plans"] == infos[-1]["repairs"] > 5
-    on = set(range(4))
-    for decision in range(DECISIONS):
-        there = set(np.flatnonzero(available[decision]).tolist())
-        must = not on <= there
-        assert observations[decision]["must_plan"][0] == must
-        assert history.repairs[decision] == must
-        assert history.seconds[decision, 1] == (120.0 if must else 0.0)
-        if must:
-            on = there
-            assert history.kinds[decision] == LAST_HOUR
-        assert set(infos[decision + 1]["placement"][:7].tolist()) <= on
-        assert set(np.flatnonzero(observations[decision + 1]["device_used"]).tolist()) == on
-
-
-def test_memory_that_is_outgrown_forces_a_repair_at_midnight(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["growing"])
-    _, _, observations, infos = play(env, lambda *_: 0)
-    history = env.history()
-    must = np.array([obs["must_plan"][0] for obs in observations[:-1]], bool)
-    assert np.array_equal(history.repairs, must)
-    assert 0 < must.sum() == infos[-1]["repairs"]
-    assert (np.flatnonzero(must) % HOURS == 0).all()
-    shares = np.array([obs["device_memory"] for obs in observations[:-1]])
-    assert ((shares > 1).any(axis=1) == must).all()
 
 
 def test_a_plan_that_must_be_made_is_a_repair_whichever_action_makes_it(
@@ -233,13 +191,6 @@ def test_actions_with_headroom_are_illegal_where_no_table_grows(kinds_of_tasks: 
         InvalidActionError, match="An action is 0 to keep the plan, or from 1 to 8 to make one of a kind"
     ):
         env.step(9)
-
-
-def test_without_headroom_growing_tasks_have_five_actions(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["growing"], headroom=False)
-    obs, _ = env.reset()
-    assert obs["action_mask"].tolist() == [1] * 5
-    assert env.action_space.n == 5
 
 
 @pytest.mark.parametrize("reward", ["time", "excess"])

@@ -1,21 +1,23 @@
-"""Episodes played side by side: as environments play them, again from recorded actions, and what is refused."""
+"""Episodes played side by side: as environments play them, what follows from their actions, and what is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.drift.suites import DriftSuite
+from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.play import Recorded, play
-from shard_gym.errors import InvalidCostError, InvalidOptionError
+from shard_gym.envs.replanning.play import history_of, play, player_of
+from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidPlacementError
+
+MODEL = make_sharding_cost_model("analytical")
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
@@ -50,12 +52,12 @@ class Always:
 def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
     kinds_of_tasks: Tasks, env_for: MakeEnv, same: Any
 ) -> None:
-    suite = DriftSuite("own", tuple(kinds_of_tasks.values()))
+    tasks = list(kinds_of_tasks.values())
     seen: list[int] = []
-    played = play(Random(), suite, progress=seen.append)
+    played = play(Random(), tasks, MODEL, progress=seen.append)
     assert seen == list(range(1, DECISIONS + 1))
-    assert [each.task for each in played] == list(suite)
-    env = env_for(*suite)
+    assert [each.task for each in played] == tasks
+    env = env_for(*tasks)
     for number, each in enumerate(played):
         assert each.actions.shape == (DECISIONS,)
         env.reset(options={"task": number})
@@ -63,22 +65,39 @@ def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
             *_, info = env.step(int(action))
         assert same(tuple(each.history), tuple(env.history()))
         assert each.seconds == pytest.approx(info["running_s"] + info["paused_s"] + info["moved_s"])
-    again = play(Recorded(np.stack([each.actions for each in played])), list(suite))
-    for one, other in zip(played, again, strict=True):
-        assert same(tuple(one.history), tuple(other.history))
+        assert each.failure == ""
+        found = history_of(each.task, each.actions, MODEL)
+        assert found.seconds == pytest.approx(each.history.seconds, rel=1e-12)
+        assert all(same(getattr(found, name), getattr(each.history, name)) for name in ("kinds", "repairs"))
 
 
-def test_illegal_actions_are_refused(kinds_of_tasks: Tasks) -> None:
+def test_what_follows_from_actions_is_the_same_whether_or_not_plans_are_known(kinds_of_tasks: Tasks) -> None:
+    """In a process of its own no plan is known; here a copy of the task shares none with the original."""
+    for task in kinds_of_tasks.values():
+        [played] = play(Random(), [task], MODEL)
+        fresh = replace(task, task=replace(task.task))
+        found = history_of(fresh, played.actions, MODEL)
+        assert found.seconds == pytest.approx(played.history.seconds, rel=1e-12)
+
+
+def test_an_illegal_action_ends_its_episode_alone(kinds_of_tasks: Tasks) -> None:
     tasks = [kinds_of_tasks["growing"], kinds_of_tasks["plain"]]
-    for action in (5, 9, -1):  # a task whose tables do not grow has no plans with headroom
-        with pytest.raises(InvalidOptionError, match=rf"Action {action} at decision 0 of task '\w+' is illegal"):
-            play(Always(action), tasks)
+    growing, plain = play(Always(5), tasks, MODEL)  # a task whose tables do not grow has no plans with headroom
+    assert "there was no plan of the kind of the action" in plain.failure
+    assert plain.actions.tolist() == [5]
+    assert growing.failure == "" or len(growing.actions) < DECISIONS
+    with pytest.raises(InvalidPlacementError, match=r"Action 5 at decision 0 of task '\w+' is illegal"):
+        history_of(kinds_of_tasks["plain"], np.full(DECISIONS, 5), MODEL)
+    for action in (9, -1):
+        with pytest.raises(InvalidOptionError, match="Actions are 0 to 8"):
+            play(Always(action), tasks, MODEL)
 
 
-@pytest.mark.parametrize("shape", [(2, DECISIONS), (1, DECISIONS - 1), (DECISIONS,)])
-def test_recorded_actions_of_another_shape_are_refused(kinds_of_tasks: Tasks, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidOptionError, match=r"must have shape \(1, 336\), a row for each task"):
-        play(Recorded(np.zeros(shape, np.int64)), [kinds_of_tasks["plain"]])
+def test_a_function_of_observations_is_a_player(kinds_of_tasks: Tasks) -> None:
+    task = kinds_of_tasks["plain"]
+    [played] = play(player_of(lambda seen: np.zeros(len(seen["must_plan"]), np.int64)), [task], MODEL)
+    [other] = play(Always(0), [task], MODEL)
+    assert played.seconds == other.seconds
 
 
 class Broken(AnalyticalShardingModel):
@@ -105,4 +124,4 @@ def test_what_is_no_action_for_each_task_is_refused(kinds_of_tasks: dict[str, Dr
             return given
 
     with pytest.raises(InvalidOptionError, match="must return 1 integers, an action for each task"):
-        play(Odd(), [kinds_of_tasks["plain"]])
+        play(Odd(), [kinds_of_tasks["plain"]], MODEL)

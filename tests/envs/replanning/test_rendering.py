@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 
 from shard_gym.drift.tasks import DAYS, DriftTask
-from shard_gym.envs.core.render_modes import RENDER_MODES
+from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.episodes import NO_PLAN, History
+from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.envs.replanning.rendering import LETTERS, LEVELS, render_ansi
 from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.envs.replanning.windows import HOURS
@@ -93,35 +92,6 @@ def test_environments_show_what_was_done(kinds_of_tasks: Tasks, env_for: MakeEnv
     many.step(np.array([0, 2]))
     texts: Any = many.render()
     assert [days_of(text)[0][1].strip() for text in texts] == ["", "d"]
-
-
-def test_repairs_are_marked(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["spot"], render_mode="ansi")
-    env.reset()
-    over = False
-    while not over:
-        _, _, over, _, info = env.step(0)
-    marks = "".join(mark for _, mark in days_of(env.render()))
-    assert marks.count("!") == info["repairs"] > 0
-    assert set(marks) == {" ", "!"}
-    assert [hour for hour, mark in enumerate(marks) if mark == "!"] == np.flatnonzero(env.history().repairs).tolist()
-
-
-@pictures
-def test_a_picture_changes_with_the_episode(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None:
-    env = env_for(kinds_of_tasks["spot"], render_mode="rgb_array")
-    env.reset()
-    shots = [env.render()]
-    for action in (0, 1):
-        for _ in range(20):
-            env.step(action)
-        shots.append(env.render())
-    for shot in shots:
-        assert shot.dtype == np.uint8
-        assert shot.ndim == 3
-        assert shot.shape == shots[0].shape
-        assert shot.shape[2] == 3
-    assert not any(np.array_equal(one, other) for one, other in itertools.pairwise(shots))
 
 
 @pictures

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.envs.sharding.observation import OBSERVATIONS
 from shard_gym.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
 from shard_gym.sharding import SHARDING_TYPES, check_plan
 from shard_gym.sharding.statistics import shard_tables
@@ -213,25 +210,6 @@ def test_the_observation_without_costs_adds_up_the_amounts_of_the_shards(random_
             assert obs["device_shares"] == pytest.approx((amounts / tables.amounts().sum(axis=0)).ravel(), rel=1e-5)
             assert obs["device_width"] == pytest.approx(widths)
     assert kinds == set(SHARDING_TYPES)
-
-
-@pytest.mark.parametrize("observation", OBSERVATIONS)
-def test_the_spaces_are_those_documented(observation: str) -> None:
-    text = (EmbeddingShardingEnv.__doc__ or "").split("## Observation Space")[1].split("## Starting State")[0]
-    rows = re.findall(r"^ *\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", text, re.MULTILINE)
-    absent = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}[observation]
-    env = gymnasium.make(
-        "EmbeddingSharding-v0", suite="mixdim-4", max_tables=61, max_devices=7, observation=observation
-    ).unwrapped
-    assert isinstance(env, EmbeddingShardingEnv)
-    sizes = {"T": 61, "D": 7, "U": 8, "H": 3, "V": env.rules.num_variants, "A": env.rules.num_actions}
-    documented = {
-        key: ((int(eval(shape.rstrip(","), sizes)),), dtype)
-        for key, mark, shape, dtype in rows
-        if mark.strip() not in absent
-    }
-    obs, _ = env.reset(seed=0)
-    assert documented == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
 
 
 def test_snapshots_and_clones_go_on_within_a_halved_table(random_task: Any) -> None:

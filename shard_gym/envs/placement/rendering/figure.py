@@ -25,9 +25,7 @@ from shard_gym.envs.placement.rendering.canvas import (
     ticks_of,
     to_pixels,
 )
-from shard_gym.envs.placement.rendering.plan_view import PlanView
-from shard_gym.envs.placement.rendering.splits import draw_splits, splits_height
-from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, shorten
+from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, PlanView, shorten
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.io.pictures import GREY, INK, LINE
 from shard_gym.text import counted
@@ -45,6 +43,9 @@ WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2.5}
 PALE = 0.80
 """How far the colour of a waiting device is blended into white."""
 
+SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
+"""Inches of a split table: the height of its row, the width of its bar, and the gap between its shards."""
+
 
 def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     """The placement as a `matplotlib.figure.Figure`.
@@ -59,9 +60,9 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     """
     row = _row_height(view)
     splits = view.splits()
-    below_chart = splits_height(max(len(splits), view.split_rows if isinstance(view, PlanView) else 0))
-    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + below_chart)
-    chart = Chart(canvas, view, MARGIN, 1.92, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
+    split_rows = max(len(splits), view.split_rows if isinstance(view, PlanView) else 0)
+    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + (0.25 + SPLIT_ROW * split_rows if split_rows else 0.0))
+    chart = Chart(canvas, view, MARGIN, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
     room = _cost(chart, 17) - 0.3
     canvas.text(MARGIN, 0.50, _fit(canvas, title or view.task.name, room, 14, "bold"), 14, weight="bold")
     lines = [f"{_what(view)}, batch of {view.task.tables.workload.batch_size:,}", _explanation(view)]
@@ -72,7 +73,7 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     below = chart.draw() + 0.45
     _unplaced_strip(canvas, view, MARGIN, below, chart.right)
     if isinstance(view, PlanView):
-        draw_splits(canvas, view, splits, MARGIN, below + 0.22)
+        _split_tables(canvas, view, splits, MARGIN, below + 0.22)
     _legend(canvas, MARGIN, canvas.height - 0.22)
     return canvas.figure
 
@@ -95,7 +96,7 @@ def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
     best = _fit(canvas, best, 1.3, 9)
     for index, (name, view) in enumerate(views):
         left = MARGIN + index * (CHART_WIDTH + CHART_GAP)
-        chart = Chart(canvas, view, left, 1.77, left + CHART_WIDTH, row, horizon, narrow=True)
+        chart = Chart(canvas, view, left, left + CHART_WIDTH, row, horizon, narrow=True)
         what = _fit(canvas, f"{shorten(view.task.name, 30)}: {_what(view)}", CHART_WIDTH, 8.5)
         canvas.text(left, 0.76, what, 8.5, GREY)
         worse = complete and view.cost_ms > best_ms
@@ -184,6 +185,25 @@ def _unplaced_strip(canvas: Canvas, view: PlacementView, left: float, y: float, 
         canvas.rect(min(mark, right - width), y, width, 0.11, ALERT if view.failure else INK)
 
 
+def _split_tables(canvas: Canvas, view: PlanView, splits: Sequence[tuple[int, str]], left: float, top: float) -> None:
+    """A bar for each table, cut in proportion to the cells of its shards; the number in a shard is its device."""
+    if not splits:
+        return
+    canvas.text(left, top + 0.16, "split tables: the device of each shard", 8, GREY)
+    for index, (table, words) in enumerate(splits):
+        y = top + 0.25 + SPLIT_ROW * index
+        shards = sorted(view.plan.tables[table].shards, key=lambda s: (s.first_column, s.first_row, s.device))
+        cells = sum(shard.num_rows * shard.num_columns for shard in shards)
+        x = left
+        for shard in shards:
+            wide = SPLIT_BAR * shard.num_rows * shard.num_columns / cells
+            canvas.rect(x, y, max(wide - SPLIT_GAP, wide / 2), 0.19, SLATE)
+            if wide > canvas.width_of(str(shard.device), 8) + 0.06:
+                canvas.text(x + (wide - SPLIT_GAP) / 2, y + 0.135, str(shard.device), 8, "#FFFFFF", ha="center")
+            x += wide
+        canvas.text(left + SPLIT_BAR + 0.2, y + 0.14, words, 8.5)
+
+
 def _legend(canvas: Canvas, x: float, y: float) -> None:
     """How to read the bars, in one line."""
     blue = PHASE_COLORS[0]
@@ -203,7 +223,6 @@ class Chart:
         canvas: what to draw on.
         view: the placement.
         left: edge of the column of device numbers.
-        top: upper edge of the first row.
         right: edge of the column of memory numbers.
         row: height of a row.
         horizon_ms: end of the time axis, ms.
@@ -215,7 +234,6 @@ class Chart:
         canvas: Canvas,
         view: PlacementView,
         left: float,
-        top: float,
         right: float,
         row: float,
         horizon_ms: float,
@@ -223,13 +241,14 @@ class Chart:
         narrow: bool = False,
     ) -> None:
         self.canvas, self.view, self.narrow = canvas, view, narrow
-        self.left, self.top, self.right, self.row, self.horizon_ms = left, top, right, row, horizon_ms
+        self.left, self.right, self.row, self.horizon_ms = left, right, row, horizon_ms
+        self.top = 1.77 if narrow else 1.92  # upper edge of the first row
         self._time_left = left + (1.1 if narrow else 1.45)
         self._time_right = right - (1.35 if narrow else 2.75)
         self._spans: list[float] = view.spans_ms.tolist()
         self._shown = view.most_loaded()
         self._others = np.setdiff1d(np.arange(view.task.num_devices), self._shown)
-        self._bottom = top + (len(self._shown) + bool(self._others.size)) * row
+        self._bottom = self.top + (len(self._shown) + bool(self._others.size)) * row
 
     def draw(self) -> float:
         """Draw rows, headings and the time axis; returns the y of the lower end."""
@@ -305,7 +324,7 @@ class Chart:
         return ", all" if slowest.size == self.view.task.num_devices else ""
 
     def _devices(self) -> None:
-        """Of each device its number, its tables and its four phases."""
+        """Draw the number of each device, of its tables, and its four phases."""
         canvas, heading = self.canvas, self.top - 0.16
         canvas.text(self.left, heading, "device", 8, GREY)
         canvas.text(self._time_left - 0.14, heading, self.view.unit, 8, GREY, ha="right")

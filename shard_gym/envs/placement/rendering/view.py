@@ -1,23 +1,28 @@
-"""What pictures and texts show: a placement, complete or under way, and its costs."""
+"""Views: placements and sharding plans, complete or under way, with their costs, as pictures and texts show them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.envs.core.episodes import Episodes
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.explain import critical_devices
 from shard_gym.placement import memory_used
+from shard_gym.sharding import ShardingPlan, plan_memory_used
+from shard_gym.sharding.text import describe_plan, describe_sharding
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
 MAX_ROWS = 16
 """Devices shown one by one; of more, the most loaded."""
+
+MAX_SPLITS = 8
+"""Split tables shown one by one; of more, the largest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,7 @@ class PlacementView:
     """
 
     unit: ClassVar[str] = "tables"
-    """What is counted on each device."""
+    """The word for what is counted on each device."""
 
     task: Task
     placement: NDArray[np.int64]
@@ -49,24 +54,6 @@ class PlacementView:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
             raise InvalidPlacementError(f"The costs of a view of {self.task!r} must be finite numbers of ms.")
-
-    @staticmethod
-    def of(episodes: Episodes, env: int) -> PlacementView:
-        """The placement of episode `env` so far; later steps do not change it.
-
-        Raises:
-            InvalidOptionError: the episode has not begun.
-        """
-        task, state, problem = episodes.task(env), episodes.state, episodes.problem
-        failure, placed = episodes.failure(env), int(state.step[env])
-        return PlacementView(
-            task=task,
-            placement=episodes.placements(np.array([env]))[0, : task.num_tables],
-            phases_ms=state.phases_ms[env, : task.num_devices].copy(),
-            cost_ms=float(state.cost_ms[env]),
-            failure=failure["message"] if failure else "",
-            next_table=int(problem.tables.order[problem.row[env], placed]) if placed < task.num_tables else -1,
-        )
 
     @property
     def unplaced(self) -> NDArray[np.int64]:
@@ -124,6 +111,48 @@ class PlacementView:
             f"{left.size} of {len(tables)} tables not placed yet ({format_bytes(int(tables.memory_bytes[left].sum()))} "
             f"of {total}); {word}: {shorten(tables.names[shown], 28)} ({format_bytes(int(tables.memory_bytes[shown]))})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanView(PlacementView):
+    """A checked sharding plan and what it costs, shown like a placement; its `placement` is that of the first shards.
+
+    Attributes:
+        plan: the plan; a table without shards is not placed yet.
+        split_rows: rows for split tables in a picture, at least; so all pictures of an episode have one size.
+    """
+
+    unit: ClassVar[str] = "shards"
+
+    plan: ShardingPlan = field(default_factory=lambda: ShardingPlan(()))
+    split_rows: int = 0
+
+    @property
+    @override
+    def tables_per_device(self) -> NDArray[np.int64]:
+        return np.bincount(self.plan.shard_arrays()[:, 1], minlength=self.task.num_devices).astype(np.int64)
+
+    @property
+    @override
+    def memory_used(self) -> NDArray[np.int64]:
+        return plan_memory_used(self.plan, self.task.tables, self.task.num_devices)
+
+    @override
+    def describe_unplaced(self) -> str:
+        return super().describe_unplaced() if self.unplaced.size else describe_plan(self.plan)
+
+    @override
+    def splits(self) -> list[tuple[int, str]]:
+        memory, names = self.task.tables.memory_bytes, self.task.tables.names
+        largest = sorted(self.plan.split_tables, key=lambda table: -int(memory[table]))[:MAX_SPLITS]
+        return [
+            (
+                table,
+                f"{shorten(names[table], 24)} ({format_bytes(int(memory[table]))}): "
+                f"{describe_sharding(self.plan.tables[table])}",
+            )
+            for table in largest
+        ]
 
 
 def shorten(name: str, width: int) -> str:

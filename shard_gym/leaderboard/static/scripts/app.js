@@ -1,13 +1,9 @@
 "use strict";
 // The selection, kept in the address, and the connection of all parts.
 (() => {
-  const { el, quoted, offer, named, load, lookAt, ranking, charts, explorer, format, drawReplanning } = window.ShardGym;
+  const { el, quoted, quiet, factList, offer, named, load, lookAt, format, TRACKS } = window.ShardGym;
+  const { ranking, charts, explorer, decisions } = window.ShardGym;
 
-  const TRACKS = {
-    simulated: "Placements (cost model)",
-    sharding: "Sharding plans (cost model)",
-    measured: "Placements (measured)",
-  };
   // The best known placements are selected like an entry; no entry's id has a blank in it.
   const BEST = "best known";
   let index = null;
@@ -35,49 +31,73 @@
     if (address !== location.hash) history.replaceState(null, "", address);
   }
 
-  /** Rank and name, with the league that the rank is in. */
-  const rankAndName = (entry) => `${entry.rank}. ${entry.name}${entry.league ? ` (${entry.league})` : ""}`;
+  /** Rank and name, with the group that the rank is in. */
+  const rankAndName = (entry) => `${entry.rank}. ${entry.name}${entry.group ? ` (${entry.group})` : ""}`;
 
-  // Suites
+  // Tracks and suites
 
-  const machine = (suite) => (suite.race ? ` on ${suite.race.name}` : "");
+  const suitesOf = (track) => index.suites.filter((suite) => suite.track === track);
 
-  function offerSuites(track, chosen) {
-    const suites = index.suites.filter((suite) => suite.track === track);
-    offer(
-      named("suite"),
-      suites.map((suite) => [suite.key, `${suite.name}${machine(suite)}`]),
-      chosen,
+  /** The suite that a track opens on: an open one, if there is one. */
+  const firstOf = (suites) => suites.find((suite) => suite.status === "open") ?? suites[0];
+
+  function drawTabs() {
+    const tracks = Object.keys(TRACKS).filter((track) => suitesOf(track).length);
+    named("tracks").replaceChildren(
+      ...tracks.map((track) =>
+        el("a", { href: `#suite=${firstOf(suitesOf(track)).key}`, "data-track": track }, TRACKS[track].tab),
+      ),
     );
   }
 
+  function markTab(track) {
+    for (const tab of named("tracks").children)
+      if (tab.dataset.track === track) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+  }
+
+  function offerSuites(track, chosen) {
+    const option = (suite) => [suite.key, `${suite.name}${suite.race ? ` on ${suite.race.name}` : ""}`];
+    const suites = suitesOf(track);
+    const groups = ["open", "undecided", "solved"].map((status) => [
+      `${status[0].toUpperCase()}${status.slice(1)} suites`,
+      suites.filter((suite) => suite.status === status).map(option),
+    ]);
+    const others = suites.filter((suite) => !suite.status).map(option);
+    offer(named("suite"), [...groups.filter(([, members]) => members.length), ...others], chosen);
+  }
+
   function drawAbout(suite) {
-    const facts = [
-      ["Tasks", format.count(suite.tasks)],
-      ["Tables", format.range(suite.tables, "table").replace(/ tables?$/, "")],
-      ["Devices", format.range(suite.devices, "device").replace(/ devices?$/, "")],
-      ["Hardware", suite.hardware],
-      ["Race", suite.race?.about],
-      ["Not raced yet", suite.not_raced.join(", ")],
-      [suite.track === "measured" ? "Estimates by" : "Cost model", suite.cost_model],
-      ["Entries", format.count(suite.entries)],
-      ["How solved", suite.how_solved],
-    ];
+    const { status } = suite;
     named("about").replaceChildren(
-      el("p", {}, quoted(suite.description)),
       el(
-        "dl",
-        { class: "facts" },
-        facts
-          .filter(([, value]) => value)
-          .map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value)))),
+        "p",
+        { class: "lead" },
+        status ? el("span", { class: `badge ${status}` }, status) : null,
+        status ? " " : null,
+        quoted(suite.description),
       ),
+      suite.how_solved ? quiet(quoted(suite.how_solved)) : "",
+      factList([
+        ["Tasks", format.count(suite.tasks)],
+        ["Tables", format.range(suite.tables)],
+        ["Devices", format.range(suite.devices)],
+        ["Hardware", suite.hardware],
+        [suite.track === "measured" ? "Estimates by" : "Cost model", suite.cost_model],
+        ["A plan pauses for", suite.pause_s && `${format.count(suite.pause_s)} s`],
+        ["Oracle, with hindsight", suite.oracle_hours && `${format.ratio(suite.oracle_hours)} hours`],
+        ["Entries", format.count(suite.entries)],
+        ["Race", suite.race?.about],
+        ["Not raced yet", suite.not_raced?.join(", ")],
+      ]),
     );
   }
 
   async function showSuite(wanted = {}) {
     const mine = (requested += 1);
     const suite = index.suites.find((each) => each.key === named("suite").value);
+    markTab(suite.track);
+    named("track-about").textContent = TRACKS[suite.track].about;
     drawAbout(suite);
     const entries = await load(`${suite.key}/ranking`);
     if (mine !== requested) return;
@@ -91,9 +111,11 @@
         named("announcement").textContent = words;
       },
     });
-    charts.drawTime(named("time"), suite, entries, looks);
-    const profile = index.profiles.find((each) => each.track === suite.track);
-    charts.drawProfile(named("profile"), profile, looks);
+    named("scores-title").textContent = TRACKS[suite.track].chart.title;
+    charts.drawScores(named("scores"), suite, entries, looks);
+    const profiled = index.profile?.track === suite.track;
+    named("profiles").hidden = !profiled;
+    if (profiled) charts.drawProfile(named("profile"), index.profile, looks);
     named("explorer").hidden = !entries.length;
     if (!entries.length) return writeAddress();
     offer(
@@ -102,17 +124,17 @@
       wanted.task ?? "0",
     );
     const names = ranking.ranked(entries).map((entry) => [entry.id, rankAndName(entry)]);
-    if (suite.best_effort !== null) names.push([BEST, "Best known"]);
+    if ((suite.best_effort ?? null) !== null) names.push([BEST, "Best known"]);
     const known = (id, place) =>
       names.some(([name]) => name === id) ? id : names[Math.min(place, names.length - 1)][0];
     offer(named("left"), names, known(wanted.left, 0));
     offer(named("right"), names, known(wanted.right, 1));
-    await showPlacements();
+    await showAnswers();
   }
 
-  // Placements
+  // Placements, plans or decisions, side by side
 
-  async function showPlacements() {
+  async function showAnswers() {
     const mine = (compared += 1);
     const { suite, entries } = shown;
     const ids = [named("left").value, named("right").value];
@@ -135,11 +157,12 @@
           ? { id, name: "Best known", seeds: 1, note: suite.best_effort }
           : entries.find((entry) => entry.id === id),
       look: looks(id),
-      sheet: details[side].placements[task],
-      cost: details[side].task_costs_ms[task],
+      sheet: details[side].sheets[task],
+      score: details[side].scores[task],
     }));
-    named("task-facts").replaceChildren(...explorer.taskFacts(tasks[task]));
-    explorer.draw(named("panels"), suite, tasks[task], sides);
+    const { taskFacts, draw } = suite.track === "replanning" ? decisions : explorer;
+    named("task-facts").replaceChildren(...taskFacts(tasks[task], suite));
+    draw(named("panels"), suite, tasks[task], sides);
     named("previous").disabled = task === 0;
     named("next").disabled = task === tasks.length - 1;
     writeAddress();
@@ -148,18 +171,18 @@
   /** The selection that stays when another suite is selected. */
   const compares = () => ({ left: named("left").value, right: named("right").value });
 
-  /** Show an entry's placements on the left, what was there on the right. */
+  /** Show an entry's answers on the left, what was there on the right. */
   function explore(entry) {
     if (named("left").value !== entry.id) named("right").value = named("left").value;
     named("left").value = entry.id;
-    showPlacements().catch(complain);
+    showAnswers().catch(complain);
     named("explorer").focus({ preventScroll: true });
     named("explorer").scrollIntoView();
   }
 
   function step(by) {
     named("task").selectedIndex += by;
-    showPlacements().catch(complain);
+    showAnswers().catch(complain);
   }
 
   // Dark and light
@@ -195,10 +218,9 @@
 
   function fromAddress() {
     const wanted = readAddress();
-    const suite = index.suites.find((each) => each.key === wanted.suite) ?? index.suites[0];
-    named("track").value = suite.track;
+    const suite = index.suites.find((each) => each.key === wanted.suite) ?? firstOf(suitesOf(index.suites[0].track));
     offerSuites(suite.track, suite.key);
-    showSuite(wanted).catch(complain);
+    showSuite({ ...compares(), ...wanted }).catch(complain);
   }
 
   async function start() {
@@ -206,29 +228,20 @@
     for (const form of [named("choice"), named("comparison")])
       form.addEventListener("submit", (event) => event.preventDefault());
     index = await load("index");
-    drawReplanning(index.replanning);
+    for (const link of document.querySelectorAll("[data-page]")) link.href = `${index.docs}${link.dataset.page}`;
+    named("docs").hidden = !index.docs;
     const places = new Map(index.competitors.map((id, place) => [id, place]));
     looks = (id) => lookAt(places.get(id) ?? places.size);
     if (!index.suites.length) {
-      named("about").replaceChildren(el("p", { class: "quiet" }, "There are no leaderboards yet."));
-      for (const id of ["choice", "ranking", "explorer"]) named(id).hidden = true;
-      document.querySelector(".pair").hidden = true;
+      named("about").replaceChildren(quiet("There are no leaderboards yet."));
+      for (const id of ["choice", "ranking", "charts", "explorer"]) named(id).hidden = true;
       return;
     }
-    const tracks = Object.keys(TRACKS).filter((track) => index.suites.some((suite) => suite.track === track));
-    offer(
-      named("track"),
-      tracks.map((track) => [track, TRACKS[track]]),
-      tracks[0],
-    );
+    drawTabs();
     fromAddress();
-    named("track").addEventListener("change", () => {
-      offerSuites(named("track").value);
-      showSuite(compares()).catch(complain);
-    });
     named("suite").addEventListener("change", () => showSuite(compares()).catch(complain));
     for (const id of ["task", "left", "right"])
-      named(id).addEventListener("change", () => showPlacements().catch(complain));
+      named(id).addEventListener("change", () => showAnswers().catch(complain));
     named("previous").addEventListener("click", () => step(-1));
     named("next").addEventListener("click", () => step(1));
     window.addEventListener("hashchange", () => {

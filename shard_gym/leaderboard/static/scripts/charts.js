@@ -1,11 +1,13 @@
 "use strict";
-// The two charts: cost against planning time, and the performance profile.
+// The two charts: the score against what it takes, and the performance profile.
 (() => {
-  const { el, svg, quoted, scroller, format, shapeOf, mark, MARGIN, chart, redrawn } = window.ShardGym;
+  const { el, svg, quoted, quiet, scroller, numberTable, format, shapeOf, mark, MARGIN, chart, redrawn, TRACKS } =
+    window.ShardGym;
 
-  // Cost against planning time
+  // The score against what it takes
 
-  const LETTER = 6.4;
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
   const cut = (name, most) => (name.length <= most ? name : `${name.slice(0, most - 1)}\u2026`);
 
   /** Names beside their points, where there is room: not on another name, and not on another point. */
@@ -16,7 +18,7 @@
     const labels = [];
     for (const [place, { entry, px, py }] of points.entries()) {
       const words = cut(entry.name, 24);
-      const width = words.length * LETTER;
+      const width = pen.measureText(words).width;
       const tries = [0, -14, 14, -28, 28, -42, 42].flatMap((shift) => [1, -1].map((side) => ({ shift, side })));
       for (const { shift, side } of tries) {
         const from = side > 0 ? px + 9 : px - 9 - width;
@@ -31,32 +33,34 @@
     return labels;
   }
 
-  function drawTime(place, suite, entries, looks) {
+  /** The range of an axis through `values`, with room around them. */
+  function axis(values, { log, fromZero, format, title }) {
+    const [low, high] = [fromZero ? 0 : Math.min(...values), Math.max(...values)];
+    const spread = high - low || high * 0.1 || 1;
+    const range = log
+      ? { low: low / 1.3, high: high * 1.3 }
+      : { low: fromZero ? 0 : low - 0.12 * spread, high: high + 0.08 * spread };
+    return { ...range, log, format, title };
+  }
+
+  function drawScores(place, suite, entries, looks) {
+    const { at, across: xTitle, tick, log, up: yTitle, upTick, fromZero } = TRACKS[suite.track].chart;
     // One that placed nothing at all was quick at that, and its penalties would flatten all others.
-    const shown = entries.filter((entry) => entry.planning_ms > 0 && entry.failures < entry.seeds * suite.tasks);
+    const shown = entries.filter(
+      (entry) => (!log || at(entry) > 0) && (entry.failures ?? 0) < entry.seeds * suite.tasks,
+    );
     if (!shown.length) {
-      place.replaceChildren(el("p", { class: "quiet" }, "No entry of this suite has a planning time."));
+      place.replaceChildren(quiet("No entry of this suite has a planning time."));
       return;
     }
-    const times = shown.map((entry) => entry.planning_ms);
-    const costs = shown.map((entry) => entry.mean_cost_ms);
-    const spread = Math.max(...costs) - Math.min(...costs) || Math.max(...costs) * 0.1;
-    const x = {
-      low: Math.min(...times) / 2,
-      high: Math.max(...times) * 2,
-      log: true,
-      format: format.timeTick,
-      title: "planning time per task, log scale \u2192",
-    };
-    const wide = Math.max(...costs) > 4 * Math.min(...costs);
-    const y = wide
-      ? { low: Math.min(...costs) / 1.15, high: Math.max(...costs) * 1.1, log: true }
-      : { low: Math.min(...costs) - 0.12 * spread, high: Math.max(...costs) + 0.08 * spread };
-    Object.assign(y, { format: format.plain, title: `mean cost, ms${wide ? ", log scale" : ""} (lower is better)` });
-    const label = `Cost and planning time of ${shown.length} entries of ${suite.name}; the ranking holds the numbers.`;
-    const height = 300;
+    const scores = shown.map((entry) => entry.score);
+    const wide = !fromZero && Math.max(...scores) > 4 * Math.min(...scores);
+    const named = (title, isLog) => `${title}${isLog ? ", log scale" : ""}`;
+    const x = axis(shown.map(at), { log, fromZero, format: tick, title: `${named(xTitle, log)} \u2192` });
+    const y = axis(scores, { log: wide, fromZero, format: upTick, title: `${named(yTitle, wide)} (lower is better)` });
+    const label = `${yTitle} and ${xTitle} of ${shown.length} entries of ${suite.name}; the ranking holds the numbers.`;
     const paint = (across, up) => {
-      const points = shown.map((entry) => ({ entry, px: across.at(entry.planning_ms), py: up.at(entry.mean_cost_ms) }));
+      const points = shown.map((entry) => ({ entry, px: across.at(at(entry)), py: up.at(entry.score) }));
       const room = { left: MARGIN.left, right: across.at(x.high), top: up.at(y.high), bottom: up.at(y.low) };
       return [
         ...placeLabels(points, room).flatMap((label) => [
@@ -72,17 +76,12 @@
     };
     const left = entries.length - shown.length;
     const missing = left ? ` ${left} of ${entries.length} entries have no planning time, or placed nothing.` : "";
-    const note = el("p", { class: "quiet" }, `Marks as in the ranking.${missing}`);
-    redrawn(place, (width) => chart(width, height, { label, x, y, paint }), note);
+    redrawn(place, (width) => chart(width, 300, { label, x, y, paint }), quiet(`Marks as in the ranking.${missing}`));
   }
 
   // Performance profile
 
   function drawProfile(place, profile, looks) {
-    if (!profile || !profile.lines.length) {
-      place.replaceChildren(el("p", { class: "quiet" }, "There is no profile for this track yet."));
-      return;
-    }
     const { taus, lines } = profile;
     const high = taus[taus.length - 1];
     const x = {
@@ -121,7 +120,7 @@
       place,
       (width) => chart(width, 300, { label, x, y, paint }),
       legend,
-      el("p", { class: "quiet" }, quoted(profile.about)),
+      quiet(quoted(profile.about)),
       numbers(taus, lines),
     );
   }
@@ -135,47 +134,19 @@
       format.ms(line.iqm),
       line.iqm_interval.length ? ` (${line.iqm_interval.map(format.ms).join("\u2013")})` : "",
     ];
-    const summed = lines.some((line) => line.iqm !== null);
+    const columns = [
+      ["Share of placements within", (line) => quoted(line.name)],
+      ["Interquartile mean, \u00d7", iqm],
+      ...picked.map((place) => [`${format.plain(taus[place])}\u00d7`, (line) => format.share(line.shares[place])]),
+      ["Tasks", (line) => line.tasks],
+    ];
     return el(
       "details",
       {},
       el("summary", {}, "The profile in numbers"),
-      scroller(
-        "Profile in numbers; scrolls sideways",
-        "wide",
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              el("th", { scope: "col" }, "Share of placements within"),
-              summed ? el("th", { scope: "col", class: "number" }, "Interquartile mean, \u00d7") : null,
-              picked.map((place) => el("th", { scope: "col", class: "number" }, `${format.plain(taus[place])}\u00d7`)),
-              el("th", { scope: "col", class: "number" }, "Tasks"),
-            ),
-          ),
-          el(
-            "tbody",
-            {},
-            lines.map((line) =>
-              el(
-                "tr",
-                {},
-                el("th", { scope: "row" }, quoted(line.name)),
-                summed ? el("td", { class: "number" }, iqm(line)) : null,
-                picked.map((place) => el("td", { class: "number" }, format.share(line.shares[place]))),
-                el("td", { class: "number" }, line.tasks),
-              ),
-            ),
-          ),
-        ),
-      ),
+      scroller("Profile in numbers; scrolls sideways", "wide", numberTable(columns, lines)),
     );
   }
 
-  Object.assign(window.ShardGym, { charts: { drawTime, drawProfile } });
+  Object.assign(window.ShardGym, { charts: { drawScores, drawProfile } });
 })();

@@ -24,18 +24,63 @@
   /** Submitted text, isolated so that it cannot change the direction of the text around it. */
   const quoted = (words) => el("bdi", {}, words);
 
+  /** A small remark. */
+  const quiet = (...words) => el("p", { class: "quiet" }, ...words);
+
   /** A part that scrolls sideways (or down) by itself; it takes the focus, so that arrow keys scroll it. */
   const scroller = (label, kind, ...children) =>
     el("div", { class: `scroller ${kind}`, tabindex: 0, role: "region", "aria-label": label }, ...children);
 
-  /** Offer [value, words] in a select, and choose one of them. */
+  /** A table of numbers. `columns`: [words, cell(row)] each; the first one names the row. */
+  const numberTable = (columns, rows, ...caption) =>
+    el(
+      "table",
+      {},
+      caption.length ? el("caption", {}, ...caption) : null,
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          columns.map(([words], place) => el("th", { scope: "col", class: place ? "number" : null }, words)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map((row) =>
+          el(
+            "tr",
+            {},
+            columns.map(([, cell], place) =>
+              place ? el("td", { class: "number" }, cell(row)) : el("th", { scope: "row" }, cell(row)),
+            ),
+          ),
+        ),
+      ),
+    );
+
+  /** Terms and their values, [term, value] each; those without a value are left out. */
+  const factList = (facts) =>
+    el(
+      "dl",
+      { class: "facts" },
+      facts
+        .filter(([, value]) => value)
+        .map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, quoted(value)))),
+    );
+
+  /** Offer [value, words] in a select, or [group, [[value, words], ...]], and choose one of them. */
   function offer(select, options, chosen) {
-    select.replaceChildren(...options.map(([value, words]) => el("option", { value }, words)));
+    const make = ([value, words]) =>
+      Array.isArray(words) ? el("optgroup", { label: value }, words.map(make)) : el("option", { value }, words);
+    select.replaceChildren(...options.map(make));
     select.value = chosen;
     if (select.selectedIndex < 0) select.selectedIndex = 0;
   }
 
   const named = (id) => document.getElementById(id);
 
-  window.ShardGym = { el, svg, spoken, quoted, scroller, offer, named };
+  window.ShardGym = { el, svg, spoken, quoted, quiet, scroller, numberTable, factList, offer, named };
 })();

@@ -1,7 +1,8 @@
 "use strict";
 // Two placements of one task side by side, on one scale.
 (() => {
-  const { el, svg, spoken, quoted, scroller, redrawn, format, PHASES, LETTERS, timeline, mark } = window.ShardGym;
+  const { el, svg, spoken, quoted, quiet, scroller, numberTable, factList, redrawn, format, mark } = window.ShardGym;
+  const { PHASES, LETTERS, timeline } = window.ShardGym;
 
   const hostOf = (task, device) => Math.floor(device / task.devices_per_host);
 
@@ -30,42 +31,28 @@
       ["Memory cap of a device", format.memory(Math.min(...task.caps_mib))],
       ["Best known", `${format.ms(task.best_known_ms)} ms`],
       ["Lower bound", `${format.ms(task.lower_bound_ms)} ms`],
-    ].filter(([, value]) => !value.startsWith(format.NONE));
-    return [
-      el(
-        "dl",
-        { class: "facts" },
-        facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))),
-      ),
-      legend(),
     ];
+    return [factList(facts.filter(([, value]) => !value.startsWith(format.NONE))), legend()];
   }
 
+  const ARROW = "M9 4l-4 3l4 3z";
+
   function legend() {
-    const swatch = (style) =>
-      svg(
-        "svg",
-        { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
-        svg("rect", { class: style, x: 1, y: 1, width: 12, height: 12 }),
-      );
+    const swatch = (...shapes) =>
+      svg("svg", { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true }, ...shapes);
+    const square = (style) => svg("rect", { class: style, x: 1, y: 1, width: 12, height: 12 });
     const items = PHASES.map((words, phase) => [`work p${phase}`, `${LETTERS[phase]} ${words}`]);
-    const critical = svg(
-      "svg",
-      { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": true },
-      svg("rect", { class: "critical", x: 1, y: 1, width: 12, height: 12 }),
-      svg("path", { class: "dot", d: "M9 4l-4 3l4 3z" }),
-    );
     return el(
       "ul",
       { class: "legend" },
       [...items, ["waiting", "waiting"], ["memory", "memory used"]].map(([style, words]) =>
-        el("li", {}, swatch(style), words),
+        el("li", {}, swatch(square(style)), words),
       ),
-      el("li", {}, critical, "slowest device of its phase"),
+      el("li", {}, swatch(square("critical"), svg("path", { class: "dot", d: ARROW })), "slowest device of its phase"),
     );
   }
 
-  /** Draw both panels. `sides`: two of { entry, look, sheet, cost }; `suite` and `task` are shared. */
+  /** Draw both panels. `sides`: two of { entry, look, sheet, score }; `suite` and `task` are shared. */
   function draw(place, suite, task, sides) {
     const most = Math.max(...sides.map((side) => side.sheet?.cost_ms ?? 0));
     const panels = sides.map((side, index) => panel(suite, task, side, most, index ? "Right" : "Left"));
@@ -79,14 +66,14 @@
   };
 
   /** What the placement costs and, where that is something else, what the entry scores on the task. */
-  function costFacts(suite, task, { entry, sheet, cost }) {
+  function costFacts(suite, task, { entry, sheet, score }) {
     const shown = el("strong", {}, `${format.ms(sheet.cost_ms)} ms`);
-    const seeds = `mean over ${format.range([entry.seeds, entry.seeds], "seed")}`;
-    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(cost)} ms measured`];
+    const seeds = `mean over ${entry.seeds} seeds`;
+    if (suite.track === "measured") return [shown, ` (estimate); ${format.ms(score)} ms measured`];
     return [
       shown,
       versus(sheet.cost_ms, task.best_known_ms),
-      entry.seeds > 1 ? `; ${format.ms(cost)} ms ${seeds}` : null,
+      entry.seeds > 1 ? `; ${format.ms(score)} ms ${seeds}` : null,
     ];
   }
 
@@ -94,7 +81,7 @@
     const { entry, sheet } = side;
     const title = el("h3", {}, mark(side.look), spoken(`${where}: `), quoted(entry.name));
     if (!sheet) {
-      const charged = `The first seed has no valid placement of this task. Mean over seeds: ${format.ms(side.cost)} ms.`;
+      const charged = `The first seed has no valid placement of this task. Mean over seeds: ${format.ms(side.score)} ms.`;
       return { node: el("div", { class: "panel" }, title, el("p", { class: "notice" }, charged)) };
     }
     const facts = costFacts(suite, task, side);
@@ -118,7 +105,7 @@
         "div",
         { class: "panel" },
         title,
-        entry.note ? el("p", { class: "quiet" }, quoted(`${entry.note[0].toUpperCase()}${entry.note.slice(1)}.`)) : null,
+        entry.note ? quiet(quoted(`${entry.note[0].toUpperCase()}${entry.note.slice(1)}.`)) : null,
         el("p", { class: "cost" }, facts),
         picture,
         devices.node,
@@ -156,55 +143,32 @@
       buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === device)));
       chosen(device);
     }
-    const rows = sheet.phases_ms.map((phases, device) =>
-      el(
-        "tr",
-        {},
-        el(
-          "th",
-          { scope: "row" },
-          buttons[device],
-          hostOf(task, task.caps_mib.length - 1) ? el("small", {}, ` host ${hostOf(task, device)}`) : null,
-        ),
-        phases.map((ms, phase) => timeCell(ms, sheet.critical[phase].includes(device))),
-        el("td", { class: "number" }, format.memory(sheet.memory_mib[device])),
-        el("td", { class: "number" }, format.share(sheet.memory_mib[device] / task.caps_mib[device])),
-        el("td", { class: "number" }, partsOn(task, sheet, device).length),
-      ),
-    );
-    const heads = ["Device", ...PHASES, "Memory", "of cap", sheet.shards ? "Shards" : "Tables"];
-    const node = scroller(
-      `Phases and memory, ${entry.name}; scrolls`,
-      `wide ${rows.length > 24 ? "tall" : ""}`,
-      el(
-        "table",
-        { class: "devices" },
-        el("caption", {}, "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists what it holds."),
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            heads.map((words, index) => el("th", { scope: "col", class: index ? "number" : null }, words)),
-          ),
-        ),
-        el("tbody", {}, rows),
-      ),
-    );
-    return { node, choose, rowOf: (device) => rows[device] };
+    const hosts = hostOf(task, task.caps_mib.length - 1);
+    const columns = [
+      ["Device", (device) => [buttons[device], hosts ? el("small", {}, ` host ${hostOf(task, device)}`) : null]],
+      ...PHASES.map((words, phase) => [
+        words,
+        (device) => timeCell(sheet.phases_ms[device][phase], sheet.critical[phase].includes(device)),
+      ]),
+      ["Memory", (device) => format.memory(sheet.memory_mib[device])],
+      ["of cap", (device) => format.share(sheet.memory_mib[device] / task.caps_mib[device])],
+      [sheet.shards ? "Shards" : "Tables", (device) => partsOn(task, sheet, device).length],
+    ];
+    const caption = "Phases in ms; \u25c0 marks the slowest device. A device\u2019s number lists what it holds.";
+    const table = numberTable(columns, [...buttons.keys()], caption);
+    table.className = "devices";
+    const kind = buttons.length > 24 ? "wide tall" : "wide";
+    return {
+      node: scroller(`Phases and memory, ${entry.name}; scrolls`, kind, table),
+      choose,
+      rowOf: (device) => table.tBodies[0].rows[device],
+    };
   }
 
   const timeCell = (ms, critical) =>
     critical
-      ? el(
-          "td",
-          { class: "number slowest" },
-          format.ms(ms),
-          el("span", { "aria-hidden": true }, " \u25c0"),
-          spoken(" slowest"),
-        )
-      : el("td", { class: "number" }, format.ms(ms));
+      ? el("strong", {}, format.ms(ms), el("span", { "aria-hidden": true }, " \u25c0"), spoken(" slowest"))
+      : format.ms(ms);
 
   /** The tables of a placement, or the shards of a plan, on a device, costliest first. */
   function partsOn(task, sheet, device) {
@@ -226,48 +190,19 @@
   function tablesOn(task, entry, sheet, device) {
     const parts = partsOn(task, sheet, device);
     const title = `${sheet.shards ? "Shards" : "Tables"} on device ${device}, costliest first`;
-    if (!parts.length) return [el("h4", {}, title), el("p", { class: "quiet" }, "None.")];
+    if (!parts.length) return [el("h4", {}, title), quiet("None.")];
     const columns = [
+      ["Table", (part) => quoted(task.tables[part.table])],
+      ...(sheet.shards ? [["Sharding type", (part) => sheet.types[part.table]]] : []),
       ["Cost alone, ms", (part) => format.ms(part.cost)],
       ["Memory", (part) => format.memory(part.memory)],
       ["Dim", (part) => part.dim],
       ["Rows", (part) => format.count(part.rows)],
-      ["Lookups per sample of the table", (part) => format.short(task.pooling[part.table])],
+      [`Lookups per sample${sheet.shards ? " of the table" : ""}`, (part) => format.short(task.pooling[part.table])],
     ];
-    if (sheet.shards) columns.unshift(["Sharding type", (part) => sheet.types[part.table]]);
-    else columns[columns.length - 1][0] = "Lookups per sample";
     return [
       el("h4", {}, title),
-      scroller(
-        `${title}, ${entry.name}; scrolls`,
-        "wide tall",
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              el("th", { scope: "col" }, "Table"),
-              columns.map(([words]) => el("th", { scope: "col", class: "number" }, words)),
-            ),
-          ),
-          el(
-            "tbody",
-            {},
-            parts.map((part) =>
-              el(
-                "tr",
-                {},
-                el("th", { scope: "row" }, quoted(task.tables[part.table])),
-                columns.map(([, value]) => el("td", { class: "number" }, value(part))),
-              ),
-            ),
-          ),
-        ),
-      ),
+      scroller(`${title}, ${entry.name}; scrolls`, "wide tall", numberTable(columns, parts)),
     ];
   }
 

@@ -24,6 +24,8 @@
   const ms = none((value) => digits(value, 4));
   const short = none((value) => digits(value, 3));
   const percent = none((value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(Math.abs(value) < 0.1 ? 2 : 1)}%`);
+  const excess = none((value) => `${(100 * value).toFixed(2).replace("-0.00", "0.00")}%`);
+  const excessTick = (value) => `${plain(Number((100 * value).toPrecision(6)))}%`;
   const share = none((value) => `${(100 * value).toFixed(0)}%`);
   const ratio = none((value) => value.toFixed(3));
   const count = none((value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }));
@@ -41,10 +43,9 @@
         : `${digits(mib * 1024, 3)} KiB`,
   );
 
-  const range = ([low, high], noun) =>
-    low === high ? `${count(low)} ${noun}${low === 1 ? "" : "s"}` : `${count(low)}\u2013${count(high)} ${noun}s`;
+  const range = ([low, high]) => (low === high ? count(low) : `${count(low)}\u2013${count(high)}`);
 
   Object.assign(window.ShardGym, {
-    format: { NONE, plain, ms, short, percent, share, ratio, count, time, timeTick, memory, range },
+    format: { NONE, plain, ms, short, percent, excess, excessTick, share, ratio, count, time, timeTick, memory, range },
   });
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // The table of a suite: sortable, one row for each entry.
 (() => {
-  const { el, svg, spoken, quoted, scroller, format } = window.ShardGym;
+  const { el, svg, spoken, quoted, quiet, scroller, format, mark, TRACKS } = window.ShardGym;
 
   /** The address of a submitted link, if it is a web page. */
   function safeLink(address) {
@@ -13,154 +13,116 @@
     }
   }
 
-  function nameCell(entry, look) {
+  function nameCell(entry, { looks, grouped }) {
     const link = safeLink(entry.link);
     const name = quoted(entry.name);
+    const group = !grouped && entry.group ? `${entry.group} \u00b7 ` : null;
     return el(
       "div",
       { class: "who" },
-      window.ShardGym.mark(look),
+      mark(looks(entry.id)),
       el(
         "div",
         {},
         link ? el("a", { href: link, rel: "noopener noreferrer nofollow" }, name) : name,
-        el("small", {}, quoted(entry.authors.join(", "))),
+        el("small", {}, group, quoted(entry.authors.join(", "))),
       ),
     );
   }
 
-  /** Mean and interval on the scale of all entries; the numbers are beside it. */
-  function intervalCell(entry, [low, high]) {
-    const x = (value) => 2 + (116 * (value - low)) / (high - low || 1);
-    const [from, to] = entry.interval_ms;
-    return svg(
-      "svg",
-      { class: "interval", width: 120, height: 14, viewBox: "0 0 120 14", "aria-hidden": true },
-      svg("line", { class: "rule", x1: 0, x2: 120, y1: 7, y2: 7 }),
+  /** The interval in numbers; and with the score on the scale of the entries without failures. */
+  function intervalCell(entry, { track, scale: [low, high] }) {
+    const WIDE = 90;
+    const x = (value) => 4 + ((WIDE - 8) * (value - low)) / (high - low || 1);
+    const [from, to] = entry.interval;
+    const marks = [
       svg("line", { class: "whisker", x1: x(from), x2: x(to), y1: 7, y2: 7 }),
-      svg("circle", { class: "mean", cx: x(entry.mean_cost_ms), cy: 7, r: 3.5 }),
-    );
+      svg("circle", { class: "mean", cx: x(entry.score), cy: 7, r: 3.5 }),
+    ];
+    return [
+      `${track.value(from)}\u2013${track.value(to)} `,
+      svg(
+        "svg",
+        { class: "interval", width: WIDE, height: 14, viewBox: `0 0 ${WIDE} 14`, "aria-hidden": true },
+        svg("line", { class: "rule", x1: 0, x2: WIDE, y1: 7, y2: 7 }),
+        ...(to <= high ? marks : []),
+      ),
+    ];
   }
 
   /** A ratio and its interval, if that has a width. */
-  function ratioCell(ratio, [low, high]) {
+  function ratioCell({ ratio, ratio_interval: [low, high] }) {
     return format.ratio(ratio) + (low < high ? ` (${format.ratio(low)}\u2013${format.ratio(high)})` : "");
   }
 
-  function failuresCell(entry, tasks) {
+  function failuresCell(entry, { suite }) {
     if (!entry.failures) return "0";
-    const of = entry.seeds * tasks;
+    const of = entry.seeds * suite.tasks;
     return el("strong", { class: "failed" }, format.count(entry.failures), spoken(` of ${of}, charged with a penalty`));
   }
 
-  function exploreButton(entry, options) {
-    const button = el("button", { type: "button", class: "explore" }, "Placements", spoken(` of ${entry.name}`));
-    button.addEventListener("click", () => options.explore(entry));
+  function exploreButton(entry, { track, explore }) {
+    const button = el("button", { type: "button", class: "explore" }, track.answers, spoken(` of ${entry.name}`));
+    button.addEventListener("click", () => explore(entry));
     return button;
   }
 
-  const declares = (entry) => entry.planning_ms !== null && !entry.planning_replayed;
+  const declares = (entry) => entry.planning_ms !== undefined && !entry.planning_replayed;
 
   const planning = (entry, { starred }) => [
     format.time(entry.planning_ms),
     starred && declares(entry) ? el("abbr", { title: "declared by the entry, not replayed" }, "*") : null,
   ];
 
-  // `value` is the key to sort by (null is last), if any; `first` the direction of the first click; `track` the only
-  // track that has the column, if it is not in both.
+  // Of each column: `value` is the key to sort by (null is last), if any; `first` the direction of the first click;
+  // `tracks` those that have it, if not all; `detail` whether it is shown only with all columns.
+  const COSTS = ["simulated", "sharding", "measured"];
+  const number = (key, words, value, write, more) => ({
+    key,
+    words,
+    value,
+    cell: (entry) => write(value(entry)),
+    number: true,
+    ...more,
+  });
+  const text = (key, words, value, none = format.NONE) => ({
+    key,
+    words,
+    value: (entry) => value(entry).toLowerCase(),
+    cell: (entry) => quoted(value(entry) || none),
+    detail: true,
+  });
   const COLUMNS = [
-    { key: "rank", words: "Rank", value: (e) => e.place, cell: (e) => e.rank, number: true },
-    { key: "league", words: "League", track: "simulated", value: (e) => e.leaguePlace, cell: (e) => e.league },
-    {
-      key: "name",
-      words: "Entry",
-      value: (e) => e.name.toLowerCase(),
-      cell: (e, o) => nameCell(e, o.looks(e.id)),
-      head: true,
-    },
-    {
-      key: "cost",
-      words: "Mean cost, ms",
-      value: (e) => e.mean_cost_ms,
-      cell: (e) => format.ms(e.mean_cost_ms),
-      number: true,
-    },
-    { key: "action", words: "", cell: (e, o) => exploreButton(e, o) },
-    {
-      key: "interval",
-      words: "95% interval, ms",
-      value: (e) => e.interval_ms[1] - e.interval_ms[0],
-      number: true,
-      cell: (e, o) => [`${format.ms(e.interval_ms[0])}\u2013${format.ms(e.interval_ms[1])} `, intervalCell(e, o.scale)],
+    number("rank", "Rank", (e) => e.place, String, { cell: (e) => e.rank }),
+    { key: "name", words: "Entry", value: (e) => e.name.toLowerCase(), cell: nameCell, head: true },
+    number("score", (track) => track.score, (e) => e.score, String, { cell: (e, { track }) => track.value(e.score) }),
+    number("gap", "Gap to best known", (e) => e.gap, format.percent, { tracks: ["simulated", "sharding"] }),
+    number("ratio", "Ratio to the cheapest", (e) => e.ratio, format.ratio, { tracks: ["measured"], cell: ratioCell }),
+    number("hours", "Hours", (e) => e.hours, format.ratio, { tracks: ["replanning"] }),
+    number("interval", "95% interval", (e) => e.interval[1] - e.interval[0], String, {
+      cell: intervalCell,
       about: "by its width",
-    },
-    {
-      key: "failures",
-      words: "Failures",
-      value: (e) => e.failures,
-      cell: (e, o) => failuresCell(e, o.suite.tasks),
-      number: true,
-    },
-    {
-      key: "gap",
-      words: "Gap to best known",
-      track: "simulated",
-      value: (e) => e.gap,
-      cell: (e) => format.percent(e.gap),
-      number: true,
-    },
-    {
-      key: "ratio",
-      words: "Ratio to the cheapest",
-      track: "measured",
-      value: (e) => e.ratio,
-      cell: (e) => ratioCell(e.ratio, e.ratio_interval),
-      number: true,
-    },
-    {
-      key: "improvement",
-      words: "Better than next",
-      value: (e) => e.improvement_over_next,
+    }),
+    number("pauses", "Pauses, s", (e) => e.pauses_s, format.count, { tracks: ["replanning"] }),
+    number("migrations", "Migrations, s", (e) => e.migrations_s, format.count, { tracks: ["replanning"] }),
+    number("plans", "Plans", (e) => e.plans, format.count, { tracks: ["replanning"] }),
+    number("repairs", "Repairs", (e) => e.repairs, format.count, { tracks: ["replanning"] }),
+    number("failures", "Failures", (e) => e.failures, String, { tracks: COSTS, cell: failuresCell }),
+    number("planning", "Planning, per task", (e) => e.planning_ms, format.time, { tracks: COSTS, cell: planning }),
+    number("queries", "Queries per task", (e) => e.planning_queries, format.count, { tracks: COSTS }),
+    number("training", "Queries in training", (e) => e.training_queries, format.count, { tracks: COSTS }),
+    { key: "action", words: "", cell: exploreButton },
+    number("improvement", "Better than next", (e) => e.improvement_over_next, format.share, {
       first: "descending",
-      cell: (e) => format.share(e.improvement_over_next),
-      number: true,
-    },
-    { key: "planning", words: "Planning, per task", value: (e) => e.planning_ms, cell: planning, number: true },
-    {
-      key: "queries",
-      words: "Queries per task",
-      value: (e) => e.planning_queries,
-      cell: (e) => format.count(e.planning_queries),
-      number: true,
-    },
-    {
-      key: "training",
-      words: "Queries in training",
-      value: (e) => e.training_queries,
-      cell: (e) => format.count(e.training_queries),
-      number: true,
-    },
-    { key: "agent", words: "Agent", value: (e) => e.agent.toLowerCase(), cell: (e) => quoted(e.agent || format.NONE) },
-    {
-      key: "data",
-      words: "Trained on",
-      value: (e) => e.training_data.toLowerCase(),
-      cell: (e) => quoted(e.training_data || "not trained"),
-    },
-    {
-      key: "hardware",
-      words: "Planned on",
-      value: (e) => e.hardware.toLowerCase(),
-      cell: (e) => quoted(e.hardware || format.NONE),
-    },
-    { key: "seeds", words: "Seeds", value: (e) => e.seeds, cell: (e) => e.seeds, number: true },
-    {
-      key: "licence",
-      words: "Licence",
-      value: (e) => e.licence.toLowerCase(),
-      cell: (e) => quoted(e.licence || format.NONE),
-    },
-    { key: "version", words: "ShardGym", value: (e) => e.shard_gym, cell: (e) => quoted(e.shard_gym) },
+      tracks: COSTS,
+      detail: true,
+    }),
+    text("agent", "Agent", (e) => e.agent),
+    text("data", "Trained on", (e) => e.training_data, "not trained"),
+    { ...text("hardware", "Planned on", (e) => e.hardware), tracks: COSTS },
+    number("seeds", "Seeds", (e) => e.seeds, String, { detail: true }),
+    text("licence", "Licence", (e) => e.licence),
+    text("version", "ShardGym", (e) => e.shard_gym),
   ];
 
   function sorted(entries, column, direction) {
@@ -173,69 +135,102 @@
     });
   }
 
-  /** The entries, league by league and the best first, with their ranks in the league; equal costs share one. */
+  /** The entries, group by group and the best first, with their ranks in the group; equal scores share one. */
   function ranked(entries) {
-    const same = (one, other) => Math.abs(one.mean_cost_ms - other.mean_cost_ms) <= 1e-8 * one.mean_cost_ms;
+    const same = (one, other) => Math.abs(one.score - other.score) <= 1e-8 * Math.abs(one.score);
     let rank = 1;
     let first = 0;
-    let leaguePlace = 0;
     return entries.map((entry, place) => {
       const before = entries[place - 1];
-      if (place && before.league !== entry.league) {
+      if (place && before.group !== entry.group) {
         rank = 1;
         first = place;
-        leaguePlace += 1;
       } else if (place && !same(entry, before)) rank = place - first + 1;
-      return { ...entry, rank, place, leaguePlace };
+      return { ...entry, rank, place };
     });
+  }
+
+  function notes(track, entries) {
+    const declared = entries.filter(declares).length;
+    const times =
+      declared && declared < entries.length ? "* Declared by the entry, not replayed." : "Planning times are declared.";
+    return [track.notes, declared ? times : null].filter(Boolean).join(" ");
+  }
+
+  let showsAll = false;
+
+  /** The switch between the columns that matter and all of them. */
+  function allColumns(table) {
+    const box = el("input", { type: "checkbox", id: "all-columns", checked: showsAll });
+    box.addEventListener("change", () => {
+      showsAll = box.checked;
+      table.classList.toggle("all", showsAll);
+    });
+    return el("label", { class: "switch" }, box, " All columns");
   }
 
   /** Draw the table into `place`. `options`: suite, entries, looks(id), explore(entry), announce(words). */
   function draw(place, options) {
+    const { suite } = options;
+    const track = TRACKS[suite.track];
     const entries = ranked(options.entries);
     if (!entries.length) {
-      place.replaceChildren(el("p", { class: "quiet" }, "No entry of this suite is ranked yet."));
+      place.replaceChildren(quiet("No entry of this suite is ranked yet."));
       return;
     }
-    const scale = [
-      Math.min(...entries.map((e) => e.interval_ms[0])),
-      Math.max(...entries.map((e) => e.interval_ms[1])),
-    ];
-    const columns = COLUMNS.filter((column) => !column.track || column.track === options.suite.track);
-    const starred = entries.some((entry) => entry.planning_replayed);
+    // Penalties would press all other intervals together.
+    const solid = entries.filter((entry) => !entry.failures);
+    const ends = (solid.length ? solid : entries).map((entry) => entry.interval);
+    const scale = [Math.min(...ends.map(([low]) => low)), Math.max(...ends.map(([, high]) => high))];
+    const columns = COLUMNS.filter((column) => column.tracks?.includes(suite.track) ?? true);
+    const shown = { ...options, track, scale, starred: entries.some((entry) => entry.planning_replayed) };
+    const wordsOf = ({ words }) => (typeof words === "string" ? words : words(track));
+    const classOf = (column) =>
+      [column.key, column.number && "number", column.detail && "detail"].filter(Boolean).join(" ");
     const body = el("tbody");
-    const heads = columns.map((column) => header(column));
+    const heads = columns.map(header);
     let current = { column: columns[0], direction: "ascending" };
 
     function header(column) {
-      if (!column.value) return el("td", { class: column.key });
+      if (!column.value) return el("td", { class: classOf(column) });
       const button = el(
         "button",
         { type: "button" },
-        column.words,
+        wordsOf(column),
         el("span", { class: "arrow", "aria-hidden": true }),
       );
-      const cell = el("th", { scope: "col", class: column.number ? "number" : null, "data-key": column.key }, button);
       button.addEventListener("click", () => {
         const first = column.first ?? "ascending";
         const other = first === "ascending" ? "descending" : "ascending";
         sort(column, current.column === column && current.direction === first ? other : first);
         const about = column.about ? ` ${column.about}` : "";
-        options.announce(`Sorted by ${column.words}${about}, ${current.direction}.`);
+        options.announce(`Sorted by ${wordsOf(column)}${about}, ${current.direction}.`);
       });
-      return cell;
+      return el("th", { scope: "col", class: classOf(column), "data-key": column.key }, button);
     }
 
-    function row(entry) {
+    function row(entry, grouped) {
       const cells = columns.map((column) =>
         el(
           column.head ? "th" : "td",
-          { scope: column.head ? "row" : null, class: `${column.key}${column.number ? " number" : ""}` },
-          column.cell(entry, { ...options, scale, starred }),
+          { scope: column.head ? "row" : null, class: classOf(column) },
+          column.cell(entry, { ...shown, grouped }),
         ),
       );
       return el("tr", { "data-entry": entry.id }, ...cells);
     }
+
+    /** The line above the entries of a group. */
+    const groupLine = (group) =>
+      el(
+        "tr",
+        { class: "group" },
+        el(
+          "th",
+          { scope: "rowgroup", colspan: columns.length },
+          el("div", {}, el("strong", {}, group), " ", el("small", {}, track.groups[group])),
+        ),
+      );
 
     function sort(column, direction) {
       current = { column, direction };
@@ -243,31 +238,27 @@
         if (columns[index] === column) head.setAttribute("aria-sort", direction);
         else head.removeAttribute("aria-sort");
       });
-      body.replaceChildren(...sorted(entries, column, direction).map(row));
+      const grouped = column === columns[0] && direction === "ascending";
+      const lines = sorted(entries, column, direction).flatMap((entry, index, all) => {
+        const begins = grouped && entry.group && entry.group !== all[index - 1]?.group;
+        return [...(begins ? [groupLine(entry.group)] : []), row(entry, grouped)];
+      });
+      body.replaceChildren(...lines);
     }
 
     sort(current.column, current.direction);
     const table = el(
       "table",
-      { class: "ranking" },
-      el("caption", { class: "hidden" }, `Entries of ${options.suite.name}; the buttons in the header sort them.`),
+      { class: showsAll ? "ranking all" : "ranking" },
+      el("caption", { class: "hidden" }, `Entries of ${suite.name}; the buttons in the header sort them.`),
       el("thead", {}, el("tr", {}, ...heads)),
       body,
     );
-    const declared = !entries.some(declares)
-      ? ""
-      : starred
-        ? " * Declared by the entry, not replayed."
-        : " Planning times are declared by the entries.";
-    const scores = options.suite.track === "measured" ? "a cost model" : "the cost model that scores";
-    const leagues =
-      options.suite.track === "measured"
-        ? ""
-        : " Ranks are within a league: zero-query asks the cost model nothing while it places, guided at most one look at" +
-          " each table on each device, search anything.";
-    const notes = `Queries are evaluations of ${scores}.${leagues}${declared}`;
-    place.replaceChildren(scroller("Ranking; scrolls sideways", "wide", table), el("p", { class: "quiet" }, notes));
+    place.replaceChildren(
+      scroller("Ranking; scrolls sideways", "wide", table),
+      el("div", { class: "below" }, quiet(notes(track, entries)), allColumns(table)),
+    );
   }
 
-  Object.assign(window.ShardGym, { ranking: { draw, ranked }, safeLink });
+  Object.assign(window.ShardGym, { ranking: { draw, ranked } });
 })();

@@ -1,0 +1,160 @@
+"""An explanation of a placement or a sharding plan on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from shard_gym.cli.console import NONE, heading, new_table, print_table, sentence
+from shard_gym.explain import Explanation
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
+from shard_gym.text import counted, format_change, format_gib, format_ms
+
+CRITICAL = "bold yellow"
+
+MAX_SPLITS = 8
+"""The most split tables that are printed: those that gain most."""
+
+MIN_GAIN_MS = 1e-9
+"""A move that gains less is rounding error."""
+
+NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model analytical lists estimates."
+
+
+def print_explanation(
+    console: Console, explanation: Explanation, devices: int = 16, named: int = 2, moves: int = 0
+) -> None:
+    """Print the devices, the cost, the splits and the moves that gain.
+
+    Args:
+        console: where.
+        explanation: what.
+        devices: number of devices to list; the busiest, if there are more.
+        named: number of shards to name on each device, the costliest first.
+        moves: number of moves to list, the largest gain first.
+    """
+    _print_devices(console, explanation, devices, named)
+    _print_totals(console, explanation)
+    if explanation.noun == "plan":
+        _print_splits(console, explanation)
+    if moves:
+        _print_moves(console, explanation, moves)
+
+
+def _print_devices(console: Console, explanation: Explanation, count: int, named: int) -> None:
+    """A row for each device: phases (a star on the slowest device), memory and costliest shards."""
+    caps, phases_ms = explanation.task.topology.memory_cap_bytes, explanation.phases_ms
+    slowest = [f"{format_ms(ms)} " for ms in phases_ms.max(axis=0)]
+    table = new_table(footer=True)
+    table.add_column("\ndev", "max", justify="right", no_wrap=True)
+    for name, longest in zip(("\nforw. ", "forw. \ncomm ", "backw. \ncomm ", "\nbackw. "), slowest, strict=True):
+        table.add_column(name, longest, justify="right", no_wrap=True)
+    table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
+    held = "tables" if explanation.noun == "placement" else "shards"
+    table.add_column(f"\n{held}", str(len(explanation.shards)), justify="right", no_wrap=True)
+    if named:
+        alone = "ms alone of" if explanation.moves is not None else "estimated ms alone of"
+        table.add_column(f"{alone}\nthe costliest", overflow="ellipsis", min_width=len("costliest"))
+    shown = explanation.busiest(count)
+    for device in shown.tolist():
+        phases = [
+            Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
+            for ms, critical in zip(phases_ms[device], explanation.critical[device], strict=True)
+        ]
+        memory = f"{format_gib(explanation.memory_used[device])}/{format_gib(caps[device])}"
+        own = explanation.shards_on(device)
+        costliest = [_named(explanation, own[:named].tolist())] if named else []
+        table.add_row(str(device), *phases, memory, str(len(own)), *costliest)
+    print_table(console, table)
+    console.print(sentence("* the other devices wait for this one in this phase", "dim"))
+    left = explanation.task.num_devices - len(shown)
+    if left:
+        console.print(sentence(f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out.", "dim"))
+
+
+def _named(explanation: Explanation, shards: list[int]) -> Text:
+    """The ms of shards alone and what they are, a line for each."""
+    lines = (f"{format_ms(explanation.single_shard_ms[shard])} {_label(explanation, shard)}" for shard in shards)
+    text = sentence("\n".join(lines))
+    text.no_wrap = True
+    return text
+
+
+def _label(explanation: Explanation, shard: int) -> str:
+    """The name of the table of a shard, and how much of the table it has."""
+    table, *_, columns = explanation.shards[shard].tolist()
+    sharding = explanation.plan.tables[table]
+    part = {TABLE_WISE: "", COLUMN_WISE: f" {columns} cols", DATA_PARALLEL: " replica"}.get(
+        sharding.sharding_type, f" rows 1/{len(sharding.shards)}"
+    )
+    return f"{explanation.task.tables.names[table]}{part}"
+
+
+def _print_totals(console: Console, explanation: Explanation) -> None:
+    """The cost, the best known cost and the lower bound, in ms."""
+    total = explanation.total_ms
+    grid = new_table(header=False)
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_row("cost", f"{format_ms(total)} ms", "", style="bold")
+    for name, value in (("best known", explanation.best_known_ms), ("lower bound", explanation.lower_bound_ms)):
+        if value is None:
+            grid.add_row(name, NONE, "")
+        else:
+            change = f"this {explanation.noun} {format_change(total / value - 1)}"
+            grid.add_row(name, f"{format_ms(value)} ms", change)
+    console.print()
+    console.print(grid)
+
+
+def _print_splits(console: Console, explanation: Explanation) -> None:
+    """The sharding types of all tables, and what each split gains over the best device for the whole table."""
+    kinds: dict[str, int] = {}
+    for sharding in explanation.plan.tables:
+        kinds[sharding.sharding_type] = kinds.get(sharding.sharding_type, 0) + 1
+    console.print()
+    console.print(sentence(", ".join(f"{count} {kind}" for kind, count in kinds.items()), "dim"))
+    if not explanation.splits:
+        return
+    heading(console, f"\nSplit or replicated tables ({len(explanation.splits)}), by what that gains\n")
+    table = new_table()
+    for name, right in (("table", False), ("type", False), ("shards", True), ("gain ms", True)):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for split in explanation.splits[:MAX_SPLITS]:
+        sharding = explanation.plan.tables[split.table]
+        gain = "too large whole" if split.gain_ms is None else format_ms(split.gain_ms)
+        label = sentence(explanation.task.tables.names[split.table])
+        table.add_row(label, sharding.sharding_type, str(len(sharding.shards)), gain)
+    print_table(console, table)
+    left = len(explanation.splits) - MAX_SPLITS
+    if left > 0:
+        console.print(sentence(f"{left} more.", "dim"))
+
+
+def _print_moves(console: Console, explanation: Explanation, count: int) -> None:
+    """The moves of one shard that reduce the cost most; at most one for each shard."""
+    console.print()
+    if explanation.moves is None:
+        console.print(sentence(NO_MOVES, "dim"))
+        return
+    gaining = [move for move in explanation.moves if move.gain_ms > MIN_GAIN_MS]
+    tried, noun = len(explanation.moves), "table" if explanation.noun == "placement" else "shard"
+    if not gaining:
+        none_gains = f"No move of a {noun} on a starred device gains ({counted(tried, noun)} tried)."
+        console.print(sentence(none_gains if tried else f"No {noun} on a starred device fits elsewhere."))
+        return
+    heading(console, f"Moves of one {noun} that gain ({len(gaining)} of {counted(tried, noun)} on starred devices)\n")
+    table = new_table()
+    table.add_column(noun, overflow="fold", min_width=12)
+    for header in ("from", "to", "gain ms", "gain"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for move in gaining[:count]:
+        table.add_row(
+            sentence(_label(explanation, move.shard)),
+            str(move.source),
+            str(move.target),
+            format_ms(move.gain_ms),
+            f"{100 * move.gain_ms / explanation.total_ms:.1f}%",
+        )
+    print_table(console, table)

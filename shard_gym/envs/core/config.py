@@ -1,0 +1,136 @@
+"""`EnvConfig`: the arguments of environments as one frozen object; and the checks of their arguments and of resets."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from shard_gym.checks import is_integer
+from shard_gym.drift.suite import DriftSource
+from shard_gym.envs.core.episode_batch import EpisodeBatch
+from shard_gym.errors import InvalidOptionError, install_extra, wrong_kind
+from shard_gym.suites import load_suite
+from shard_gym.tasks import TaskSource
+
+RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
+"""The render modes that work with the packages installed here."""
+
+ILLEGAL = ("terminate", "redirect")
+"""What an illegal action does: it ends the episode, or a legal action is done in its place."""
+
+Env = TypeVar("Env")
+Config = TypeVar("Config", bound="EnvConfig")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, eq=False)
+class EnvConfig(ABC):
+    """The arguments of an environment; the class of the scalar environment documents them.
+
+    The fields of a subclass are the parameters of its scalar environment, and they are options of its vector one.
+
+    Raises:
+        InvalidOptionError: `illegal` or `render_mode` is not known, or the mode needs a package that is not installed.
+    """
+
+    render_mode: str | None = field(default=None, kw_only=True)
+    illegal: str = field(default="terminate", kw_only=True)
+    info_text: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.illegal not in ILLEGAL:
+            raise wrong_kind("illegal", self.illegal, " or ".join(map(repr, ILLEGAL)))
+        if self.render_mode is not None and self.render_mode not in RENDER_MODES:
+            raise InvalidOptionError(
+                f"render_mode must be None or one of {RENDER_MODES}, not {self.render_mode!r}. "
+                f"rgb_array needs matplotlib. {install_extra('viz')}"
+            )
+
+    @abstractmethod
+    def episodes(self, num_envs: int) -> EpisodeBatch[Any]:
+        """`num_envs` episodes with these arguments."""
+
+
+def takes_fields_of(
+    config: Callable[P, Config],
+) -> Callable[[Callable[[Env, Config], None]], Callable[Concatenate[Env, P], None]]:
+    """Decorates an `__init__` that takes a `config`: callers give the fields of the configuration as arguments."""
+
+    def decorate(init: Callable[[Env, Config], None]) -> Callable[Concatenate[Env, P], None]:
+        @wraps(init)
+        def init_from_fields(self: Env, /, *values: P.args, **options: P.kwargs) -> None:
+            init(self, config(*values, **options))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.signature(config)
+        init_from_fields.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[own, *signature.parameters.values()], return_annotation=None
+        )
+        return init_from_fields
+
+    return decorate
+
+
+def checked_options(options: Any, *known: str) -> dict[str, Any]:
+    """A copy of the options of a reset; empty for None.
+
+    Raises:
+        InvalidOptionError: they are not a mapping, or one of them is not known.
+    """
+    if options is None:
+        return {}
+    quoted = [repr(name) for name in known]
+    if not isinstance(options, Mapping):
+        raise wrong_kind("options", options, f"None or a dict with the keys {', '.join(quoted)}, such as {{'task': 0}}")
+    unknown = sorted(str(name) for name in options if name not in known)
+    if unknown:
+        listed = f"option {quoted[0]}" if len(quoted) == 1 else f"options {', '.join(quoted[:-1])} and {quoted[-1]}"
+        raise InvalidOptionError(f"reset() knows the {listed}, not {unknown}.")
+    return dict(options)
+
+
+def task_source(suite: Any, split: str) -> TaskSource:
+    """The suite of this name and split; a source of tasks is returned as it is.
+
+    Raises:
+        UnknownNameError: no suite has that name, or it has no such split.
+        InvalidOptionError: `suite` is neither a name nor a source of tasks.
+    """
+    found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
+    if isinstance(found, type) or not isinstance(found, TaskSource):
+        wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
+        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: TaskSuite('mine', [task]).")
+    return found
+
+
+def drift_source(suite: Any, split: str) -> DriftSource:
+    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is.
+
+    Raises:
+        UnknownNameError: no suite has that name, or it has no such split.
+        InvalidOptionError: `suite` is neither the name of a suite of replanning nor a source of drifting tasks.
+    """
+    found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
+    if isinstance(found, type) or not isinstance(found, DriftSource):
+        wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
+        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: DriftSuite('mine', [task]).")
+    return found
+
+
+def padding(name: str, given: int | None, needed: int) -> int:
+    """The padding that was given, or what is needed.
+
+    Raises:
+        InvalidOptionError: it is no integer, or less than what is needed.
+    """
+    if given is None:
+        return int(needed)
+    if not is_integer(given) or given < needed:
+        raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
+    return int(given)

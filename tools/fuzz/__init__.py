@@ -1,1 +1,0 @@
-"""A command that damages every kind of file and counts how reading it ends; see `__main__`."""
