@@ -252,16 +252,17 @@ def _wrong_claim(row: Row, answer: Answer, number: int, scorer: Scorer, recomput
     Raises:
         InvalidPlacementError: the answer cannot be played.
     """
-    said, noun = row.claimed_facts, scorer.problem.noun
+    said, noun, again = row.claimed_facts, scorer.problem.noun, "Submit the entry again."
+    true = claims_of(answer, number, scorer) if recompute else {}
     if row.claimed_ms is None or said.keys() != set(scorer.problem.headings):
-        return f"It must claim cost_ms, and facts with {list(scorer.problem.headings)}. Submit the entry again."
+        return f"It must claim cost_ms, and facts with {list(scorer.problem.headings)}. {again}"
     if not recompute:
         return ""
-    cost, facts = claims_of(answer, number, scorer).values()
+    cost, facts = true.values()
     if not isclose(row.claimed_ms, cost, rel_tol=TOLERANCE):
-        return f"cost_ms is {row.claimed_ms}, but the {noun} costs {cost}. Submit the entry again."
+        return f"cost_ms is {row.claimed_ms}, but the {noun} costs {cost}. {again}"
     if not all(isclose(said[key], facts[key], rel_tol=TOLERANCE) for key in facts):
-        return f"facts are {short_repr(dict(said))}, but the {noun} gives {facts}. Submit the entry again."
+        return f"facts are {short_repr(dict(said))}, but the {noun} gives {facts}. {again}"
     return ""
 
 
