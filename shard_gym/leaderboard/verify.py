@@ -412,7 +412,7 @@ def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = Tru
             for first in others[:position]:
                 share = max(_share(each, first.cells), _share(first, each.cells))
                 if not reason and share >= COPY and not _may_agree(each, first):
-                    reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, seeds left aside."
+                    reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, with seeds left out."
             if reason:
                 reason = f"{reason} An entry needs {noun}s of its own."
                 findings.append(Finding(each.folder.file(each.folder.answers), reason))
