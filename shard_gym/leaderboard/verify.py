@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isclose
 from multiprocessing import get_context
@@ -60,7 +60,7 @@ class VerifiedEntry:
     answers: AnswerGrid
     costs_ms: FloatArray
     sha256: str
-    facts: Mapping[str, FloatArray]
+    facts: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def failures(self) -> int:
