@@ -16,8 +16,8 @@ from shard_gym.agents.neighbourhood import Costs, Moves, Neighbourhood
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, CountedCostModel, CountedEstimates, additive_estimate
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
-from shard_gym.placement import Placement, check_placement
-from shard_gym.tasks import Task, pack_by_memory
+from shard_gym.placement import Placement, check_placement, pack_by_memory
+from shard_gym.tasks import Task
 
 MIN_GAIN_MS = 1e-9
 """A smaller gain is rounding error."""

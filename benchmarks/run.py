@@ -44,8 +44,9 @@ from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
+from shard_gym.placement import pack_by_memory
 from shard_gym.system import cpu_model
-from shard_gym.tasks import TaskSampler, pack_by_memory
+from shard_gym.tasks import TaskSampler
 from shard_gym.text import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"

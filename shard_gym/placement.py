@@ -65,6 +65,19 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
     return checked
 
 
+def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
+    """(T,) int64, the largest table first, each to the device with the fewest bytes so far.
+
+    It balances memory alone: a proof that a task is solvable, not a good placement.
+    """
+    used = np.zeros(num_devices, np.int64)
+    placement = np.empty(len(tables), np.int64)
+    for table in np.argsort(-tables.memory_bytes, kind="stable"):
+        placement[table] = used.argmin()
+        used[placement[table]] += tables.memory_bytes[table]
+    return placement
+
+
 def to_plan(placement: Placement, num_devices: int) -> list[list[int]]:
     """The placement as D lists: the tables of each device, ascending."""
     return [np.flatnonzero(placement == device).tolist() for device in range(num_devices)]

@@ -22,7 +22,7 @@ from shard_gym.errors import (
 )
 from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.io.html import card
-from shard_gym.placement import Placement, check_placement, memory_used
+from shard_gym.placement import Placement, check_placement, memory_used, pack_by_memory
 from shard_gym.pools import Pool
 from shard_gym.sharding.variants import some_split_fits
 from shard_gym.tables import MAX_DIM, Tables
@@ -162,14 +162,6 @@ TaskT = TypeVar("TaskT", bound=SuiteTask)
 class Suite(Generic[TaskT]):
     """A fixed, ordered list of tasks: one split of a named suite, or custom tasks. Each problem has a subclass.
 
-    Attributes:
-        split: "train" or "test" for the named suites.
-        tasks: the tasks, at least one.
-        version: raised when the suite's data change.
-        sha256: SHA-256 of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file.
-        padding: the largest tasks over all splits, so that an agent trained on one split can answer the others: of
-            `TaskSuite` T and D, of `DriftSuite` parts and D; or None.
-
     Raises:
         InvalidTaskError: there are no tasks, two tasks share a name, or an element is no task of the problem; or a
             name, the version or the description is impossible.
@@ -178,11 +170,13 @@ class Suite(Generic[TaskT]):
     task_class: ClassVar[type[Any]]
 
     name: str
-    tasks: tuple[TaskT, ...]
-    split: str = "custom"
-    version: int = 1
-    sha256: str = ""
+    tasks: tuple[TaskT, ...]  #: the tasks, at least one
+    split: str = "custom"  #: "train" or "test" for the named suites
+    version: int = 1  #: raised when the suite's data change
+    sha256: str = ""  #: SHA-256 of the suite's file, 64 hexadecimal digits; empty for a suite that is not from a file
     description: str = ""
+    #: The largest tasks over all splits, so that an agent trained on one split can answer the others: of `TaskSuite` T
+    #: and D, of `DriftSuite` parts and D; or None.
     padding: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -291,32 +285,9 @@ class TaskSuite(Suite[Task]):
         return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
 
 
-def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
-    """(T,) int64, the largest table first, each to the device with the fewest bytes so far.
-
-    It balances memory alone: a proof that a task is solvable, not a good placement.
-    """
-    used = np.zeros(num_devices, np.int64)
-    placement = np.empty(len(tables), np.int64)
-    for table in np.argsort(-tables.memory_bytes, kind="stable"):
-        placement[table] = used.argmin()
-        used[placement[table]] += tables.memory_bytes[table]
-    return placement
-
-
 @dataclass(frozen=True, eq=False)
 class TaskSampler:
     """Samples new tasks from a pool of tables; every task has a known placement.
-
-    Attributes:
-        pool: the tables to sample from, without replacement within a task.
-        num_tables: smallest and largest T, both included; uniform.
-        num_devices: smallest and largest D, both included; uniform, but at most T.
-        profile: the hardware, a profile or its name.
-        embedding_dims: dims from which each table's is sampled; empty keeps those of the pool.
-        memory_slack: memory cap of a device, in multiples of the fullest device when the tables are packed by memory
-            (rounded up to whole MiB, at most the device's memory), so that memory matters at every size.
-        name: prefix of the tasks' names.
 
     Raises:
         InvalidTaskError: a range, a dim or the slack is invalid, or `pool` is neither Tables nor a Pool.
@@ -324,13 +295,15 @@ class TaskSampler:
         UnknownNameError: no profile has that name.
     """
 
-    pool: Tables | Pool
-    num_tables: tuple[int, int]
-    num_devices: tuple[int, int]
-    profile: HardwareProfile | str = "a100-dgx"
-    embedding_dims: Sequence[int] = ()
+    pool: Tables | Pool  #: the tables to sample from, without replacement within a task
+    num_tables: tuple[int, int]  #: smallest and largest T, both included; uniform
+    num_devices: tuple[int, int]  #: smallest and largest D, both included; uniform, but at most T
+    profile: HardwareProfile | str = "a100-dgx"  #: the hardware, a profile or its name
+    embedding_dims: Sequence[int] = ()  #: dims from which each table's is sampled; empty keeps those of the pool
+    #: Memory cap of a device, in multiples of the fullest device when the tables are packed by memory (rounded up to
+    #: whole MiB, at most the device's memory), so that memory matters at every size.
     memory_slack: float = 1.5
-    name: str = "sampled"
+    name: str = "sampled"  #: prefix of the tasks' names
 
     def __post_init__(self) -> None:
         if not isinstance(self.pool, (Tables, Pool)):

@@ -18,10 +18,10 @@ from shard_gym.errors import (
     UnknownNameError,
 )
 from shard_gym.hardware import hardware_profile
-from shard_gym.placement import check_placement, memory_used
+from shard_gym.placement import check_placement, memory_used, pack_by_memory
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
-from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task, pack_by_memory
+from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task
 
 PROFILE = hardware_profile("a100-dgx")
 SEEDS = st.integers(0, 2**32 - 1)
