@@ -39,28 +39,18 @@ RESOLUTION = 2.0**26
 """Integer cost of the best placement known. Rounding down loses less than one for each table and each of three maxima,
 so a bound is up to 3 T / 2**26 too low: 2e-6 of the cost for 50 tables, and a quarter of that on four devices."""
 
-ROOM = 1000
-"""Where no placement is known, integer costs may be this multiple of `RESOLUTION`."""
-
-LEAST_SHARE = 0.02
-"""The least share of the work for a task that a region is tried again with."""
+ROOM = 1000  # where no placement is known, integer costs may be this multiple of `RESOLUTION`
+LEAST_SHARE = 0.02  # the least share of the work for a task that a region is tried again with
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What is known of a task after a search.
+    """What is known of a task after a search."""
 
-    Attributes:
-        placement: (T,) int64, the best placement found.
-        cost_ms: its cost.
-        lower_bound_ms: no placement costs less.
-        proven: whether no placement is better by more than the share `gap` of the agent.
-    """
-
-    placement: Placement
-    cost_ms: float
-    lower_bound_ms: float
-    proven: bool
+    placement: Placement  # (T,) int64, the best placement found
+    cost_ms: float  # its cost
+    lower_bound_ms: float  # no placement costs less
+    proven: bool  # whether no placement is better by more than the share `gap` of the agent
 
 
 class ExactAgent(CostGuidedAgent):

@@ -115,8 +115,7 @@ def paper_heuristics() -> list[GreedyAgent]:
     return [GreedyAgent(name, score) for name, score in PAPER_SCORES.items()]
 
 
-MAX_COUNTS = 8
-"""The most numbers of devices that `lane_placements` tries for the tables of a class of width."""
+MAX_COUNTS = 8  # the most numbers of devices that `lane_placements` tries for the tables of a class of width
 
 
 class LaneGreedyAgent(Agent):

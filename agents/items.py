@@ -30,23 +30,14 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """I items and the D devices for them.
+    """I items and the D devices for them."""
 
-    Attributes:
-        model: the cost model of the loads.
-        cluster: the topology.
-        loads: (I, K) float64, what each adds to its device.
-        memory: (I,) int64, bytes.
-        free: (D,) int64, bytes that each device has for items.
-        fixed: (D, K) float64, loads of what is on the devices and stays there, such as replicas; None for nothing.
-    """
-
-    model: AdditiveCostModel
-    cluster: Cluster
-    loads: FloatArray
-    memory: IntArray
-    free: IntArray
-    fixed: FloatArray | None = None
+    model: AdditiveCostModel  # the cost model of the loads
+    cluster: Cluster  # the topology
+    loads: FloatArray  # (I, K) float64, what each adds to its device
+    memory: IntArray  # (I,) int64, bytes
+    free: IntArray  # (D,) int64, bytes that each device has for items
+    fixed: FloatArray | None = None  # (D, K) float64, loads of what stays on the devices, such as replicas
 
     @staticmethod
     def of_tables(task: Task, model: AdditiveCostModel) -> Items:

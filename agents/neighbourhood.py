@@ -11,14 +11,9 @@ from shard_gym.agents.items import IntArray, Items
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.placement import Placement
 
-NO_TABLE = -1
-"""The partner of a plain move."""
-
-NOTHING_THAT_MOVES = -2
-"""The item with the largest load of a device if something fixed has it."""
-
-TIE = 1e-9
-"""Devices whose times differ by less than this share are equally slow; the rest is rounding."""
+NO_TABLE = -1  # the partner of a plain move
+NOTHING_THAT_MOVES = -2  # the item with the largest load of a device if something fixed has it
+TIE = 1e-9  # devices whose times differ by less than this share are equally slow; the rest is rounding
 
 SMOOTHING_SQUARES = 4
 """Squarings of the smoothing norm: an exponent of 16. Of 4, 8, 16 and 64 it gave the best results on the suites."""
@@ -26,17 +21,11 @@ SMOOTHING_SQUARES = 4
 
 @dataclass(frozen=True)
 class Moves:
-    """M candidate moves: table `table[m]` goes to device `device[m]`, and `partner[m]` takes its place.
+    """M candidate moves: table `table[m]` goes to device `device[m]`, and `partner[m]` takes its place."""
 
-    Attributes:
-        table: (M,) int64.
-        device: (M,) int64, not the table's current device.
-        partner: (M,) int64, a table on that device to swap with, or NO_TABLE for a plain move.
-    """
-
-    table: IntArray
-    device: IntArray
-    partner: IntArray
+    table: IntArray  # (M,) int64
+    device: IntArray  # (M,) int64, not the table's current device
+    partner: IntArray  # (M,) int64, a table on that device to swap with, or NO_TABLE for a plain move
 
     def __len__(self) -> int:
         return len(self.table)
@@ -53,14 +42,10 @@ class Costs:
     The exact cost is flat wherever a move leaves the slowest devices alone. The smoothed cost is the sum over the
     phases of the 16-norm over the devices: it rewards every step towards balance and exceeds the sum of the maxima by
     a factor of at most D ** (1 / 16).
-
-    Attributes:
-        exact: (...) float64, the model's iteration cost.
-        smoothed: (...) float64.
     """
 
-    exact: FloatArray
-    smoothed: FloatArray
+    exact: FloatArray  # (...) float64, the model's iteration cost
+    smoothed: FloatArray  # (...) float64
 
     @staticmethod
     def of(phases: FloatArray, exact: FloatArray) -> Costs:

@@ -14,26 +14,16 @@ from shard_gym.agents.heuristics import PAPER_SCORES
 from shard_gym.agents.registry import AGENTS, REPLANNING
 from shard_gym.agents.training.registry import imported, learner_class
 
-COMMON = ("cost_model", "seed", "suite", "name", "score")
-"""Parameters that commands have flags for."""
-
-
-TUNED = "tuned"
-"""In place of the default of an option that is tuned for each suite."""
+COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
+TUNED = "tuned"  # in place of the default of an option that is tuned for each suite
 
 
 class AgentOption(NamedTuple):
-    """An option of an agent.
+    """An option of an agent."""
 
-    Attributes:
-        name: its name.
-        default: its default value.
-        about: what it is, a sentence.
-    """
-
-    name: str
-    default: Any
-    about: str
+    name: str  # its name
+    default: Any  # its default value
+    about: str  # what it is, a sentence
 
 
 def placing_options(name: str) -> list[AgentOption]:

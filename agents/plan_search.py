@@ -29,8 +29,7 @@ SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
 """Shares of the evaluations: after the first no start is made, the second is for each round of descents. Half of the
 plans that descend are left after a round, so a start that is not the cheapest may win."""
 
-PERTURBED = (2, 5)
-"""Random changes of a perturbation: from the first to before the second number."""
+PERTURBED = (2, 5)  # random changes of a perturbation: from the first to before the second number
 
 
 class PlanSearchAgent(Agent):

@@ -24,14 +24,9 @@ SHARE_OF_ROOM = 0.7
 MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
-MEMORY_HALVINGS = 6
-"""Where memory is short, parts are halved until they need this power of two less than a device has."""
-
-SLOWEST = (1, 2, 4)
-"""Tables of which the parts make devices slow, that are spread in further starts."""
-
-BEST_SETS = 3
-"""Sets of spread tables with which the others are split in further ways."""
+MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
+SLOWEST = (1, 2, 4)  # tables of which the parts make devices slow, that are spread in further starts
+BEST_SETS = 3  # sets of spread tables with which the others are split in further ways
 
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""

@@ -11,8 +11,7 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, network_named
 from shard_gym.errors import InvalidCheckpointError, unknown_name
 
-COST = "cost."
-"""Prefix of the weights of a cost network in the file of an agent."""
+COST = "cost."  # prefix of the weights of a cost network in the file of an agent
 
 
 @dataclass(frozen=True, kw_only=True)

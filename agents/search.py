@@ -19,19 +19,15 @@ from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
 
-MIN_GAIN_MS = 1e-9
-"""A smaller gain is rounding error."""
-
-LISTED = 4096
-"""Moves listed at once."""
+MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error
+LISTED = 4096  # moves listed at once
 
 BATCH = 384
 """Moves costed at once. Larger batches have less overhead, but find the first gain later. With 512, the arrays of a
 16-device task are so large that each is requested from the system, and the search runs at two thirds of the speed."""
 
 
-MAX_IDLE = 1_000
-"""Looks at the budget, about one for each placement that is tried, in which no cost was asked for."""
+MAX_IDLE = 1_000  # looks at the budget, about one for each placement that is tried, in which no cost was asked for
 
 STARTS = 4
 """Placements from which the search descends before it goes on from the cheapest. The first ten test tasks of mixdim-4

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MemoryInUseError
 
-MAX_FAILURES = 5
-"""Placements in a row that cannot be measured, after which the cause is not the placements."""
+MAX_FAILURES = 5  # placements in a row that cannot be measured, after which the cause is not the placements
 
 MEMORY_WAIT_S = 2.0
 """Seconds before the second attempt when other programs use the memory; at once they would still use it."""

@@ -31,11 +31,8 @@ from shard_gym.errors import missing_extra
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
-ROUNDING = 1e-12
-"""Share by which a bound is lowered, for the rounding errors of the costs that it is compared with."""
-
-MAX_PROGRAMS = 300
-"""Linear programs solved for one task; then the bound of the best box is taken as it is."""
+ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
+MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best box is taken as it is
 
 
 def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:

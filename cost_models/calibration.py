@@ -19,15 +19,9 @@ DEVICE = ("dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "clock_ghz", "kernel_launc
 LINKS = ("intra_host_gb_per_s", "intra_host_latency_us")
 """Calibrated numbers of the links; their knees stay as they are."""
 
-MAX_LOG_CHANGE = np.log(1000.0)
-"""Bound of the change of a number, as a logarithm."""
-
-OUTLIER = 0.1
-"""Logarithmic errors beyond this are outliers (see soft L1)."""
-
-STEP = 0.02
-"""Step of the numerical derivatives; large, because costs change in steps with the size of the L2."""
-
+MAX_LOG_CHANGE = np.log(1000.0)  # bound of the change of a number, as a logarithm
+OUTLIER = 0.1  # logarithmic errors beyond this are outliers (see soft L1)
+STEP = 0.02  # step of the numerical derivatives; large, because costs change in steps with the size of the L2
 MAX_EVALUATIONS = 60
 LEAST_MS = 1e-6
 

@@ -45,19 +45,11 @@ from shard_gym.system import one_thread
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
-WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
-"""Purposes of random generators."""
-
+WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)  # purposes of random generators
 MAX_GRADIENT_NORM = 1.0
-
-COST_LEARNING_RATE = 6e-3
-"""The learning rate of the learned cost at the start is that of `dream-search`."""
-
-FAILURE = 1.1
-"""A rollout that got stuck counts as this many times the costliest one of its task."""
-
-ROOM = 1.05
-"""A drawn table needs at most a device divided by this, where tables are not split."""
+COST_LEARNING_RATE = 6e-3  # the learning rate of the learned cost at the start is that of `dream-search`
+FAILURE = 1.1  # a rollout that got stuck counts as this many times the costliest one of its task
+ROOM = 1.05  # a drawn table needs at most a device divided by this, where tables are not split
 
 
 class AttentionLearner(Learner):

@@ -13,23 +13,15 @@ from torch.nn.functional import embedding_bag
 
 from shard_gym.tables import FEATURE_NAMES, Tables
 
-LATENT = 32
-"""Size of the latents of a table, of the progress and of a device's own numbers; the state has two of them."""
-
-NUM_STANDARDIZED = 3
-"""The dims, rows and pooling factors come first among the features."""
+LATENT = 32  # size of the latents of a table, of the progress and of a device's own numbers; the state has two of them
+NUM_STANDARDIZED = 3  # the dims, rows and pooling factors come first among the features
 
 
 class Scored(NamedTuple):
-    """What the network says of N episodes of at most S steps.
+    """What the network says of N episodes of at most S steps."""
 
-    Attributes:
-        logits: (N, S, D), the scores of the devices.
-        values: (N, S), the expected return.
-    """
-
-    logits: Tensor
-    values: Tensor
+    logits: Tensor  # (N, S, D), the scores of the devices
+    values: Tensor  # (N, S), the expected return
 
 
 class AutoShardNetwork(nn.Module):

@@ -57,48 +57,28 @@ class ByPredictedCost:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """N episodes of at most S steps; undefined beyond the end of each.
+    """N episodes of at most S steps; undefined beyond the end of each."""
 
-    Attributes:
-        inputs: (N, S, 21) float32, of the tables in placement order.
-        progress: (N, S) float32, the share of the tables placed before each step.
-        numbers: (N, S, D, 2) float32, see `AutoShardNetwork.scores`.
-        open: (N, S, D) bool, the devices that could be chosen.
-        actions: (N, S) int64.
-        taken: (N, S) bool, whether the episode had such a step.
-        log_probability: (N, S) float32, of each action.
-        rewards: (N, S) float64.
-    """
-
-    inputs: Tensor
-    progress: Tensor
-    numbers: Tensor
-    open: Tensor
-    actions: Tensor
-    taken: Tensor
-    log_probability: Tensor
-    rewards: NDArray[np.float64]
+    inputs: Tensor  # (N, S, 21) float32, of the tables in placement order
+    progress: Tensor  # (N, S) float32, the share of the tables placed before each step
+    numbers: Tensor  # (N, S, D, 2) float32, see `AutoShardNetwork.scores`
+    open: Tensor  # (N, S, D) bool, the devices that could be chosen
+    actions: Tensor  # (N, S) int64
+    taken: Tensor  # (N, S) bool, whether the episode had such a step
+    log_probability: Tensor  # (N, S) float32, of each action
+    rewards: NDArray[np.float64]  # (N, S) float64
 
 
 @dataclass(frozen=True)
 class Played:
-    """The ends of N episodes, and the way there.
+    """The ends of N episodes, and the way there."""
 
-    Attributes:
-        placements: (N, T) integers, in the tasks' own order of tables; -1 beyond them and for unplaced tables.
-        phases_ms: (N, D, 4) float64, of complete placements.
-        costs_ms: (N,) float64; the penalty where the episode failed.
-        complete: (N,) bool.
-        measured: (N,) bool, whether the true cost of a complete placement is less than the penalty.
-        trajectories: inputs and actions.
-    """
-
-    placements: NDArray[np.int64]
-    phases_ms: NDArray[np.float64]
-    costs_ms: NDArray[np.float64]
-    complete: NDArray[np.bool_]
-    measured: NDArray[np.bool_]
-    trajectories: Trajectories
+    placements: NDArray[np.int64]  # (N, T), in the tasks' own order of tables; -1 beyond them and for unplaced tables
+    phases_ms: NDArray[np.float64]  # (N, D, 4) float64, of complete placements
+    costs_ms: NDArray[np.float64]  # (N,) float64; the penalty where the episode failed
+    complete: NDArray[np.bool_]  # (N,) bool
+    measured: NDArray[np.bool_]  # (N,) bool, whether the true cost of a complete placement is less than the penalty
+    trajectories: Trajectories  # inputs and actions
 
 
 def play(

@@ -27,11 +27,8 @@ from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
-POLICY = "policy."
-"""Prefix of the policy's weights in a file; that of the surrogate's is `COST`."""
-
-PROPOSAL_QUERIES = 2_000
-"""Surrogate evaluations of a search for a placement to measure."""
+POLICY = "policy."  # prefix of the policy's weights in a file; that of the surrogate's is `COST`
+PROPOSAL_QUERIES = 2_000  # surrogate evaluations of a search for a placement to measure
 
 
 class DreamShardAgent(Agent):

@@ -29,11 +29,8 @@ from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Topology
 
-TRAIN_POLICY = 2
-"""Purpose of a random generator, after those of `CostNetworkLearner`."""
-
-COST_OPTIMIZER = "cost_optimizer."
-"""Prefix of the averages of the surrogate's optimizer in a state."""
+TRAIN_POLICY = 2  # purpose of a random generator, after those of `CostNetworkLearner`
+COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the surrogate's optimizer in a state
 
 
 class DreamShardLearner(PlacementCostLearner):

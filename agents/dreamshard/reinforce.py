@@ -21,8 +21,7 @@ from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.tasks import TaskSuite
 
-POLICY_OPTIMIZER = "policy_optimizer."
-"""Prefix of the averages of the policy's optimizer in a state."""
+POLICY_OPTIMIZER = "policy_optimizer."  # prefix of the averages of the policy's optimizer in a state
 
 FAILURE = 1.1
 """A failed episode counts as this many times the most expensive complete one. Its penalty exceeds the cost of every

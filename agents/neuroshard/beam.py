@@ -15,8 +15,7 @@ from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.base import COMPUTE, FloatArray
 from shard_gym.errors import NoPlacementFoundError
 
-LIMITS = (1.0, 1.5)
-"""Ends of the grid: a device has at most so many times a D-th of the columns of all tables."""
+LIMITS = (1.0, 1.5)  # ends of the grid: a device has at most so many times a D-th of the columns of all tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,18 +45,12 @@ class BeamSearch:
     Each split halves the columns of a part: of one of the `candidates` largest, or of those that cost most alone. After
     every split all parts are placed again. The `width` cheapest children go on; their parents do not. Equal sets that
     were reached by splits in another order stay apart in the beam, as in the authors' code, but are placed once.
-
-    Attributes:
-        width: k, sets of splits that go on.
-        candidates: n, parts by size, and parts by cost, that may be halved next.
-        max_splits: L, splits one after another.
-        limits: M, how many greedy placements are made of a set, each with another limit on the columns of a device.
     """
 
-    width: int = 3
-    candidates: int = 10
-    max_splits: int = 10
-    limits: int = 11
+    width: int = 3  # k, sets of splits that go on
+    candidates: int = 10  # n, parts by size, and parts by cost, that may be halved next
+    max_splits: int = 10  # L, splits one after another
+    limits: int = 11  # M, greedy placements of a set, each with another limit on the columns of a device
 
     def search(self, options: SplitOptions) -> SplitTables:
         """The cheapest plan found under the model of `options`, of column shards only.

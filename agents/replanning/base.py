@@ -23,31 +23,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What agents use of the observations of N episodes.
+    """What agents use of the observations of N episodes."""
 
-    Attributes:
-        replayed: (N, A, W) cost of the plan in action and of each kind in each window.
-        legal: (N, A) bool.
-        since_plan: (N,) days since the plan was made.
-        pause: (N,) as a share of a day.
-        must_plan: (N,) bool.
-        clock: (N, 4) sine and cosine of the hour of the day, and of the week.
-        days_left: (N,) days until the episode is over.
-        available: (N,) share of the devices that are there.
-        used: (N,) share of the devices that the plan in action is made for.
-        measured: (N, 96) costs of the last day's intervals with noise.
-    """
-
-    replayed: Floats
-    legal: NDArray[np.bool_]
-    since_plan: Floats
-    pause: Floats
-    must_plan: NDArray[np.bool_]
-    clock: Floats
-    days_left: Floats
-    available: Floats
-    used: Floats
-    measured: Floats
+    replayed: Floats  #: (N, A, W) cost of the plan in action and of each kind in each window
+    legal: NDArray[np.bool_]  #: (N, A) bool
+    since_plan: Floats  #: (N,) days since the plan was made
+    pause: Floats  #: (N,) as a share of a day
+    must_plan: NDArray[np.bool_]  #: (N,) bool
+    clock: Floats  #: (N, 4) sine and cosine of the hour of the day, and of the week
+    days_left: Floats  #: (N,) days until the episode is over
+    available: Floats  #: (N,) share of the devices that are there
+    used: Floats  #: (N,) share of the devices that the plan in action is made for
+    measured: Floats  #: (N, 96) costs of the last day's intervals with noise
 
     @staticmethod
     def of(observations: ObservationDict) -> View:

@@ -17,14 +17,9 @@ from shard_gym.envs.replanning.windows import HOURS
 SEASONAL = ((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0))
 """Weights of the windows: the next 12 hours are as they were yesterday, later ones like the last three days."""
 
-SOON_DAYS, LATER_DAYS = 0.5, 3
-"""The first part of a forecast, and what the weights of the second are fitted to."""
-
-SAMPLES = 2_000
-"""Drawn from each episode to fit weights."""
-
-RIDGE = 1e-3
-"""Penalty of the squares of the weights, in variances of the inputs."""
+SOON_DAYS, LATER_DAYS = 0.5, 3  # the first part of a forecast, and what the weights of the second are fitted to
+SAMPLES = 2_000  # drawn from each episode to fit weights
+RIDGE = 1e-3  # penalty of the squares of the weights, in variances of the inputs
 
 
 class Forecaster(ReplanningAgent):
@@ -67,15 +62,10 @@ class Forecaster(ReplanningAgent):
 
 
 class Samples(NamedTuple):
-    """What n new plans would have saved before, and what they saved then.
+    """What n new plans would have saved before, and what they saved then."""
 
-    Attributes:
-        saved: (n, W) in each window before, in multiples of the reference cost.
-        targets: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these.
-    """
-
-    saved: Floats
-    targets: Floats
+    saved: Floats  #: (n, W) in each window before, in multiples of the reference cost
+    targets: Floats  #: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these
 
 
 def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:

@@ -17,17 +17,13 @@ from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, LAST_HOUR, WINDOWS
 
-HORIZON_DAYS = 3.0
-"""Savings are counted for so many days, or to the end of the episode."""
-
-MOST = 20.0
-"""Inputs are cut there; where a pause is long, they are near 1."""
+HORIZON_DAYS = 3.0  # savings are counted for so many days, or to the end of the episode
+MOST = 20.0  # inputs are cut there; where a pause is long, they are near 1
 
 PER_PLAN = NUM_WINDOWS + 2
 """Inputs of each plan: what it would have saved in each window, and since the last plan; whether it is legal."""
 
-SHARED = 10
-"""Other inputs: days left, time since the plan, clock, devices, the pause, whether a plan must be made."""
+SHARED = 10  # other inputs: days left, time since the plan, clock, devices, the pause, whether a plan must be made
 
 
 def input_space(kinds: int) -> spaces.Box:

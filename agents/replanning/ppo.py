@@ -46,11 +46,8 @@ from shard_gym.system import one_thread
 KEEP = 4.0
 """Logit of the action that keeps the plan, at the start: with four kinds of plans, one is made every 15 hours."""
 
-ROLLOUT = DECISIONS // 2
-"""Decisions of each environment between two updates: a week."""
-
-MINIBATCHES = 4
-"""Minibatches of each epoch."""
+ROLLOUT = DECISIONS // 2  # decisions of each environment between two updates: a week
+MINIBATCHES = 4  # minibatches of each epoch
 
 ARGUMENTS: dict[str, Any] = {"n_epochs": 5, "gamma": 0.995, "gae_lambda": 0.95, "ent_coef": 0.0}
 """A plan pays off within days, so the future counts for 200 hours. The time left is among the inputs."""

@@ -19,27 +19,16 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TableEpisodes:
-    """N episodes with up to n plans.
+    """N episodes with up to n plans."""
 
-    Attributes:
-        replayed: (N, n, T, W) float32, as `PlanTable.replayed`; 0 where that is NaN.
-        seconds: (N, n, T) float64, as `PlanTable.seconds`.
-        number: (N, T, Z) int64, as `PlanTable.number`.
-        newest: (N, T, W) int64, the plan for each window: that with headroom, where there is one.
-        used: (N, n) float64, share of the devices that each plan is made for.
-        available: (N, T) float64, share of the devices that are there.
-        clock: (N, T, 4) float64, as `PlanTable.clock`.
-        day_s: (N,) float64, as `PlanTable.day_s`.
-    """
-
-    replayed: NDArray[np.float32]
-    seconds: Floats
-    number: IntArray
-    newest: IntArray
-    used: Floats
-    available: Floats
-    clock: Floats
-    day_s: Floats
+    replayed: NDArray[np.float32]  #: (N, n, T, W) float32, as `PlanTable.replayed`; 0 where that is NaN
+    seconds: Floats  #: (N, n, T) float64, as `PlanTable.seconds`
+    number: IntArray  #: (N, T, Z) int64, as `PlanTable.number`
+    newest: IntArray  #: (N, T, W) int64, the plan for each window: that with headroom, where there is one
+    used: Floats  #: (N, n) float64, share of the devices that each plan is made for
+    available: Floats  #: (N, T) float64, share of the devices that are there
+    clock: Floats  #: (N, T, 4) float64, as `PlanTable.clock`
+    day_s: Floats  #: (N,) float64, as `PlanTable.day_s`
 
     @staticmethod
     def of(tables: Sequence[PlanTable]) -> TableEpisodes:

@@ -20,8 +20,7 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
-MAX_SIZE = 2**16
-"""The most units of a layer in a network that is loaded from a file."""
+MAX_SIZE = 2**16  # the most units of a layer in a network that is loaded from a file
 
 
 class RnnAgent(Agent):

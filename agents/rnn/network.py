@@ -17,11 +17,8 @@ from shard_gym.agents.training.modules import NOWHERE
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 
-Memory = tuple[Tensor, Tensor]
-"""The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
-
-Encoded = tuple[Tensor, Tensor]
-"""The (T, H) states of the encoder for T tables, and their (T, H) attention keys."""
+Memory = tuple[Tensor, Tensor]  # the (B, H) hidden and cell state of the decoder's LSTM, for B placements
+Encoded = tuple[Tensor, Tensor]  # the (T, H) states of the encoder for T tables, and their (T, H) attention keys
 
 
 class PlacementNetwork(nn.Module):
@@ -69,19 +66,12 @@ class PlacementNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Decoded:
-    """B placements of one task.
+    """B placements of one task."""
 
-    Attributes:
-        placements: (B, T) int64 devices, in the task's own order of tables.
-        log_probability: (B,) of all choices of a placement.
-        entropy: (B,) nats, the mean over the choices.
-        stuck: (B,) int64, the table that fits nowhere, -1 if there is none; the devices after it are undefined.
-    """
-
-    placements: NDArray[np.int64]
-    log_probability: Tensor
-    entropy: Tensor
-    stuck: NDArray[np.int64]
+    placements: NDArray[np.int64]  # (B, T) int64 devices, in the task's own order of tables
+    log_probability: Tensor  # (B,) of all choices of a placement
+    entropy: Tensor  # (B,) nats, the mean over the choices
+    stuck: NDArray[np.int64]  # (B,), the table that fits nowhere, -1 for none; the devices after it are undefined
 
 
 def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -> Decoded:

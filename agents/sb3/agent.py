@@ -33,9 +33,7 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
 
 Answer = TypeVar("Answer", Placement, ShardingPlan)
-
-MAX_WIDTH = 2**12
-"""The widest network that is loaded from a file."""
+MAX_WIDTH = 2**12  # the widest network that is loaded from a file
 
 
 class SetPolicyAgent(CostGuidedAgent):

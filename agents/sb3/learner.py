@@ -38,14 +38,9 @@ from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
-REPLAY = "replay."
-"""Prefix of the arrays of the replay buffer in a state."""
-
-WEIGHTS, ROLLOUT = range(2)
-"""Purposes of random generators."""
-
-MINIBATCHES = 4
-"""Minibatches of each epoch of PPO."""
+REPLAY = "replay."  # prefix of the arrays of the replay buffer in a state
+WEIGHTS, ROLLOUT = range(2)  # purposes of random generators
+MINIBATCHES = 4  # minibatches of each epoch of PPO
 
 EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""

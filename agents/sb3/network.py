@@ -16,18 +16,10 @@ from torch import nn
 
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES
 
-PHASE_SUMS = 5
-"""Numbers for each set of costs: the four phases and their sum."""
-
-
-SPLITS = ("halve", "row_wise", "data_parallel")
-"""The actions that split a table, in the order of the environment."""
-
-SPLIT_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""The sharding types of that environment."""
-
-MAX_SHARDS = 8
-"""Column shards of a table in that environment at most; H = 3 halvings."""
+PHASE_SUMS = 5  # numbers for each set of costs: the four phases and their sum
+SPLITS = ("halve", "row_wise", "data_parallel")  # the actions that split a table, in the order of the environment
+SPLIT_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")  # the sharding types of that environment
+MAX_SHARDS = 8  # column shards of a table in that environment at most; H = 3 halvings
 
 
 class Inputs(NamedTuple):

@@ -20,11 +20,8 @@ from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
-DECAYS = 0.9, 0.999
-"""Decays of Adam's averages in the steps on linear costs."""
-
-PROPOSAL_STEPS = 10
-"""Steps on linear costs for a placement to measure, at most."""
+DECAYS = 0.9, 0.999  # decays of Adam's averages in the steps on linear costs
+PROPOSAL_STEPS = 10  # steps on linear costs for a placement to measure, at most
 
 
 class SurCoAgent(Agent):

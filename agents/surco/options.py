@@ -10,8 +10,7 @@ from shard_gym.agents.presets import CostNetworkOptions
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.errors import InvalidOptionError
 
-MAX_STEPS = 100_000
-"""The most steps; a file that says more would keep its agent busy for hours."""
+MAX_STEPS = 100_000  # the most steps; a file that says more would keep its agent busy for hours
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,17 +15,11 @@ from shard_gym.tasks import Task
 
 
 class Perturbed(NamedTuple):
-    """What the perturbed solver answered.
+    """What the perturbed solver answered."""
 
-    Attributes:
-        gradient: (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs.
-        placement: the cheapest answer.
-        cost_ms: its cost.
-    """
-
-    gradient: FloatArray
-    placement: Placement
-    cost_ms: float
+    gradient: FloatArray  # (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs
+    placement: Placement  # the cheapest answer
+    cost_ms: float  # its cost
 
 
 class EstimatedCosts:

@@ -13,10 +13,7 @@ from shard_gym.agents.training.torch_arrays import load_training_arrays, module_
 from shard_gym.errors import TrainingDivergedError
 from shard_gym.io.arrays import Arrays
 
-NOWHERE = -1e9
-"""The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
-
-
+NOWHERE = -1e9  # the score of a device that cannot be chosen; -inf would make NaN of the entropy
 Module = TypeVar("Module", bound=nn.Module)
 
 

@@ -12,8 +12,7 @@ from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Topology
 
-FEWEST, MOST = 0.2, 2.0
-"""Limits of the number of tables of a random load, in multiples of those of a task."""
+FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 
 
 def random_load(suite: TaskSuite, rng: np.random.Generator) -> tuple[Tables, Topology, Placement]:

@@ -11,8 +11,7 @@ import torch
 from shard_gym.errors import InvalidCheckpointError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 
-OPTIMIZER = "optimizer."
-"""Prefix of the arrays of an optimizer, where a learner has one."""
+OPTIMIZER = "optimizer."  # prefix of the arrays of an optimizer, where a learner has one
 
 
 def network_size(about: Mapping[str, Any], name: str, most: int) -> int:

@@ -30,14 +30,9 @@ from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parquet import require_arrow
 from shard_gym.text import counted
 
-PART_SIZE = 24
-"""Measurements that are written together; a program that is killed loses fewer than these."""
-
-REPEAT_DELAY = 30
-"""A placement is measured again after so many others, so in another part and at another time."""
-
-MAX_FAILURES = 20
-"""Failures in a row after which a collection stops, because the cause is not the placements."""
+PART_SIZE = 24  # measurements that are written together; a program that is killed loses fewer than these
+REPEAT_DELAY = 30  # a placement is measured again after so many others, so in another part and at another time
+MAX_FAILURES = 20  # failures in a row after which a collection stops, because the cause is not the placements
 
 
 class MeasurementId(NamedTuple):
@@ -49,23 +44,14 @@ class MeasurementId(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectionProgress:
-    """State of a collection.
+    """State of a collection."""
 
-    Attributes:
-        measured: measurements in the folder, or about to be written.
-        repeats: those of them that measured a placement again.
-        failed: measurements that failed.
-        new: measurements that this run added.
-        reasons: why measurements failed, with the count of each reason.
-        seconds: duration of this run so far.
-    """
-
-    measured: int
-    repeats: int
-    failed: int
-    new: int
-    reasons: dict[str, int]
-    seconds: float
+    measured: int  # measurements in the folder, or about to be written
+    repeats: int  # those of them that measured a placement again
+    failed: int  # measurements that failed
+    new: int  # measurements that this run added
+    reasons: dict[str, int]  # why measurements failed, with the count of each reason
+    seconds: float  # duration of this run so far
 
 
 def collect(

@@ -22,7 +22,6 @@ from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 IntArray = NDArray[np.int64]
-
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
 
 
@@ -30,24 +29,16 @@ TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in
 class PlacementCosts:
     """P placements and the ms of each phase on each of their devices.
 
-    Attributes:
-        topologies: the different topologies.
-        topology: (P,) int64, the number of the topology of each placement.
-        start: (P + 1,) int64; placement p has the rows from `start[p]` to before `start[p + 1]`.
-        devices: (R,) int64, the device of each row: of a table, or of a shard.
-        phases_ms: (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement.
-        cost_ms: (P,) float64, ms of the iteration.
-
     Raises:
         InvalidOptionError: the arrays do not describe placements and their costs.
     """
 
-    topologies: tuple[Topology, ...]
-    topology: IntArray
-    start: IntArray
-    devices: IntArray
-    phases_ms: FloatArray
-    cost_ms: FloatArray
+    topologies: tuple[Topology, ...]  # the different topologies
+    topology: IntArray  # (P,) int64, the number of the topology of each placement
+    start: IntArray  # (P + 1,) int64; placement p has the rows from `start[p]` to before `start[p + 1]`
+    devices: IntArray  # (R,) int64, the device of each row: of a table, or of a shard
+    phases_ms: FloatArray  # (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement
+    cost_ms: FloatArray  # (P,) float64, ms of the iteration
 
     def __post_init__(self) -> None:
         for sentence, holds in self._requirements():
@@ -93,17 +84,11 @@ def _within(numbers: IntArray, below: int | IntArray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CostDataset(PlacementCosts):
-    """Placements of tables and their costs; equal tables are kept once.
+    """Placements of tables and their costs; equal tables are kept once."""
 
-    Attributes:
-        tables: the M different tables.
-        members: (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`.
-        source: fingerprint of the cost model that gave the costs.
-    """
-
-    tables: Tables
-    members: IntArray
-    source: str
+    tables: Tables  # the M different tables
+    members: IntArray  # (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`
+    source: str  # fingerprint of the cost model that gave the costs
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()
@@ -176,7 +161,6 @@ class CostDataset(PlacementCosts):
 
 
 _ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
-
 _OWN_ARRAYS = ("topology", "start", "members", "devices", "phases_ms", "cost_ms")
 
 

@@ -32,9 +32,7 @@ from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-costs/2"
 INDEX = "index.json"
-
-HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
-"""Names of machines; report pages have them in their file names."""
+HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")  # names of machines; report pages have them in their file names
 
 _SOURCE_MEANING = (
     " A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
@@ -51,23 +49,14 @@ class FailedMeasurement(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasurementIndex:
-    """The index of a folder.
+    """The index of a folder."""
 
-    Attributes:
-        source: fingerprint of the cost model that measures.
-        hardware: name of the machine.
-        workload: how the tables are trained.
-        sampling: `PlacementSampler.to_json` of the sampler.
-        parts: for each part its "topologies" and the "sha256" of its files.
-        failed: measurements that failed.
-    """
-
-    source: str
-    hardware: str
-    workload: Workload
-    sampling: Mapping[str, Any]
-    parts: tuple[Any, ...] = ()
-    failed: tuple[FailedMeasurement, ...] = ()
+    source: str  # fingerprint of the cost model that measures
+    hardware: str  # name of the machine
+    workload: Workload  # how the tables are trained
+    sampling: Mapping[str, Any]  # `PlacementSampler.to_json` of the sampler
+    parts: tuple[Any, ...] = ()  # for each part its "topologies" and the "sha256" of its files
+    failed: tuple[FailedMeasurement, ...] = ()  # measurements that failed
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:

@@ -25,19 +25,12 @@ MIN_TASK_PLACEMENTS = 3
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """All measurements in a folder, or in several whose measurements belong together.
+    """All measurements in a folder, or in several whose measurements belong together."""
 
-    Attributes:
-        folder: where they are.
-        index: its index; of several folders, that of the first with what failed in all.
-        costs: all P measurements, repeated ones among them.
-        info: of each of them.
-    """
-
-    folder: Path
-    index: MeasurementIndex
-    costs: SplitCosts
-    info: MeasurementInfo
+    folder: Path  # where they are
+    index: MeasurementIndex  # its index; of several folders, that of the first with what failed in all
+    costs: SplitCosts  # all P measurements, repeated ones among them
+    info: MeasurementInfo  # of each of them
 
     @cached_property
     def first(self) -> SplitCosts:

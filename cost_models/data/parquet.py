@@ -31,22 +31,15 @@ HISTOGRAMS = ("reuse_histogram", "access_histogram")
 class MeasurementInfo:
     """What is known of P measurements besides their costs.
 
-    Attributes:
-        number: (P,) int64, number of the sampled placement.
-        repeat: (P,) int64, 0 for its first measurement, 1 for its second.
-        spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown.
-        clock_ghz: (P,) float64, lowest SM clock of the GPUs; NaN on a CPU, and where it is unknown.
-        late: (P,) int64, iterations on a GPU whose times contain time of the host.
-
     Raises:
         InvalidOptionError: a number is negative.
     """
 
-    number: IntArray
-    repeat: IntArray
-    spread: FloatArray
-    clock_ghz: FloatArray
-    late: IntArray
+    number: IntArray  # (P,) int64, number of the sampled placement
+    repeat: IntArray  # (P,) int64, 0 for its first measurement, 1 for its second
+    spread: FloatArray  # (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown
+    clock_ghz: FloatArray  # (P,) float64, lowest SM clock of the GPUs; NaN on a CPU, and where it is unknown
+    late: IntArray  # (P,) int64, iterations on a GPU whose times contain time of the host
 
     def __post_init__(self) -> None:
         if any((getattr(self, name) < 0).any() for name in _INFO):

@@ -31,12 +31,9 @@ class ShardDataset(PlacementCosts):
 
     Unlike a `CostDataset` it has the inputs of one network in place of tables: what a shard is to its device depends on
     its sharding type and on the number of devices.
-
-    Attributes:
-        inputs: (R, F) float32, of each shard.
     """
 
-    inputs: NDArray[np.float32]
+    inputs: NDArray[np.float32]  # (R, F) float32, of each shard
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()

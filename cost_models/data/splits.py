@@ -15,28 +15,20 @@ from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.tables import Tables
 
 SPLITS = ("train", "validation", "test")
-
-SHARES = (0.7, 0.1, 0.2)
-"""The share of the different tables that each split gets; it gets one at least."""
-
-Groups = Mapping[str, IntArray]
-"""The rows of each split in a set of tables, by the name of the split."""
+SHARES = (0.7, 0.1, 0.2)  # the share of the different tables that each split gets; it gets one at least
+Groups = Mapping[str, IntArray]  # the rows of each split in a set of tables, by the name of the split
 
 
 @dataclass(frozen=True, eq=False)
 class SplitCosts:
     """A data set with a split for each table.
 
-    Attributes:
-        data: P placements of M tables.
-        table_split: (M,) int64, for each table the number of its split in `SPLITS`.
-
     Raises:
         InvalidOptionError: a table has no split, or a placement mixes tables of two splits.
     """
 
-    data: CostDataset
-    table_split: IntArray
+    data: CostDataset  # P placements of M tables
+    table_split: IntArray  # (M,) int64, for each table the number of its split in `SPLITS`
 
     def __post_init__(self) -> None:
         given, count = self.table_split, len(self.data.tables)

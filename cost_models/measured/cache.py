@@ -20,11 +20,8 @@ _TABLE = "CREATE TABLE times (key TEXT PRIMARY KEY, ms TEXT NOT NULL, sha256 TEX
 _DAMAGED = ("malformed", "not a database", "unsupported file format")
 """What SQLite says of a damaged file; it says the second one also of a file that never was a database."""
 
-_MAGIC = b"SQLite format 3\0"
-"""What a file of SQLite begins with."""
-
-PATIENCE_S = 30.0
-"""How long another program may hold the file."""
+_MAGIC = b"SQLite format 3\0"  # what a file of SQLite begins with
+PATIENCE_S = 30.0  # how long another program may hold the file
 
 _WAYS_OUT = {
     "locked": "Another program holds it; wait until that ends, or name another file.",

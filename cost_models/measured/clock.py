@@ -65,21 +65,14 @@ class HostClock(Clock):
         return 1000.0 * (time.perf_counter() - begin)
 
 
-FIRST_GHZ = 2.0
-"""SM clock that the first spin assumes; a slower one makes it longer, which does no harm."""
-
-LEAD_CYCLES = 100_000
-"""Spin before the event that begins a measured spin: 0.05 ms, in which the host enqueues the rest."""
-
+FIRST_GHZ = 2.0  # SM clock that the first spin assumes; a slower one makes it longer, which does no harm
+LEAD_CYCLES = 100_000  # spin before the event that begins a measured spin: 0.05 ms, in which the host enqueues the rest
 LEAST_SPIN_MS, MAX_SPIN_MS = 1.0, 50.0
 SPIN_MARGIN = 2.0
 """A GPU spins this many times as long as the host took to enqueue the iteration before, within these limits."""
 
-WARM_S = 0.5
-"""Warming up takes so many seconds at most."""
-
-SAME_CLOCK = 0.02
-"""Relative difference below which two SM clocks count as the same."""
+WARM_S = 0.5  # warming up takes so many seconds at most
+SAME_CLOCK = 0.02  # relative difference below which two SM clocks count as the same
 
 
 class _Run(NamedTuple):

@@ -43,25 +43,16 @@ def torch_build() -> TorchBuild:
 
 @dataclass(frozen=True)
 class Machine:
-    """What measurements depend on; caches and data sets are named after it.
+    """What measurements depend on; caches and data sets are named after it."""
 
-    Attributes:
-        kind: "cpu" or "cuda".
-        device_name: of a GPU, or the model of the CPU.
-        num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`).
-        memory_bytes: of one GPU, or the machine's memory, or what its container may use; 0 where the system does not
-            say.
-        torch, fbgemm, cuda, nccl: versions; "" if there is none, and the last two for a CPU.
-    """
-
-    kind: str
-    device_name: str
-    num_devices: int
-    memory_bytes: int
-    torch: str
-    fbgemm: str
-    cuda: str
-    nccl: str
+    kind: str  # "cpu" or "cuda"
+    device_name: str  # of a GPU, or the model of the CPU
+    num_devices: int  # GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`)
+    memory_bytes: int  # of one GPU, or what the machine's container may use; 0 where the system does not say
+    torch: str  # versions; "" if there is none, and the last two for a CPU
+    fbgemm: str  # versions; "" if there is none, and the last two for a CPU
+    cuda: str  # versions; "" if there is none, and the last two for a CPU
+    nccl: str  # versions; "" if there is none, and the last two for a CPU
 
     @property
     def name(self) -> str:

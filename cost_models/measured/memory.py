@@ -12,14 +12,9 @@ from shard_gym.errors import DeviceMemoryError, MemoryInUseError
 from shard_gym.system import available_memory, usable_memory
 from shard_gym.text import format_bytes
 
-COPIES = 3
-"""Pooled outputs, their gradients, and what arrives from the other devices."""
-
-WORKER_BYTES = 200 * 2**20
-"""Memory of a process that imported torch and FBGEMM."""
-
-STREAM_COPIES = 3
-"""A table's lookups while they are drawn: the accesses, their order, and the batch."""
+COPIES = 3  # pooled outputs, their gradients, and what arrives from the other devices
+WORKER_BYTES = 200 * 2**20  # memory of a process that imported torch and FBGEMM
+STREAM_COPIES = 3  # a table's lookups while they are drawn: the accesses, their order, and the batch
 
 
 def needed_bytes(job: Job) -> int:

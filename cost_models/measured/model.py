@@ -34,7 +34,6 @@ from shard_gym.topology import Topology
 from shard_gym.workload import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES
 
 DEVICES = ("cpu", "cuda")
-
 PARALLEL, SEQUENTIAL = "parallel", "sequential"
 LAYOUTS = ("auto", PARALLEL, SEQUENTIAL)
 """`parallel`: one process for each device; they exchange their outputs. `sequential`: one device stands for all of
@@ -44,8 +43,7 @@ are fewer GPUs (or CPUs) than devices, else `parallel`."""
 PENALTY_MARGIN = 10.0
 """A penalty must exceed measured costs, which have no upper bound; this many times the estimate's bound should."""
 
-DIGEST_LENGTH = 24
-"""Hexadecimal digits of a hash in a fingerprint."""
+DIGEST_LENGTH = 24  # hexadecimal digits of a hash in a fingerprint
 
 BEYOND_PENALTY = (
     "A valid placement was measured at {:,.3f} ms, and a task without one is charged {:,.3f} ms only, so failing looks "

@@ -30,9 +30,7 @@ the time of a lookup or an update does not depend on them."""
 
 _WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
 _OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
-
-Batch = tuple[Tensor, Tensor]
-"""Indices and offsets in FBGEMM's layout, on the device."""
+Batch = tuple[Tensor, Tensor]  # indices and offsets in FBGEMM's layout, on the device
 
 
 class FusedTables:

@@ -24,14 +24,9 @@ from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Co
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
 WORKER = "shard_gym.cost_models.measured.worker"
-START_TIMEOUT_S = 120.0
-"""Time for importing torch and FBGEMM on a busy machine with a cold disk."""
-
-EXIT_S = 2.0
-"""Time for a worker to end by itself after its socket was closed; then it is killed."""
-
-GRACE_S = 0.5
-"""Time after an error of a worker in which the worker that caused it may be found."""
+START_TIMEOUT_S = 120.0  # time for importing torch and FBGEMM on a busy machine with a cold disk
+EXIT_S = 2.0  # time for a worker to end by itself after its socket was closed; then it is killed
+GRACE_S = 0.5  # time after an error of a worker in which the worker that caused it may be found
 
 _KEEP_MEMORY = {name: str(2**40) for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")}
 """Settings of glibc with which a worker on a CPU keeps the memory that one measurement frees for the next one. Getting

@@ -22,23 +22,15 @@ from shard_gym.tables import Tables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-MAX_LOOKUPS = 2**31
-"""Most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits."""
+MAX_LOOKUPS = 2**31  # most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits
 
 
 @dataclass(frozen=True, eq=False)
 class Lookups:
-    """The lookups of some samples in one table.
+    """The lookups of some samples in one table."""
 
-    Attributes:
-        indices: (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor.
-        lengths: (num_features, count) int64, lookups of each bag. The bags of `indices` have the same order: feature
-            by feature, and sample by sample within a feature.
-    """
-
-    indices: Array
-    lengths: Ints
+    indices: Array  # (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor
+    lengths: Ints  # (num_features, count), lookups of each bag; `indices` has the bags feature by feature, by sample
 
 
 class IndexStream(Protocol):
@@ -284,8 +276,7 @@ class RowPermutation:
 
 
 FIRST_BIT = -(2**63)
-_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-"""The odd constants of SplitMix64, as int64."""
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)  # the odd constants of SplitMix64, as int64
 
 
 def _hash(numbers: Array, key: int) -> Array:

@@ -34,25 +34,17 @@ LEAST_SHARE, MAX_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than
 its tables one by one, and devices work in parallel; an estimate outside the bounds is an error of the network."""
 
-LEAST_MS = 1e-3
-"""Lower bound of the cost of a table alone."""
+LEAST_MS = 1e-3  # lower bound of the cost of a table alone
 
 
 @dataclass(frozen=True)
 class NormalizationData:
-    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays.
+    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays."""
 
-    Attributes:
-        inputs: (M, F) float32, inputs of each table.
-        loads: (P, D, K) float32, loads of each device.
-        cluster: the topologies, leading shape (P,).
-        phases_ms: (P, D, 4) float32, measured ms.
-    """
-
-    inputs: NDArray[np.float32]
-    loads: NDArray[np.float32]
-    cluster: Cluster
-    phases_ms: NDArray[np.float32]
+    inputs: NDArray[np.float32]  # (M, F) float32, inputs of each table
+    loads: NDArray[np.float32]  # (P, D, K) float32, loads of each device
+    cluster: Cluster  # the topologies, leading shape (P,)
+    phases_ms: NDArray[np.float32]  # (P, D, 4) float32, measured ms
 
 
 class NeuralCostModel(ShardingCostModel):

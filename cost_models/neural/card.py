@@ -22,8 +22,7 @@ from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
 COST = "cost"
-MAX_DIMS = 8
-"""Dims that a page lists one by one."""
+MAX_DIMS = 8  # dims that a page lists one by one
 
 
 def make_card(

@@ -22,9 +22,7 @@ from shard_gym.topology import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
-
-REPORTED_LOSSES = 50
-"""Last steps whose mean loss `train_network` returns."""
+REPORTED_LOSSES = 50  # last steps whose mean loss `train_network` returns
 
 
 def trainable(weights: FloatWeights) -> TensorWeights:
