@@ -147,13 +147,7 @@ def cutoff_ms(best_ms: float, gap: float) -> float:
 
 
 class _Search:
-    """The search for one task.
-
-    Attributes:
-        best: the best placement so far; None before the first.
-        best_ms: its cost.
-        bound_ms: no placement costs less.
-    """
+    """The search for one task: the `best` placement so far, its cost `best_ms`, and the lower bound `bound_ms`."""
 
     def __init__(self, agent: ExactAgent, task: Task, costs: LinearCosts) -> None:
         self._agent, self._task, self._costs = agent, task, costs
@@ -233,13 +227,7 @@ class _Search:
 
 
 class _Program:
-    """The integer program of a region: its placements that cost less than the best so far by more than the gap.
-
-    Attributes:
-        model: the CpModel.
-        there: (T, D) lists of Booleans, whether a table is on a device.
-        cutoff_ms: no placement that the program leaves out, of this region, costs less.
-    """
+    """The integer program of a region: its placements that cost less than the best so far by more than the gap."""
 
     def __init__(
         self, cp_model: Any, task: Task, costs: LinearCosts, region: Region, best_ms: float, gap: float
@@ -262,7 +250,6 @@ class _Program:
         self.model.minimize(objective)
 
     def ms(self, integer_cost: float) -> float:
-        """The bound in ms of a bound on the integer cost."""
         return (integer_cost / self._scale + self._constant) * (1.0 - ROUNDING)
 
     def _scaled(self, ms: NDArray[np.float64]) -> list[int]:
@@ -285,10 +272,7 @@ class _Program:
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, units) <= cap // divisor)
 
     def _levels(self, region: Region) -> list[list[Any]]:
-        """For each device, what must be true for each level to apply: True, False or a Boolean.
-
-        With the counts of the levels given, the first devices have the highest. Otherwise a table sets the level.
-        """
+        """For each device, what must be true for each level to apply: True, False or a Boolean."""
         costs, devices = self._costs, self._task.num_devices
         number = len(costs.lane_shares)
         if region.counts is None:
@@ -350,11 +334,6 @@ def _largest_ms(costs: LinearCosts) -> float:
 
 
 def _cp_model() -> Any:
-    """CP-SAT's module.
-
-    Raises:
-        MissingExtraError: OR-Tools is not installed.
-    """
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:

@@ -21,11 +21,7 @@ from shard_gym.text import format_bytes
 
 
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
-    """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says.
-
-    Raises:
-        NoPlacementFoundError: a table fits nowhere.
-    """
+    """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says."""
     try:
         return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose)
     except NoRoomError as error:
@@ -159,10 +155,7 @@ def lane_placements(task: Task) -> list[tuple[float, Placement]]:
 
 
 def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> tuple[float, Placement]:
-    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone.
-
-    Class by class, in each by descending lane time, a table goes where the lane time is least afterwards.
-    """
+    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone."""
     tables = task.tables
     vectors = tables.pooling_factor * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
     share = lane_share(tables.embedding_dim)

@@ -95,8 +95,6 @@ class HugeCTRAgent(Agent):
 
 
 class _Rule:
-    """The rule for one task."""
-
     def __init__(self, task: Task, replicated_bytes: float, work_ratio: float, max_shards: int) -> None:
         self._tables, self._topology, self._max_shards = task.tables, task.topology, max_shards
         self._replicated = task.tables.memory_bytes < replicated_bytes
@@ -115,7 +113,6 @@ class _Rule:
         return self._if_valid(float(lookups + self._shard_cost * len(others)), shardings)
 
     def candidates(self, iterations: int) -> list[_Candidate]:
-        """The greedy plans, with one more split each."""
         found: list[_Candidate] = []
         for _ in range(iterations):
             cost, devices, stuck = self._greedily()

@@ -77,11 +77,7 @@ class Items:
 def put_in_order(
     memory: IntArray, free: IntArray, order: Iterable[int], choose: Callable[[int, IntArray], int]
 ) -> Placement:
-    """(I,) int64, each item in `order` on the device that `choose(item, devices where it still fits)` names.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
-    """
+    """(I,) int64, each item in `order` on the device that `choose(item, devices with room)` says; or NoRoomError."""
     placement, left = np.empty(len(memory), np.int64), free.copy()
     for item in order:
         fitting = np.flatnonzero(left >= memory[item])
@@ -93,13 +89,10 @@ def put_in_order(
 
 
 def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
-    """(I,) int64, each item in `order` on the device where what is placed so far costs least.
+    """(I,) int64, each item in `order` on the device where what is placed so far costs least; or NoRoomError.
 
     Equal costs are common because an item rarely makes the slowest device slower. Then the device whose own phases are
     shortest afterwards is taken.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
     """
     model = items.model
     held = np.zeros((items.num_devices, model.num_loads)) if items.fixed is None else items.fixed.copy()
@@ -120,11 +113,7 @@ def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
 
 
 def put_where_emptiest(items: Items) -> Placement:
-    """(I,) int64, the largest item first, each on the device with the most free bytes: for where memory is short.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
-    """
+    """(I,) int64, the largest item first, each on the device with the most free bytes; or NoRoomError."""
     placement, left = np.empty(len(items), np.int64), items.free.copy()
     for item in np.argsort(-items.memory, kind="stable"):
         device = placement[item] = int(left.argmax())

@@ -61,14 +61,10 @@ class Costs:
 
 
 class Neighbourhood:
-    """A placement of items, its loads and its costs; lists, costs and applies moves.
+    """A valid (I,) `placement` of items, called tables here, its loads and its costs; lists, costs and applies moves.
 
     Removing an item from a device needs the maximum over those that stay. The two largest values of every max-reduced
     load are kept for each device, so a move costs O(K) for each of the two devices it touches.
-
-    Attributes:
-        items: the items; their tables, in what follows.
-        placement: (I,) int64, the current placement; valid.
     """
 
     def __init__(self, items: Items, placement: Placement) -> None:
@@ -149,10 +145,8 @@ class Neighbourhood:
     def costs_if(self, devices: IntArray, leaves: IntArray, joining: FloatArray) -> Costs:
         """(M,) costs of M changes of the placement.
 
-        Args:
-            devices: (C, M) int64, the devices that change; those of a change differ.
-            leaves: (C, M) int64, the table that leaves each of them, or NO_TABLE.
-            joining: (C, M, K), loads of what comes to each of them.
+        In each, C `devices` change, (C, M) int64 that differ. The tables `leaves`, (C, M) or NO_TABLE, leave them, and
+        (C, M, K) loads `joining` come to them.
         """
         self._evaluate()
         loads = self._model.add(self._without(devices, leaves), joining)

@@ -1,4 +1,7 @@
-"""The options of every agent, with their defaults and a line about each, from signatures and docstrings."""
+"""The options of every agent, with their defaults and a line about each, from signatures and docstrings.
+
+Functions of learned agents raise MissingExtraError where a package that these need is not installed.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +54,7 @@ def _maker(name: str) -> Any:
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:
-    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under "".
-
-    Raises:
-        MissingExtraError: a package that its training needs is not installed.
-    """
+    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under ""."""
     learner = learner_class(name)
     changed = learner.option_defaults(name)
     own = [
@@ -73,11 +72,7 @@ def training_options(name: str) -> dict[str, list[AgentOption]]:
 
 
 def trained_options(name: str) -> list[AgentOption]:
-    """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`.
-
-    Raises:
-        MissingExtraError: a package that it needs is not installed.
-    """
+    """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`."""
     path, names = _TRAINED.get(name, ("", ()))
     if not names:
         return []
@@ -106,11 +101,7 @@ def about_agent(name: str) -> str:
 
 
 def about_learner(name: str, preset: str = "") -> str:
-    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it.
-
-    Raises:
-        MissingExtraError: a package that its training needs is not installed.
-    """
+    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it."""
     learner = learner_class(name)
     return _first_sentence(_doc(learner.presets[preset] if preset else learner))
 
@@ -126,7 +117,6 @@ def _of_parameters(maker: Any) -> list[AgentOption]:
 
 
 def _of_fields(options: type) -> list[AgentOption]:
-    """The fields of a dataclass."""
     said = _described(options)
     return [
         AgentOption(each.name, None if each.default is MISSING else each.default, said.get(each.name, ""))

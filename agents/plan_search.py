@@ -90,11 +90,7 @@ class PlanSearchAgent(Agent):
         return self.split(task).plan()
 
     def split(self, task: Task) -> SplitTables:
-        """The parts of the plan, as the search has them.
-
-        Raises:
-            NoPlacementFoundError: see `Agent.plan`.
-        """
+        """The parts of the plan, as the search has them; raises the error of `plan`."""
         return self._search(task, self.sharding_types)
 
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
@@ -249,7 +245,6 @@ class _PlanSearch:
             yield _Change(float(costs[which]), changes[which][1])
 
     def _ways_to_spread(self) -> Iterator[_Spreading]:
-        """Every way that fits to spread a table with a part on a critical device."""
         split, options = self._split, self._split.options
         for table in np.unique(split.table[self._current.critical_tables()]).tolist():
             held, left = _without(split, table)
@@ -259,7 +254,6 @@ class _PlanSearch:
                     yield after, partial(split.spread_over, table, number)
 
     def _ways_to_gather(self) -> Iterator[_Spreading]:
-        """Every device with room for a table that is spread."""
         split, options = self._split, self._split.options
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
             held, left = _without(split, table)

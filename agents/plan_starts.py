@@ -58,10 +58,7 @@ def starts(options: SplitOptions, spent: Callable[[], bool]) -> Iterator[SplitTa
 
 
 def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
-    """Those of `splits` that fit, with each part where the plan so far costs least, the costliest first; and costs.
-
-    Where a part then finds no room, they are placed by memory alone.
-    """
+    """Those of `splits` that fit, with costs: each part where the plan so far costs least, or else by memory alone."""
     for split in splits:
         items = split.items()
         if items.free.min() < 0:
@@ -81,11 +78,7 @@ def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
 
 
 def _spread_sets(options: SplitOptions) -> list[IntArray]:
-    """(T,) int64 each: no table is spread; those that cost all devices little more if they are spread.
-
-    That is compared with what all devices save without a D-th of the table. Tables of which no part fits a device are
-    in all sets.
-    """
+    """(T,) int64 sets: no table is spread; those that cost all devices little more than a D-th of them saves."""
     task, model = options.task, options.model
     numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
     if not numbers or task.num_devices == 1:
@@ -133,12 +126,7 @@ def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
 
 
 def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:
-    """What a spread table changes if all devices have even loads of all `parts`, none of which is spread.
-
-    Returns:
-        (T, n) ms that a table adds in each of the n variants, which are on all devices, and (T,) ms that a D-th of its
-        parts saves. Of two copies the second counts, so what is paid once for all spread tables does not.
-    """
+    """(T, n) ms that tables add to even loads of `parts` in n variants, and (T,) ms that a D-th of their parts saves."""
     model, split = options.model, options.model.num_sum_loads
     loads = options.loads[parts.table, parts.level]
     share = np.zeros((options.task.num_tables, split))
@@ -194,10 +182,7 @@ def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTable
 
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
-    """For where memory is short: parts halved to at most a half of a device, then a quarter, and so on.
-
-    Tables of which the parts remain larger are spread, where that needs less of a device.
-    """
+    """For short memory: parts of a half, a quarter, ... of a device, and tables with larger ones spread if that helps."""
     task = options.task
     levels = slice(options.max_halvings + 1)
     memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)

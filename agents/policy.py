@@ -69,11 +69,7 @@ class PolicyAgent(CostGuidedAgent):
         self.observation = make_observation(observation)
 
     def place(self, task: Task) -> Placement:
-        """(T,) int64, a device for every table of `task`.
-
-        Raises:
-            NoPlacementFoundError: also when the task is larger than the policy's padding.
-        """
+        """(T,) int64; NoPlacementFoundError also says that the task is larger than the policy's padding."""
         if task.num_tables > self.max_tables or task.num_devices > self.max_devices:
             raise NoPlacementFoundError(
                 f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
@@ -97,11 +93,7 @@ class PolicyAgent(CostGuidedAgent):
 
 
 def played(env: EmbeddingPlacementEnv, policy: Policy) -> dict[str, Any]:
-    """Play an episode of the only task of `env`; its last info.
-
-    Raises:
-        NoPlacementFoundError: a table of the task fits no device, or the episode failed.
-    """
+    """Play an episode of the only task of `env`; its last info. Raises NoPlacementFoundError if it fails."""
     try:
         observation, info = env.reset(seed=0)
     except TableTooLargeError as error:

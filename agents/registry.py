@@ -71,11 +71,7 @@ class AgentEntry:
 
 
 def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
-    """The parameters of what makes the agent `name`.
-
-    Raises:
-        InvalidOptionError: it does not tell them, as some classes in C.
-    """
+    """The parameters of what makes agent `name`; InvalidOptionError if it does not tell them, as some classes in C."""
     try:
         return signature(maker).parameters
     except (TypeError, ValueError) as error:

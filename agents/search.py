@@ -35,13 +35,7 @@ cost 2.5% more than the best known from one start, 0.3% more from four."""
 
 
 class Budget:
-    """The evaluations and the seconds that a search has for one task, counted from here on.
-
-    Args:
-        cost_model: the model; its evaluations count.
-        max_queries: evaluations.
-        max_seconds: wall-clock time; None for no limit.
-    """
+    """The evaluations of `cost_model`, and the seconds if limited, that a search has for one task from here on."""
 
     def __init__(
         self, cost_model: CountedCostModel | CountedEstimates, max_queries: int, max_seconds: float | None = None
@@ -129,11 +123,7 @@ class LocalSearchAgent(CostGuidedAgent):
         return search.best
 
     def _starts(self, task: Task) -> list[Placement]:
-        """Different placements: of all greedy agents that find one, by lanes, and the one packed by memory if it fits.
-
-        Raises:
-            NoPlacementFoundError: none of them finds a placement.
-        """
+        """Different placements: of all greedy agents that find one, by lanes, and packed by memory if that fits."""
         starts = []
         for agent in (CostGreedyAgent(additive_estimate(self.cost_model)), *paper_heuristics()):
             try:

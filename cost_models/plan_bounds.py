@@ -50,11 +50,7 @@ FORWARD, BACKWARD, EXCHANGE, BACK = range(4)
 
 
 def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> float:
-    """Ms that no sharding plan of the tables costs less than.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """Ms that no sharding plan of the tables costs less than; raises MissingExtraError if scipy is not installed."""
     solve = linprog()
     from scipy.sparse import csr_array
 

@@ -110,11 +110,7 @@ class AttentionAgent(Agent):
         )
 
     def _best(self, task: Task, forms: Sequence[SplitTask]) -> tuple[SplitTask, Placement]:
-        """The form and the placement of its parts that the learned cost prefers.
-
-        Raises:
-            NoPlacementFoundError: no rollout of any form is complete.
-        """
+        """The form and the placement of its parts that the learned cost prefers."""
         for samples in (1, SAMPLES) if self.samples == 1 else (self.samples,):
             found = self._tried(task, forms, -(-samples // len(forms))) if forms else None
             if found is not None:
@@ -154,12 +150,7 @@ def load_attention(
     samples: int = SAMPLES,
     temperature: float = TEMPERATURE,
 ) -> AttentionAgent:
-    """The agent of a training run; the other arguments are those of `AttentionAgent`.
-
-    Raises:
-        InvalidCheckpointError: these are not the weights of such an agent.
-        InvalidOptionError: an option is out of range.
-    """
+    """The agent of a training run; other arguments are those of `AttentionAgent`, errors those of `load_agent`."""
     hidden, layers = network_size(about, "hidden", MAX_HIDDEN), network_size(about, "layers", MAX_LAYERS)
     if hidden % HEADS:
         raise InvalidCheckpointError(f"hidden of the policy must be a multiple of {HEADS}, not {hidden}.")

@@ -278,7 +278,6 @@ class AttentionLearner(Learner):
         return np.stack([each.loads(model) for each in tasks]) if isinstance(model, ShardingCostModel) else None
 
     def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
-        """Keep the cost of a rollout for the learned cost."""
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
@@ -306,11 +305,7 @@ class AttentionLearner(Learner):
 
 
 def _names(also: str, own: str) -> list[str]:
-    """The suites that `also` names beside the `own` one.
-
-    Raises:
-        InvalidOptionError: it is no text, or names a suite twice.
-    """
+    """The suites that `also` names beside the `own` one."""
     if not isinstance(also, str):
         raise InvalidOptionError(f"also must be names of suites with commas between them, not {short_repr(also)}.")
     names = [each.strip() for each in also.split(",") if each.strip()]
@@ -321,11 +316,7 @@ def _names(also: str, own: str) -> list[str]:
 
 
 def _require_one_machine(suites: Sequence[TaskSuite]) -> None:
-    """Refuse tasks on several machines: no input of the learned cost tells them apart.
-
-    Raises:
-        InvalidOptionError: they differ in their devices or links.
-    """
+    """Refuse tasks on several machines: no input of the learned cost tells them apart."""
     machines = {(task.topology.device, task.topology.links) for suite in suites for task in suite}
     if len(machines) > 1:
         devices = sorted({device.name for device, _ in machines})

@@ -40,10 +40,6 @@ class AttentionPolicy(nn.Module):
     step scores all devices. A device is what it holds: the sum of learned vectors of its tables, the sums of their
     shares, and the widest. FBGEMM runs all tables of a device at the width of the widest, so the products of work and
     width, before and after the step, are inputs, too.
-
-    Args:
-        hidden: of the encoder, a multiple of `HEADS`.
-        layers: of the encoder.
     """
 
     mean: Tensor

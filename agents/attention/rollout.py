@@ -37,11 +37,7 @@ class Batch:
 
     @staticmethod
     def of(tasks: Sequence[Task], count: int, model: AdditiveCostModel) -> Batch:
-        """`count` episodes of each of `tasks`.
-
-        Raises:
-            TableTooLargeError: a table fits no device.
-        """
+        """`count` episodes of each of `tasks`; raises TableTooLargeError if a table fits no device."""
         longest, widest = max(task.num_tables for task in tasks), max(task.num_devices for task in tasks)
         suite, total = TaskSuite("drawn", tuple(tasks)), len(tasks) * count
         prepared = PreparedTasks(suite, model, longest, widest, total, placing_order)
@@ -112,12 +108,8 @@ def play(
 ) -> Rollouts:
     """Play the episodes of `batch` to their ends.
 
-    Args:
-        policy: scores the devices.
-        batch: the tasks.
-        rng: draws the devices from the softmax of the scores; with None the best are taken.
-        temperature: divides the scores, of all or of each of the N episodes; 0 takes the best.
-        record: whether the inputs and actions of all steps are kept, as training needs them.
+    `rng` draws the devices from the softmax of the scores, divided by `temperature`, which is that of all or of each of
+    the N episodes; 0 takes the best, as None does for `rng`. Training needs the inputs and actions that `record` keeps.
     """
     problem, model = batch.problem, without_costs(batch.model)
     state, task = initial_state(problem, model), torch.from_numpy(batch.task_of)

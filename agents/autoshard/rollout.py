@@ -93,14 +93,9 @@ def play(
 ) -> Played:
     """Play an episode of each task.
 
-    Args:
-        network: the policy.
-        tasks: one for each episode.
-        rng: draws the devices; with None the likeliest are taken.
-        masks: whether devices without room are never chosen; otherwise choosing one ends the episode.
-        reward: see `EmbeddingPlacementEnv`.
-        true_cost: estimates or measures complete placements; None for no costs and no evaluation.
-        lower_bounds_ms: (N,) of the tasks, for rewards that divide by them.
+    `rng` draws the devices; with None the likeliest are taken. Without `masks`, choosing a device without room ends the
+    episode. `true_cost` estimates or measures complete placements; None is for no costs and no evaluation. Rewards that
+    divide by lower bounds need `lower_bounds_ms`, (N,) of the tasks.
     """
     unique = {task.name: task for task in tasks}
     suite = TaskSuite("drawn", tuple(unique.values()))

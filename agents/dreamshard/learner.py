@@ -159,12 +159,7 @@ def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, har
 
 
 def _measurements_for(suite: TaskSuite, folder: str) -> Measurements:
-    """The measurements in `folder`, which must have the workload of the tasks.
-
-    Raises:
-        InvalidOptionError: they have another one.
-        DamagedFileError: there are none.
-    """
+    """The measurements in `folder`, which must have the workload of the tasks."""
     measurements = load_measurements(folder)
     found, wanted = measurements.index.workload, suite.tasks[0].tables.workload
     if found != wanted:

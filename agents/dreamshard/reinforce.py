@@ -47,11 +47,7 @@ class PolicyTraining:
         return optimizer_arrays(self.optimizer, POLICY_OPTIMIZER)
 
     def load_state(self, arrays: Arrays) -> None:
-        """Set the weights, which are under `POLICY` in `arrays`, and the averages.
-
-        Raises:
-            InvalidCheckpointError: the averages are not those of this optimizer.
-        """
+        """Set the weights, which are under `POLICY` in `arrays`, and the averages."""
         assign_arrays(self.weights, under(POLICY, arrays))
         load_optimizer_arrays(self.optimizer, arrays, POLICY_OPTIMIZER)
 

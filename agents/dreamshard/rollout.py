@@ -52,11 +52,8 @@ def play(
 ) -> Rollout:
     """Play the N episodes of `problem`, which was prepared with `model`, to their ends.
 
-    Args:
-        problem, model: the tasks, and what estimates their costs.
-        weights: of the policy.
-        rng: draws the devices; with None the most likely ones are taken.
-        cost_features: whether the policy sees the estimated costs.
+    `rng` draws the devices; with None the most likely ones are taken. The policy, of these `weights`, sees the
+    estimated costs if `cost_features`.
     """
     state, step_model = initial_state(problem, model), _WithoutTotals(model)
     features = problem.tables.features[problem.row]
@@ -90,5 +87,4 @@ class _WithoutTotals(CountedCostModel):
     """A model without the cost of the iteration, which is only needed at the end of an episode."""
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """(...) zeros."""
         return np.zeros(phases.shape[:-2])

@@ -53,11 +53,7 @@ class BeamSearch:
     limits: int = 11  # M, greedy placements of a set, each with another limit on the columns of a device
 
     def search(self, options: SplitOptions) -> SplitTables:
-        """The cheapest plan found under the model of `options`, of column shards only.
-
-        Raises:
-            NoPlacementFoundError: no plan that was tried fits the memory.
-        """
+        """The cheapest plan of column shards found under the model of `options`; NoPlacementFoundError if none fits."""
         tables = np.arange(options.task.num_tables)
         beam = [_Parts(tables, np.zeros_like(tables))]
         cost, plan = self._cheapest(options, beam)
@@ -79,7 +75,6 @@ class BeamSearch:
         return best_plan
 
     def _children(self, options: SplitOptions, parts: _Parts) -> list[_Parts]:
-        """The sets with one split more."""
         by_size = np.argsort(-options.memory[parts.table, parts.level], kind="stable")[: self.candidates]
         by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")[: self.candidates]
         chosen = np.union1d(by_size, by_cost)
@@ -110,10 +105,8 @@ def place_greedily(
     """Greedy placements of S sets of parts under M limits each, all step by step together.
 
     Parts come by descending cost alone. Each goes to the device whose compute takes least so far, ties to the one with
-    the fewest bytes, among those with room for its bytes and for its columns.
-
-    Returns:
-        (S, M, I) int64, a device for each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
+    the fewest bytes, among those with room for its bytes and for its columns. Returns (S, M, I) int64, a device for
+    each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
     """
     model, task = options.model, options.task
     num_sets, most, num_devices = len(sets), max(len(parts.table) for parts in sets), task.num_devices

@@ -60,11 +60,7 @@ class View:
         return len(self.legal)
 
     def require_action(self, action: int) -> None:
-        """Check that there is an action.
-
-        Raises:
-            InvalidOptionError: it makes plans with headroom, which there are not.
-        """
+        """Raise InvalidOptionError for an action that makes plans with headroom, where there are none."""
         if action >= self.legal.shape[1]:
             raise InvalidOptionError(
                 f"The agent makes plans of kind {action - 1}, which leave room for growth, but here are the kinds 0 to "
@@ -72,11 +68,7 @@ class View:
             )
 
     def candidate(self, action: int) -> Floats:
-        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom.
-
-        Raises:
-            InvalidOptionError: see `require_action`.
-        """
+        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
         self.require_action(action)
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
@@ -101,11 +93,7 @@ class ReplanningAgent(Agent):
     problems = ("replanning",)
 
     def place(self, task: Any) -> Any:
-        """Refuse tasks of placement and sharding.
-
-        Raises:
-            InvalidOptionError: always.
-        """
+        """Refuse tasks of placement and sharding with an InvalidOptionError."""
         raise InvalidOptionError(f"Agent {self.name!r} plays episodes of replanning; it places no tables.")
 
     def begin(self, count: int) -> None:  # not all agents remember something
@@ -116,11 +104,7 @@ class ReplanningAgent(Agent):
         return self.choose(View.of(observations))
 
     def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions.
-
-        Raises:
-            InvalidOptionError: the agent makes plans with headroom, which there are not.
-        """
+        """(N,) legal actions; raises InvalidOptionError if the agent makes plans with headroom, which there are not."""
         worth, best = self.decide(view)
         wanted = np.where(view.must_plan | worth, best, 0)
         view.require_action(int(wanted.max()))

@@ -51,9 +51,8 @@ class Forecaster(ReplanningAgent):
     def savings(self, saved: Floats, days_left: Floats) -> Floats:
         """(N, Z) days at the reference cost that each of Z plans saves in N episodes.
 
-        Args:
-            saved: (N, Z, W) what it would have saved in each window, in multiples of the reference cost.
-            days_left: (N,) until the episode is over.
+        It would have saved (N, Z, W) `saved` in each window, in multiples of the reference cost; (N,) `days_left`
+        remain.
         """
         rates = saved @ self.weights.T
         all_days = np.minimum(self.days, days_left)[:, None]
@@ -69,12 +68,7 @@ class Samples(NamedTuple):
 
 
 def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
-    """Random decisions, plans in action and new plans of the tables, where both run for the three days.
-
-    Args:
-        tables: of the episodes to learn from.
-        seed: of the samples.
-    """
+    """Random decisions, plans in action and new plans of the tables, where both run for the three days."""
     rng, drawn = np.random.default_rng(seed), []
     soon, later = int(SOON_DAYS * HOURS), LATER_DAYS * HOURS
     for table in tables:

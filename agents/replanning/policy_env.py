@@ -1,7 +1,4 @@
-"""What policies of replanning see and do in Stable-Baselines3: their inputs, their actions, and the environments.
-
-Needs the extra `sb3`; import it where it is used.
-"""
+"""What policies of replanning see and do in Stable-Baselines3: their inputs, actions and environments; needs `sb3`."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ def input_space(kinds: int) -> spaces.Box:
 
 
 class PolicyInputs:
-    """Makes the inputs at each decision of N episodes. It adds up what each kind of plan would have saved since the
-    last plan, which a single observation does not tell.
-    """
+    """Makes the inputs at each decision of N episodes; adds up what each kind of plan would have saved since the last."""
 
     def __init__(self) -> None:
         self._regret: Floats = np.zeros((0, 0))
@@ -77,11 +72,7 @@ class PolicyVecEnv(VecEnvWrapper):
     """N episodes of `EmbeddingReplanning-v0` whose observations are `PolicyInputs`, with tasks drawn from the suite.
 
     Rewards are "excess", in days at the reference cost. Actions are those of `legal_actions`. The last infos of an
-    episode are those of the environment, without `"terminal_observation"`.
-
-    Args:
-        num_envs: N.
-        options: of the environment, without `reward`.
+    episode are those of the environment, without `"terminal_observation"`. `options` are its other arguments.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
@@ -119,11 +110,6 @@ def legal_actions(
     """(N,) what is done: a plan without room for growth where there is none; for three days where one must be made.
 
     To keep a plan that cannot go on is to make one for the last three days, with room for growth where there is some.
-
-    Args:
-        actions: (N,) what a policy chose.
-        legal: (N, A) the legal actions.
-        must_plan: (N,) whether the plan in action cannot go on.
     """
     repair = legal.shape[1] - len(WINDOWS) + LAST_DAYS
     chosen = np.where(must_plan & (actions == 0), repair, actions)

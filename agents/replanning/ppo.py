@@ -1,7 +1,7 @@
-"""PPO, MaskablePPO and RecurrentPPO of Stable-Baselines3 as learners of replanning, and the agent that they train.
+"""PPO, MaskablePPO and RecurrentPPO of Stable-Baselines3 as learners of replanning, and their agent; needs `sb3`.
 
 Their networks are the stock ones over `PolicyInputs`; training begins with a policy that keeps the plan in nearly all
-hours. Needs the extra `sb3`; import it where it is used.
+hours.
 """
 
 from __future__ import annotations
@@ -79,11 +79,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 class PolicyReplanner(ReplanningAgent):
-    """Takes the most likely action of a trained policy, in the sense of `legal_actions`.
-
-    Attributes:
-        policy: of Stable-Baselines3, over `PolicyInputs`.
-    """
+    """Takes the most likely action of an SB3 `policy` over `PolicyInputs`, in the sense of `legal_actions`."""
 
     def __init__(self, name: str, policy: Any) -> None:
         self.name, self.policy = name, policy
@@ -101,11 +97,7 @@ class PolicyReplanner(ReplanningAgent):
 
     @override
     def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions.
-
-        Raises:
-            InvalidOptionError: it was trained where tables grow and these do not, or the other way round.
-        """
+        """(N,) legal actions; InvalidOptionError if there are other kinds of plans than where it was trained."""
         if view.legal.shape[1] != 1 + self.kinds:
             raise InvalidOptionError(
                 f"The policy knows {self.kinds} kinds of plans, and here there are {view.legal.shape[1] - 1}. Train it "
@@ -228,11 +220,7 @@ class ReplanningPpoLearner(Learner):
 
 
 def load_policy(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int) -> PolicyReplanner:
-    """The trained agent in the arrays and the metadata of a file.
-
-    Raises:
-        InvalidCheckpointError: they are not those of such an agent.
-    """
+    """The trained agent in the arrays and the metadata of a file; the errors are those of `load_agent`."""
     name, kinds = about.get("agent"), network_size(about, "kinds", len(KINDS))
     if name not in ALGORITHMS:
         raise InvalidCheckpointError(f"It is of the algorithm {short_repr(name)}; known are {[*ALGORITHMS]}.")

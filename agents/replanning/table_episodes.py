@@ -63,11 +63,7 @@ class TableEpisodes:
 
 
 class Replay:
-    """N episodes in play, all at the same decision.
-
-    Attributes:
-        decision: the number of the next one.
-    """
+    """N episodes in play, all before the same `decision`."""
 
     def __init__(self, episodes: TableEpisodes, pause_s: float) -> None:
         self._episodes, self._pause_s = episodes, pause_s

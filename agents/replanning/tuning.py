@@ -58,12 +58,7 @@ class Tunable:
     values: Mapping[str, Sequence[float]]  #: the numbers that are tried for its other setting, under its name; or empty
 
     def grid(self, grows: bool, fitted: Settings) -> Iterator[Settings]:
-        """The settings that are tried.
-
-        Args:
-            grows: whether plans may leave headroom.
-            fitted: settings that are not tuned, such as the weights of a forecast.
-        """
+        """The settings that are tried; `grows`: plans may leave headroom; `fitted`: settings that are not tuned."""
         numbers = ({name: value} for name, values in self.values.items() for value in values)
         for number, plans in product(numbers if self.values else ({},), self.plans(grows)):
             yield {**number, **plans, **fitted}
@@ -184,14 +179,12 @@ class Tuned(NamedTuple):
 
 
 def tune(name: str, episodes: TableEpisodes, pause_s: float, grows: bool, fitted: Settings | None = None) -> Tuned:
-    """The settings with the least mean share on the training episodes.
+    """The settings of an agent without measured costs that have the least mean share on the training episodes.
 
     Args:
-        name: of an agent that needs no measured costs.
-        episodes: to tune on.
+        name, episodes: the agent, and what it is tuned on.
         pause_s: of a plan.
-        grows: whether plans may leave headroom.
-        fitted: settings that are not tuned, such as the weights of a forecast.
+        grows, fitted: see `Tunable.grid`.
     """
     never: NDArray[np.float64] = episodes.play(Never(LAST_DAYS), pause_s)
     tried = [

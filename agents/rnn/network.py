@@ -1,7 +1,4 @@
-"""The network of the RNN baseline, and placements decoded from it.
-
-An LSTM reads the tables, and a second one with attention chooses their devices.
-"""
+"""The network of the RNN baseline, an LSTM over the tables and one with attention over devices, and its placements."""
 
 from __future__ import annotations
 
@@ -26,12 +23,8 @@ class PlacementNetwork(nn.Module):
 
     The encoder's LSTM reads the features of all tables. A step of the decoder's LSTM reads the encoder's state at the
     table and an embedding of the previous table's device, attends to all states of the encoder (additive attention:
-    Bahdanau et al., ICLR 2015) and returns a logit for every device. The layer sizes are ours, because DreamShard's
-    authors published no code of this baseline.
-
-    Args:
-        max_devices: D, the units of the output layer.
-        hidden: H, units of both LSTMs, of the attention and of the embedding.
+    Bahdanau et al., ICLR 2015) and returns a logit for each of D = `max_devices`. All layers have H = `hidden` units;
+    the sizes are ours, because DreamShard's authors published no code of this baseline.
     """
 
     def __init__(self, max_devices: int, hidden: int) -> None:
@@ -77,13 +70,9 @@ class Decoded:
 def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -> Decoded:
     """Place the tables by descending embedding_dim * pooling_factor, each on a device where it fits.
 
-    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
-
-    Args:
-        network: returns the logits, for at least as many devices as the task has.
-        task: its tables and devices.
-        noise: (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax.
-            Without it B is 1, and the most likely devices are taken.
+    The environments' order, by single-table cost, would need T cost-model evaluations for every task. `noise` is
+    (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax. Without it B
+    is 1, and the most likely devices are taken.
     """
     count = 1 if noise is None else noise.shape[1]
     rows = torch.arange(count)

@@ -1,7 +1,4 @@
-"""PPO, MaskablePPO, A2C and DQN of Stable-Baselines3 as learners, with one network for tasks of every size.
-
-Needs the extra `sb3`.
-"""
+"""PPO, MaskablePPO, A2C and DQN of Stable-Baselines3 as learners, with one network for all tasks; needs `sb3`."""
 
 from __future__ import annotations
 

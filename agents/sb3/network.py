@@ -1,8 +1,6 @@
 """The networks over sets of devices, and their inputs. All devices share the weights, so any number of them fits.
 
-In `EmbeddingSharding-v0` the ways to split a table are further actions, after the devices.
-
-Needs torch; import it where it is used.
+In `EmbeddingSharding-v0` the ways to split a table are further actions, after the devices. Needs torch.
 """
 
 from __future__ import annotations
@@ -136,8 +134,7 @@ def _compared(
     own: Sequence[torch.Tensor] = (),
     shared: Sequence[torch.Tensor] = (),
 ) -> DeviceSet:
-    """The devices, from what they hold, the table to place, and what both are compared with; `own` and `shared` are
-    further columns."""
+    """The devices, from what they hold, the table to place, and both's units; `own` and `shared` are further columns."""
     most, mean, scale, unit = units
     real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
     fits = legal[:, : real.shape[1]]
@@ -188,12 +185,7 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """One score for each action: each device, and each split if it reads them; `ILLEGAL` for illegal ones.
-
-    Args:
-        width: of the hidden layers.
-        observation: the one that it reads, a name in `INPUTS`.
-    """
+    """A score for each action: each device, and each split if its `observation` has them; `ILLEGAL` for illegal ones."""
 
     def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()

@@ -28,7 +28,6 @@ class SurCoAgent(Agent):
     """Places the tables of a task as a linear solver does; it never evaluates the true cost.
 
     Args:
-        name: its name in result files.
         cost_model: the learned cost.
         options: of the preset it was trained with.
         seed: of the noise.
@@ -50,11 +49,7 @@ class SurCoAgent(Agent):
         return self._stepped(task, task_rng(self.seed, task), self.options.steps)
 
     def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
-        """A placement to measure in training, of fewer steps.
-
-        Raises:
-            NoPlacementFoundError: the solver found none.
-        """
+        """A placement to measure in training, of fewer steps; raises NoPlacementFoundError if the solver found none."""
         return self._stepped(task, rng, min(self.options.steps, PROPOSAL_STEPS))
 
     def _stepped(self, task: Task, rng: np.random.Generator, steps: int) -> Placement:
@@ -84,13 +79,7 @@ class SurCoAgent(Agent):
 def load_surco(
     arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, **changes: Any
 ) -> SurCoAgent:
-    """The agent of a training run; `changes` are `steps` to place with.
-
-    Raises:
-        InvalidCheckpointError: the arrays are not those of such an agent.
-        InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option for placing.
-    """
+    """The agent of a training run; `changes` are `steps` to place with, and the errors those of `load_agent`."""
     saved = about.get("options")
     if isinstance(saved, Mapping):
         about = {**about, "options": {name: value for name, value in saved.items() if name not in REMOVED}}

@@ -81,7 +81,6 @@ def perturbed(
 
 
 def _answer(linear: FloatArray, task: Task) -> Placement | None:
-    """The solver's placement; None if it found none."""
     try:
         return assign(linear, task)
     except NoPlacementFoundError:

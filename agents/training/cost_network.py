@@ -52,7 +52,7 @@ class CostNetworkTraining(Generic[Recorder]):
     """A cost network, its optimizer, and everything that was measured so far.
 
     Args:
-        network: the class of the network.
+        network: its class.
         recorder: empty; it keeps the measurements.
         rng: of the first weights.
         weight_decay: see `new_optimizer`.
@@ -87,11 +87,8 @@ class CostNetworkTraining(Generic[Recorder]):
     ) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
 
-        Args:
-            rng: chooses the batches.
-            steps, learning_rate, final_learning_rate, batch_size, loss: see `train_network`.
-            anew: forget the optimizer's averages first: those of the small last gradients at a low rate would make the
-                first steps at a high rate enormous.
+        `anew` forgets the optimizer's averages first: those of the small last gradients at a low rate would make the
+        first steps at a high rate enormous. The other arguments are those of `train_network`.
         """
         samples = Samples(self.recorder.dataset(), self.network)
         if not self._normalized:
@@ -128,11 +125,7 @@ class CostNetworkTraining(Generic[Recorder]):
         }
 
     def load_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned; other arrays are ignored.
-
-        Raises:
-            InvalidCheckpointError: these are not its arrays.
-        """
+        """Go on from what `state` returned; other arrays are ignored. Raises InvalidCheckpointError for others."""
         weights = under(COST, arrays)
         require_arrays("The saved cost network", weights, self.weights())
         assign_arrays(self._weights, weights)
@@ -198,11 +191,7 @@ class CostNetworkLearner(PresetLearner):
 
     @abstractmethod
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> Any:
-        """The load that `agent` proposes for `task`.
-
-        Raises:
-            NoPlacementFoundError: it found none.
-        """
+        """The load that `agent` proposes for `task`; raises NoPlacementFoundError if it found none."""
 
     @abstractmethod
     def _recorded_ms(self, load: Any) -> float:
@@ -213,13 +202,7 @@ class CostNetworkLearner(PresetLearner):
         return self._fit()
 
     def _fit(self, rates: tuple[float, float] | None = None, loss: Loss = relative_loss) -> float:
-        """Train the cost network in this iteration; its loss.
-
-        Args:
-            rates: learning rates at the start and at the end, with which the optimizer goes on. None for an optimizer
-                that begins anew at the rate of the options, which falls to 0.
-            loss: see `train_network`.
-        """
+        """Train the cost network between two `rates`, or with a new optimizer from the options' rate to 0; its loss."""
         learning_rate, final_learning_rate = rates or (self.options.learning_rate, 0.0)
         return self._network.train(
             self.rng(self.TRAIN),

@@ -37,7 +37,6 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> tuple[Tables, Top
 
 
 def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:
-    """`count` random ones of `tables`, or all if there are fewer."""
     return tables.select(rng.permutation(len(tables))[:count])
 
 

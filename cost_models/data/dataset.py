@@ -136,11 +136,7 @@ class CostDataset(PlacementCosts):
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CostDataset:
-        """The inverse of `to_arrays`.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """The inverse of `to_arrays`; raises DamagedFileError if an array is missing or impossible."""
         try:
             lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
             if lacking:
@@ -266,11 +262,7 @@ class CostRecorder(PlacementRecorder):
         return rows
 
     def dataset(self) -> CostDataset:
-        """All placements recorded so far.
-
-        Raises:
-            InvalidOptionError: there are none.
-        """
+        """All placements recorded so far; raises InvalidOptionError if there are none."""
         if not self._placements:
             raise InvalidOptionError("Nothing was measured yet; record a placement first.")
         return CostDataset(
@@ -282,11 +274,7 @@ class CostRecorder(PlacementRecorder):
 
 
 def concatenate_tables(parts: Sequence[Tables]) -> Tables:
-    """Tables of one workload after each other.
-
-    Raises:
-        InvalidOptionError: they have several workloads.
-    """
+    """Tables of one workload after each other; raises InvalidOptionError if they have several workloads."""
     different = next((part.workload for part in parts if part.workload != parts[0].workload), None)
     if different is not None:
         raise InvalidOptionError(

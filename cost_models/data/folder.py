@@ -60,11 +60,7 @@ class MeasurementIndex:
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
-    """The index of `folder`.
-
-    Raises:
-        DamagedFileError: it is missing, damaged, or from another version.
-    """
+    """The index of `folder`; raises DamagedFileError if it is missing, damaged, or from another version."""
     path = Path(folder) / INDEX
     index = require_fields(require_schema(read_json(path), SCHEMA, str(path)), _KEYS, str(path))
     if index.pop("sha256") != _digest(index):

@@ -39,11 +39,7 @@ class Measurements:
 
     @cached_property
     def test(self) -> CostDataset:
-        """The first measurements of the test placements.
-
-        Raises:
-            InvalidOptionError: there are none.
-        """
+        """The first measurements of the test placements; raises InvalidOptionError if there are none."""
         return self.first.part("test")
 
     @cached_property

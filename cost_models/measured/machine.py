@@ -22,11 +22,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild:
-    """The build of the installed torch, which is imported.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-    """
+    """The build of the installed torch, which is imported; raises MissingExtraError if torch is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:

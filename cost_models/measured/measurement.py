@@ -25,7 +25,7 @@ LATE = (
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
-    """The measured cost of one placement; `phases_ms` are medians over the iterations, and `total_ms` follows from them."""
+    """The measured cost of one placement; `phases_ms` are medians over the iterations."""
 
     iterations_ms: FloatArray  # (n, D, 4) float64, each device's time in each phase of each of n iterations
     spread: float  # interquartile range of the iterations' costs, as a share of their median
