@@ -126,7 +126,7 @@ def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
 
 
 def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:
-    """(T, n) ms that tables add to even loads of `parts` in n variants, and (T,) ms that a D-th of their parts saves."""
+    """(T, n) ms that tables add to even loads of `parts` in n variants; (T,) ms that a D-th of their parts saves."""
     model, split = options.model, options.model.num_sum_loads
     loads = options.loads[parts.table, parts.level]
     share = np.zeros((options.task.num_tables, split))
@@ -182,7 +182,7 @@ def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTable
 
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
-    """For short memory: parts of a half, a quarter, ... of a device, and tables with larger ones spread if that helps."""
+    """For short memory: parts of a half, a quarter, ... of a device; tables with larger ones are spread if it helps."""
     task = options.task
     levels = slice(options.max_halvings + 1)
     memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)

@@ -17,12 +17,9 @@ Result = TypeVar("Result")
 
 
 def tried_twice(measure: Callable[[], Result]) -> Result:
-    """What `measure` returns; if a measurement fails in it, it is called once more.
+    """What `measure` returns; if it raises a MeasurementError, it is called once more.
 
     Not so if the device has too little memory; if other programs use it, the second attempt is `MEMORY_WAIT_S` later.
-
-    Raises:
-        MeasurementError: it failed both times, or the device has too little memory.
     """
     try:
         return measure()
@@ -36,11 +33,7 @@ def tried_twice(measure: Callable[[], Result]) -> Result:
 
 
 class FailuresInARow:
-    """Counts the placements in a row that could not be measured.
-
-    Args:
-        planned: placements to measure; if all of them fail, it is the machine, however few they are.
-    """
+    """Counts placements in a row that could not be measured; if all that are `planned` fail, it is the machine."""
 
     def __init__(self, planned: int) -> None:
         self._most = min(MAX_FAILURES, planned)

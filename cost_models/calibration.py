@@ -31,15 +31,11 @@ numbers that have no effect on the data at their initial values."""
 
 
 def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) -> HardwareProfile:
-    """The profile with which the analytical model fits `data` best.
+    """The profile with which the analytical model fits `data`, measured on one kind of machine, best.
 
-    Minimizes the squared errors of the logarithms of each device's time in each phase, with equal weight for each
-    phase and less for outliers (soft L1). Numbers that have no effect on the data, such as links between hosts, keep
-    their values, or nearly so (see `PRIOR`).
-
-    Args:
-        data: measured placements on one kind of machine.
-        start: initial numbers; None for the device and links of the topologies.
+    Minimizes the squared errors of the logarithms of each device's time in each phase, with equal weight for each phase
+    and less for outliers (soft L1). Numbers that have no effect on the data, such as links between hosts, keep their
+    values, or nearly so (see `PRIOR`). `start` has the initial numbers; None is for those of the topologies.
 
     Raises:
         InvalidOptionError: no phase of any device took time.

@@ -110,11 +110,7 @@ def ranking_of(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> Ranking:
 
 
 def kendall_tau(one: FloatArray, other: FloatArray) -> float:
-    """Kendall's tau-b of two (n,) arrays, which corrects for ties; 0 where either holds one value only.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """Kendall's tau-b of two (n,) arrays, which corrects for ties; 0 where either holds one value only. Needs scipy."""
     if len(one) < 2:
         return 0.0
     try:

@@ -135,13 +135,7 @@ def page_name(hardware: str) -> str:
 
 
 def page(comparisons: Sequence[Comparison], command: str, pictures: Sequence[str]) -> str:
-    """The page as Markdown.
-
-    Args:
-        comparisons: one for each workload, all of one hardware.
-        command: makes the page again.
-        pictures: a link for each comparison; "" for none.
-    """
+    """The page as Markdown: workloads on one hardware, a link to a picture of each, and the command that makes it."""
     import shard_gym
 
     blocks = [

@@ -96,7 +96,7 @@ class AutoShardNetwork(nn.Module):
         return costs
 
     def costs_of_sets(self, inputs: Tensor, members: Tensor, offsets: Tensor) -> Tensor:
-        """(B,) predicted ms of sets of tables: `members` are rows of (T, 21) `inputs`, set after set from `offsets` on."""
+        """(B,) predicted ms of sets of tables: `members`, rows of (T, 21) `inputs`, set after set from `offsets`."""
         return self.costs(embedding_bag(members, self.latents(inputs), offsets, mode="sum"))
 
 

@@ -29,7 +29,7 @@ def input_space(kinds: int) -> spaces.Box:
 
 
 class PolicyInputs:
-    """Makes the inputs at each decision of N episodes; adds up what each kind of plan would have saved since the last."""
+    """Makes the inputs at each decision of N episodes, and adds up what each kind of plan would have saved."""
 
     def __init__(self) -> None:
         self._regret: Floats = np.zeros((0, 0))

@@ -104,7 +104,7 @@ class SetPolicyAgent(CostGuidedAgent):
 
 
 class SetPlanAgent(SetPolicyAgent):
-    """The same for plans: it plays `EmbeddingSharding`, where splits are scored beside devices, by a scorer for "splits"."""
+    """The same for plans: it plays `EmbeddingSharding`; its scorer is one for "splits", scored beside the devices."""
 
     def __init__(
         self, name: str, scorer: DeviceScorer, *, cost_model: str | CostModel = "analytical", **more: Any

@@ -134,7 +134,7 @@ def _compared(
     own: Sequence[torch.Tensor] = (),
     shared: Sequence[torch.Tensor] = (),
 ) -> DeviceSet:
-    """The devices, from what they hold, the table to place, and both's units; `own` and `shared` are further columns."""
+    """The devices, from what they hold, the table to place, and the units of both; `own` and `shared` are columns."""
     most, mean, scale, unit = units
     real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
     fits = legal[:, : real.shape[1]]
@@ -185,7 +185,7 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """A score for each action: each device, and each split if its `observation` has them; `ILLEGAL` for illegal ones."""
+    """A score for each action, a device or a split if its `observation` has them; `ILLEGAL` for illegal ones."""
 
     def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()

@@ -25,10 +25,6 @@ class ZeroOptions(CostNetworkOptions):
         samples: solved problems in each step, an even number.
         sigma: standard deviation of their noise.
         step_size: of Adam on the linear costs.
-
-    Raises:
-        UnknownNameError: there is no such network.
-        InvalidOptionError: an option has an impossible value.
     """
 
     placing: ClassVar[tuple[str, ...]] = ("steps",)

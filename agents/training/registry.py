@@ -139,7 +139,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
 
     Raises:
         InvalidCheckpointError: the file is no agent of ShardGym.
-        InvalidOptionError: the agent has no such option.
+        InvalidOptionError, UnknownNameError: the agent has no such option, or a value is impossible.
         MissingExtraError: a package it needs is not installed.
     """
     path = Path(path)

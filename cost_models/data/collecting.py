@@ -87,8 +87,7 @@ def collect(
         InvalidOptionError: an option is out of range, there is neither a budget nor a count, the folder holds other
             measurements, or another program adds to it.
         RunsFailedError: `MAX_FAILURES` measurements in a row failed; these are not noted.
-        DamagedFileError: the folder is damaged.
-        UnwritablePathError: the disk refuses.
+        DamagedFileError, UnwritablePathError: the folder is damaged, or the disk refuses.
         MissingExtraError: pyarrow or filelock is not installed.
     """
     if budget_s is None and count is None:
@@ -171,12 +170,7 @@ class _Writer:
         return id in self._measured or id in self._reasons or MeasurementId(id.number, 0) in self._reasons
 
     def measure(self, id: MeasurementId) -> None:
-        """Measure a placement; a full part is written.
-
-        Raises:
-            RunsFailedError: this was the last of `MAX_FAILURES` failures in a row; they are not noted.
-            UnwritablePathError: the disk refuses.
-        """
+        """Measure a placement, and write a full part; the last of `MAX_FAILURES` in a row is a RunsFailedError."""
         sampled = self._sampler.sample(id.number)
         try:
             estimate = self._measure[id.repeat](sampled.placement, sampled.tables, sampled.topology)
@@ -204,11 +198,7 @@ class _Writer:
         )
 
     def write(self) -> None:
-        """Write the results that are not in the folder yet; what the disk refuses does not count as done.
-
-        Raises:
-            UnwritablePathError: the disk refuses.
-        """
+        """Write the results that are not in the folder yet; what the disk refuses does not count as done."""
         # The lists are emptied first, so that an interrupted write is never repeated.
         results, self._unwritten = self._unwritten, []
         failed, self._failed = self._failed, []
@@ -239,7 +229,6 @@ class _Writer:
         append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
 
     def progress(self, seconds: float) -> CollectionProgress:
-        """State of the collection after so many seconds."""
         return CollectionProgress(
             measured=len(self._measured),
             repeats=sum(id.repeat for id in self._measured),

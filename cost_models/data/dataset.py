@@ -195,11 +195,7 @@ class PlacementRecorder:
 
 
 class CostRecorder(PlacementRecorder):
-    """Builds a `CostDataset` placement by placement; equal tables and equal topologies are kept once.
-
-    Args:
-        source: fingerprint of the cost model that gives the costs.
-    """
+    """Builds a `CostDataset` with costs of the model `source`, placement by placement; equal tables are kept once."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -213,11 +209,7 @@ class CostRecorder(PlacementRecorder):
         self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record the cost of a valid `placement`.
-
-        Raises:
-            InvalidOptionError: the tables have another workload than those recorded before.
-        """
+        """Record the cost of a valid `placement`; InvalidOptionError for another workload than that of tables before."""
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
@@ -239,11 +231,7 @@ class CostRecorder(PlacementRecorder):
         return self.dataset().to_arrays() if len(self) else {}
 
     def restore(self, arrays: Arrays) -> None:
-        """Forget everything, and record what `to_arrays` returned.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """Forget everything, and record what `to_arrays` returned; DamagedFileError if it is something else."""
         self._clear()
         if arrays:
             self.extend(CostDataset.from_arrays(arrays))
@@ -309,12 +297,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`.
-
-    Raises:
-        DamagedFileError: `record` is no such object.
-        InvalidTopologyError: its numbers are impossible.
-    """
+    """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
     for part, known in (("device", _DEVICE_KEYS), ("links", _LINK_KEYS)):
         if not isinstance(record[part], dict) or set(record[part]) != set(known):
             raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")

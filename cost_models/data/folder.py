@@ -105,7 +105,6 @@ def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of an index without its checksum."""
     return sha256_of(json.dumps(content, sort_keys=True, allow_nan=False).encode())
 
 
@@ -124,10 +123,7 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
 
 
 def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementIndex:
-    """Write `index`, without parts, to a new folder, or check that it goes with the index that is there.
-
-    Returns:
-        The index of the folder.
+    """Write `index`, without parts, to a new folder, or check that it goes with the one there; the index of the folder.
 
     Raises:
         InvalidOptionError: the folder holds measurements of another source, machine, workload or sampler; or parts
@@ -183,8 +179,7 @@ def append_failed(folder: str | Path, failed: Sequence[FailedMeasurement]) -> No
 def read_parts(folder: str | Path, index: MeasurementIndex) -> tuple[SplitCosts, MeasurementInfo]:
     """All measurements in `folder`, in the order in which they were added; equal tables are kept once.
 
-    Raises:
-        InvalidOptionError: two parts put a table into different splits, or there is no part yet.
+    Raises InvalidOptionError if two parts put a table into different splits, or there is no part yet.
     """
     if not index.parts:
         raise InvalidOptionError(f"{folder} holds no measurement yet; measure something first.")

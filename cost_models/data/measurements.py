@@ -107,11 +107,7 @@ def load_workloads(folder: str | Path) -> dict[str, Measurements]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """`folder` and those in it that hold measurements, sorted.
-
-    Raises:
-        DamagedFileError: one may not be read.
-    """
+    """`folder` and those in it that hold measurements, sorted."""
 
     def refuse(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):

@@ -77,10 +77,7 @@ def from_parquet(
 ) -> tuple[SplitCosts, MeasurementInfo]:
     """The measurements in the two `files`; the other arguments are what the files do not hold.
 
-    Raises:
-        DamagedFileError: a file is no Parquet file, or has other columns.
-        InvalidTablesError: the tables are impossible.
-        InvalidOptionError: the placements are impossible, or mix splits.
+    Raises DamagedFileError, InvalidTablesError or InvalidOptionError where a file is none, or has something impossible.
     """
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
     placements = _read("placements", files["placements"])
@@ -118,7 +115,6 @@ def _read(kind: str, content: bytes) -> dict[str, Any]:
 
 
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
-    """The tables, and the number of the split of each."""
     arrays = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
     splits = columns["split"].to_pylist()

@@ -97,8 +97,6 @@ class PlacementSampler:
     def sample(self, number: int) -> SampledPlacement:
         """The placement of that number, from 0 up; equal settings and numbers give equal placements.
 
-        The first call loads the tables.
-
         Raises:
             InvalidOptionError: nearly no table fits `max_bytes`, or a pool has no popularity law.
             UnknownNameError: there is no such pool.
@@ -113,11 +111,7 @@ class PlacementSampler:
         return SampledPlacement(split, tables, topology, place(tables, topology, rng))
 
     def _sample_tables(self, split: str, rng: np.random.Generator) -> Tables:
-        """Random tables of a split that fit `max_bytes`; their number is log-uniform before the others are left out.
-
-        There may be a single table, so that models learn what one costs alone. Test tables are placed several times,
-        so there are at least two for each device.
-        """
+        """Random tables of a split that fit `max_bytes`; their number is log-uniform before others are left out."""
         rows, most = self.groups[split], self.num_devices * self.tables_per_device
         fewest = min(most, 2 * self.num_devices) if split == "test" else 1
         for _ in range(MAX_ATTEMPTS):
@@ -182,15 +176,7 @@ def _fitting_tables(table_bytes: IntArray, max_bytes: int) -> Sequence[int]:
 
 @lru_cache(maxsize=16)
 def _pool_tables(names: tuple[str, ...], workload: Workload) -> tuple[Tables, Groups]:
-    """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws.
-
-    The laws are exact and give larger batches, too; `Tables.at_batch_size` converts tables whose law is unknown, within
-    about 1% of them.
-
-    Raises:
-        UnknownNameError: there is no such pool.
-        InvalidOptionError: a pool has no such law.
-    """
+    """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws."""
     parts: list[Tables] = []
     groups: dict[str, list[IntArray]] = {split: [] for split in SPLITS}
     for pool in map(load_pool, names):

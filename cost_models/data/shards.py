@@ -75,11 +75,7 @@ class ShardRecorder(PlacementRecorder):
         return {**{name: getattr(data, name).copy() for name in _ARRAYS}, "topologies": topologies}
 
     def restore(self, arrays: Arrays) -> None:
-        """Forget everything, and record what `to_arrays` returned.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """Forget everything, and record what `to_arrays` returned; DamagedFileError if it is something else."""
         self._clear()
         if not arrays:
             return

@@ -50,12 +50,7 @@ class SplitCosts:
         return self.table_split[self.data.members[self.data.start[:-1]]]
 
     def part(self, split: str) -> CostDataset:
-        """The placements of one of `SPLITS`.
-
-        Raises:
-            UnknownNameError: there is no split of that name.
-            InvalidOptionError: the split is empty.
-        """
+        """The placements of one of `SPLITS`; UnknownNameError if it is none, InvalidOptionError if it is empty."""
         if split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
         chosen = np.flatnonzero(self.placement_split == SPLITS.index(split))
@@ -69,11 +64,7 @@ class SplitCosts:
 
     @staticmethod
     def recorded(recorder: CostRecorder, placement_split: Sequence[int]) -> SplitCosts:
-        """The placements of `recorder`; `placement_split[p]` is the split of its placement p.
-
-        Raises:
-            InvalidOptionError: nothing was recorded, or a table is in placements of two splits.
-        """
+        """The placements of `recorder` and the split of each; InvalidOptionError if none are, or a table has two."""
         data = recorder.dataset()
         wanted = np.repeat(np.asarray(placement_split, np.int64), np.diff(data.start))
         table_split = np.zeros(len(data.tables), np.int64)
@@ -87,11 +78,7 @@ class SplitCosts:
 
     @staticmethod
     def joined(parts: Sequence[SplitCosts]) -> SplitCosts:
-        """The placements of all `parts` in one data set; equal tables are kept once.
-
-        Raises:
-            InvalidOptionError: the parts come from different sources or workloads, or put a table into two splits.
-        """
+        """The placements of all `parts`; InvalidOptionError for several sources, workloads, or splits of a table."""
         sources = sorted({part.data.source for part in parts})
         if len(sources) != 1:
             raise InvalidOptionError(f"A data set has one source, but these have {sources}. Keep them apart.")
@@ -106,12 +93,7 @@ class SplitCosts:
 def split_tables(tables: Tables, seed: int) -> dict[str, IntArray]:
     """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or dim stay together.
 
-    Args:
-        tables: T tables.
-        seed: equal seeds, equal groups.
-
-    Raises:
-        InvalidOptionError: there are fewer than three different tables.
+    Equal seeds give equal groups. Raises InvalidOptionError if there are fewer than three different tables.
     """
     kinds = table_kinds(tables)
     count = int(kinds.max()) + 1

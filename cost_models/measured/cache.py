@@ -102,11 +102,7 @@ class MeasurementCache:
         return DamagedFileError(f"{self.path} is no measurement cache ({error}). Move it away, or name another file.")
 
     def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
-        """Move a damaged database away.
-
-        Raises:
-            UnwritablePathError, DamagedFileError: the file is not damaged, or no database.
-        """
+        """Move a damaged database away; raises the refusal if the file is not damaged, or no database."""
         damaged = any(sign in str(error) for sign in _DAMAGED)
         if self.path is None or not damaged or not _is_database(self.path):
             raise self._refusal(error) from error
@@ -129,12 +125,7 @@ class MeasurementCache:
         )
 
     def get(self, key: str, count: int | None = None) -> list[float] | None:
-        """The ms under `key`, or None; raises the errors of the class.
-
-        Args:
-            key: see `put`.
-            count: how many there must be; None for any number.
-        """
+        """The ms under `key`, `count` of them if that is given, or None; raises the errors of the class."""
         _require_key(key)
         rows = self._execute("SELECT ms, sha256 FROM times WHERE key = ?", key)
         if not rows:
@@ -186,7 +177,6 @@ def _checked(key: str, text: Any, sha256: Any, count: int | None) -> list[float]
 
 
 def _is_database(path: Path) -> bool:
-    """Whether the file is one of SQLite, as far as its first bytes say."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC

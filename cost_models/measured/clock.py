@@ -133,7 +133,6 @@ class GpuClock(Clock):
                 return number
 
     def _run(self, phases: Phases, peers: Peers) -> _Run:
-        """Execute one iteration."""
         cycles = int(1e6 * self._ghz * self._spin_ms)
         self._cuda._sleep(LEAD_CYCLES)
         spin = self._mark()
@@ -159,7 +158,6 @@ class GpuClock(Clock):
         return start, self._mark()
 
     def _mark(self) -> Any:
-        """An event in the current stream, here."""
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return event

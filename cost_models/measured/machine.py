@@ -73,8 +73,7 @@ def this_machine(device: str) -> Machine:
 
     Raises:
         UnknownNameError: `device` is neither "cpu" nor "cuda".
-        MissingExtraError: "cuda" is asked for and torch is not installed.
-        InvalidOptionError: "cuda" is asked for and there is no GPU that torch can use, or there are two models.
+        MissingExtraError, InvalidOptionError: for "cuda", there is no torch, no GPU that it can use, or two models.
     """
     if device not in DISTRIBUTION:
         raise unknown_name("kind of device", device, DISTRIBUTION)

@@ -36,9 +36,8 @@ def needed_bytes(job: Job) -> int:
 def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: int) -> None:
     """Refuse jobs on a CPU that need more memory together, with the processes to start, than there is.
 
-    Raises:
-        DeviceMemoryError: they do; the message names the largest job. It is a `MemoryInUseError` if the whole memory of
-            the machine, or of its container, would suffice.
+    Raises DeviceMemoryError, which names the largest job; it is a MemoryInUseError if the whole memory of the machine,
+    or of its container, would suffice.
     """
     available, usable, needed = available_memory(), usable_memory(), [needed_bytes(job) for job in jobs]
     total = sum(needed) + new_workers * WORKER_BYTES

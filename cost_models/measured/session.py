@@ -37,25 +37,16 @@ DOCTOR = "`shard-gym doctor` says whether torch and FBGEMM work on this machine.
 
 @dataclass
 class _Process:
-    """One worker, as its parent sees it."""
-
     process: subprocess.Popen[bytes]
     link: socket.socket
     log: Path
 
 
 class Session:
-    """Worker processes that stand for devices.
+    """Worker processes that stand for devices; with `recorded`, a file, lookups are not drawn.
 
-    The first `ask` starts them, and so does the next one after a failure or after `close`. A copy of this object in a
-    forked process starts workers of its own.
-
-    Args:
-        device: "cpu" or "cuda".
-        size: workers.
-        threads: of torch in each worker, on a CPU.
-        timeout_s: limit of one `ask`.
-        recorded: file of recorded lookups; None to draw them.
+    The first `ask` starts them, with so many `threads` of torch on a CPU, and so does the next one after a failure or
+    after `close`. A copy of this object in a forked process starts workers of its own. `timeout_s` limits one `ask`.
     """
 
     def __init__(self, device: str, size: int, *, threads: int, timeout_s: float, recorded: str | None = None) -> None:
@@ -84,10 +75,8 @@ class Session:
             join: devices whose group the commands need; 0 for none.
 
         Raises:
-            WorkerDiedError: a worker ended.
-            DeviceMemoryError: a device has not enough memory.
-            MeasurementTimeoutError: there was no answer in time.
-            MeasurementError: a worker reported another error.
+            WorkerDiedError, MeasurementTimeoutError: a worker ended, or gave no answer in time.
+            DeviceMemoryError, MeasurementError: a device has not enough memory, or a worker reported another error.
         """
         try:
             self._start()
@@ -190,7 +179,6 @@ class Session:
 
 
 def _received(worker: _Process, subject: str, limit_s: float) -> Answer:
-    """The answer of a worker that began to send it."""
     try:
         with worker.link.makefile("rb") as answers:
             line = answers.readline()

@@ -46,17 +46,11 @@ LookupSource = Callable[[Tables, int, int], IndexStream]
 
 
 def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, Ints]:
-    """The lookups of the same samples in all tables of one fused operator.
+    """The lookups of the same samples in all tables of one fused operator, from those of each table.
 
-    Args:
-        parts: of the tables, in their order.
-        arrays: of the kind of their indices.
-
-    Returns:
-        indices: (n,) int64, feature by feature: the tables in their order, each with its features.
-        offsets: (num_features of all tables * batch_size + 1,) int64, where each bag starts in `indices`; the last is
-            n. This is the input of FBGEMM's table-batched embeddings (pytorch/FBGEMM, fbgemm_gpu,
-            split_table_batched_embeddings_ops_training.py, `forward`).
+    Returns (n,) int64 indices, feature by feature: the tables in their order, each with its features; and (num_features
+    of all tables * batch_size + 1,) int64 offsets, where each bag starts in them; the last is n. This is the input of
+    FBGEMM's table-batched embeddings (pytorch/FBGEMM, split_table_batched_embeddings_ops_training.py, `forward`).
     """
     indices = arrays.concatenate([part.indices for part in parts])
     return indices, np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths.ravel() for part in parts)]))
@@ -70,15 +64,10 @@ def draw_batches(
     arrays: Arrays = NUMPY,
     threads: Executor | None = None,
 ) -> Iterator[tuple[Array, Ints]]:
-    """The batches 0 .. count - 1 of a fused operator, as `fused_batch` returns them; several threads may draw them.
+    """The batches 0 .. count - 1 of a fused operator with these `streams`, as `fused_batch` returns them.
 
-    Args:
-        streams: of the tables, in their order.
-        count: batches.
-        batch_size: samples of each.
-        arrays: what the streams draw with.
-        threads: draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
-            run. None to draw one after the other, when it is asked for.
+    `threads` draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
+    run. None is to draw one after the other, when it is asked for.
     """
 
     def part(stream: IndexStream, number: int) -> Lookups:
@@ -91,11 +80,7 @@ def draw_batches(
 
 
 def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int, int]]:
-    """The samples start .. start + count - 1 split at the multiples of `period`.
-
-    Returns:
-        For each part the number of its period, its first sample within it, and the one after its last.
-    """
+    """Samples start .. start + count - 1 by period: its number, the first sample in it, and the one after the last."""
     end = start + count
     numbers = range(start // period, -(-end // period)) if count else range(0)
     return [(k, max(start - k * period, 0), min(end - k * period, period)) for k in numbers]
@@ -105,8 +90,8 @@ class HistogramStream(IndexStream):
     """A stream with the statistics of one of `tables`: lookups, distinct rows and both histograms.
 
     Samples come in epochs of `workload.batch_size`, the batch that the statistics belong to. In each epoch
-    round(batch_size * pooling_factor) lookups read round(distinct_rows) rows, each as often as `row_counts` returns.
-    A batch of another size is a part of an epoch or spans several.
+    round(batch_size * pooling_factor) lookups read round(distinct_rows) rows, each as often as `row_counts` returns. A
+    batch of another size is a part of an epoch or spans several.
 
     Every bag has floor or ceil of pooling_factor / num_features lookups, distributed as evenly over the samples as
     whole numbers can be. Which row is read in which of them is shuffled anew in each epoch. Lookups are not
@@ -114,26 +99,15 @@ class HistogramStream(IndexStream):
 
     Rows read more than once in an epoch are the same in every epoch. Rows read once are taken from the others
     cyclically, so they come back only when all others have been read. If they were the same, a benchmark that repeats
-    its batch would find them in the L2 of the device, unlike training on new samples.
-
-    A `RowPermutation` distributes the rows that are read over the whole table, so a row's number does not tell how
-    often it is read.
+    its batch would find them in the L2 of the device, unlike training on new samples. A `RowPermutation` distributes
+    the rows that are read over the whole table.
 
     All depends on the name and the statistics of the table and on `seed` alone; not on its dim, so that column shards
-    of one table read the same rows, and not on the weights' dtype or the optimizer. It is the same in every process and
-    with every version of NumPy, because only raw random bits are used.
+    of one table read the same rows, nor on the weights' dtype or the optimizer. It is the same in every process, with
+    every version of NumPy and with all `arrays`, because only raw random bits are used.
 
     Memory and time are proportional to the lookups of the epochs touched; the last epoch is kept. Several threads may
-    ask for lookups at the same time.
-
-    Args:
-        tables: the tables.
-        table: which of them.
-        seed: any integer; another one gives other rows and another order.
-        arrays: what draws; the lookups are the same.
-
-    Raises:
-        InvalidTablesError: the table has more than `MAX_LOOKUPS` lookups in a batch.
+    ask for lookups at the same time. Raises InvalidTablesError for more than `MAX_LOOKUPS` lookups in a batch.
     """
 
     def __init__(self, tables: Tables, table: int, seed: int, arrays: Arrays = NUMPY) -> None:
@@ -219,7 +193,6 @@ class HistogramStream(IndexStream):
         return numbers
 
     def _bits(self, *purpose: int) -> np.random.PCG64:
-        """Random bits for an epoch, or for what all epochs share."""
         return np.random.PCG64(np.random.SeedSequence(self._key, spawn_key=purpose))
 
 
@@ -233,17 +206,12 @@ def stream_key(tables: Tables, table: int, seed: int) -> int:
 
 
 class RowPermutation:
-    """A keyed permutation of the row numbers 0 .. rows - 1 that needs no memory.
+    """A permutation of the row numbers 0 .. rows - 1, at most 2**40, by (ROUNDS,) uint64 `keys`; it needs no memory.
 
     It is a Feistel network on the bits of a number: alternately one half is changed by a hash of the other, which can
     be undone, so no two numbers give the same. It permutes the numbers below a power of two that is less than twice
-    `rows`; what falls outside the table is permuted again until it falls inside (cycle walking), which keeps it one
-    to one. Unlike multiplication by a number without common factor, it leaves no equal steps between neighbours.
-
-    Args:
-        rows: rows of the table, at most 2**40.
-        keys: (ROUNDS,) uint64.
-        arrays: what permutes.
+    `rows`; what falls outside the table is permuted again until it falls inside (cycle walking), which keeps it one to
+    one. Unlike multiplication by a number without common factor, it leaves no equal steps between neighbours.
     """
 
     ROUNDS = 4
@@ -292,7 +260,7 @@ def _hash(numbers: Array, key: int) -> Array:
 
 
 def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
-    """How often each row is read in a batch, from the statistics of a table.
+    """(distinct,) int64, how often each row is read in a batch, hottest bin first, from the statistics of a table.
 
     Statistics are expectations or rounded shares, so whole numbers cannot always meet them all. The lookups are met
     exactly, then the distinct rows, then the histograms:
@@ -305,14 +273,7 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
     4. The accesses of each bin are access * lookups, changed as little as possible (least squares) so that they fit its
        rows and add up, then rounded; the rows of a bin share them equally, within one.
 
-    Args:
-        lookups: accesses of all rows, at least `distinct`.
-        distinct: rows, at least 1 if there are lookups.
-        reuse: (17,) share of the rows by bin; sums to about 1.
-        access: (17,) share of the accesses by bin.
-
-    Returns:
-        (distinct,) int64, each at least 1, hottest bin first; they add up to `lookups`.
+    `reuse` and `access` are (17,) shares of the rows and of the accesses by bin; `lookups` are at least `distinct`.
     """
     if lookups == 0:
         return np.empty(0, np.int64)
@@ -322,10 +283,7 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
 
 @lru_cache(maxsize=2**13)
 def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[Ints, Ints]:
-    """(34,) how often rows are read, hottest first, and (34,) how many rows that is: steps 1 to 4 of `row_counts`.
-
-    They take milliseconds and little memory, and tables come again and again.
-    """
+    """(34,) how often rows are read, hottest first, and (34,) how many rows: steps 1 to 4 of `row_counts`, in ms."""
     high: Floats = np.minimum(BIN_UPPER_EDGES, lookups)
     reuse_shares, access_shares = np.frombuffer(reuse), np.frombuffer(access)
     rows = _reachable(_rows_of_bins(lookups, distinct, reuse_shares, access_shares), lookups, high)
@@ -375,10 +333,7 @@ def _reads_of_bins(wanted: Floats, least: Floats, most: Floats, lookups: int) ->
 
 
 def _project(wanted: Floats, least: Floats, most: Floats, total: float) -> Floats:
-    """The numbers nearest to `wanted` (least squares) from `least` to `most` that add up to `total`.
-
-    They are `wanted` plus one number for all, clipped; that number is found by bisection.
-    """
+    """The numbers nearest to `wanted` (least squares) from `least` to `most` that add up to `total`."""
     low, high = float((least - wanted).min()), float((most - wanted).max())
     for _ in range(100):
         middle = (low + high) / 2

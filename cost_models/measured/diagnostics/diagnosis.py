@@ -69,8 +69,7 @@ class Diagnosis:
 def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis:
     """Look at the versions and try the operator; takes a few seconds, a first import of torch more.
 
-    Args:
-        on_trial: called with the kind of device before the operator is tried on it.
+    `on_trial` is called with the kind of device before the operator is tried on it.
     """
     have, torch, machines = installed(), None, {"cpu": this_machine("cpu")}
     failures: dict[str, str] = {}
@@ -120,12 +119,7 @@ def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis
 def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
     """Execute an iteration of a table of 10 rows x 4 columns in a worker process, and compare it with NumPy.
 
-    Args:
-        device: "cpu" or "cuda".
-        timeout_s: limit of the iteration; starting the worker has one of its own.
-
-    Returns:
-        What went wrong, as a sentence; "" if the numbers are right.
+    What went wrong, as a sentence; "" if the numbers are right. `timeout_s` does not limit the start of the worker.
     """
     reuse = np.eye(NUM_BINS)[[1]]
     tables = Tables(
