@@ -33,13 +33,11 @@ def placing_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
+    maker = _maker(name)
     if AGENTS[name].problems == REPLANNING:
-        from shard_gym.agents.replanning.tuning import TUNABLE
-
-        maker = TUNABLE[name].make
         said = _described(maker.func if isinstance(maker, partial) else maker)
         return [AgentOption(each, TUNED, said.get(each, "")) for each in inspect.signature(maker).parameters]
-    return _of_parameters(_maker(name))
+    return _of_parameters(maker)
 
 
 def _maker(name: str) -> Any:
@@ -47,10 +45,8 @@ def _maker(name: str) -> Any:
     if AGENTS[name].problems == REPLANNING:
         from shard_gym.agents.replanning.tuning import TUNABLE
 
-        made = TUNABLE[name].make
-    else:
-        made = AGENTS[name].load()
-    return made
+        return TUNABLE[name].make
+    return AGENTS[name].load()
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:

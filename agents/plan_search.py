@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -117,11 +116,7 @@ _Spreading = tuple[Callable[[], np.ndarray], Callable[[], SplitTables]]
 """Makes the (D, K) loads of the devices after a change, and the plan."""
 
 
-class _Change(NamedTuple):
-    """A plan that may come next, and its smoothed cost."""
-
-    smoothed: float
-    apply: Callable[[], SplitTables]
+_Change = tuple[float, Callable[[], SplitTables]]  # the smoothed cost of a plan that may come next, and what makes it
 
 
 class _PlanSearch:
@@ -169,9 +164,9 @@ class _PlanSearch:
     def _improve_split(self) -> bool:
         """Make the change of the parts that lowers the smoothed cost most; False if none does."""
         for changes in (self._of_parts, self._of_spreads):
-            best = min(changes(), key=lambda change: change.smoothed, default=None)
-            if best is not None and best.smoothed < self._current.costs.smoothed - MIN_GAIN_MS:
-                self._take(best.apply())
+            smoothed, apply = min(changes(), key=lambda change: change[0], default=(np.inf, None))
+            if apply is not None and smoothed < self._current.costs.smoothed - MIN_GAIN_MS:
+                self._take(apply())
                 self._keep_best()
                 return True
         return False
@@ -225,7 +220,7 @@ class _PlanSearch:
         costs = [self._current.costs_if(devices[:, p], leaves[:, p], joining[:, p]).smoothed for p in pieces]
         smoothed = np.concatenate(costs)
         which = int(smoothed.argmin())
-        yield _Change(float(smoothed[which]), lambda: apply(which))
+        yield float(smoothed[which]), lambda: apply(which)
 
     def _of_spreads(self) -> Iterator[_Change]:
         """Every way to spread a table with a part on a critical device, and to gather a spread one."""
@@ -242,7 +237,7 @@ class _PlanSearch:
         if smoothed:
             costs = np.concatenate(smoothed)
             which = int(costs.argmin())
-            yield _Change(float(costs[which]), changes[which][1])
+            yield float(costs[which]), changes[which][1]
 
     def _ways_to_spread(self) -> Iterator[_Spreading]:
         split, options = self._split, self._split.options

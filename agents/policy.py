@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.checks import checked_count
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
+from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import CostFreeObservation, Observation
@@ -75,21 +75,16 @@ class PolicyAgent(CostGuidedAgent):
                 f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
                 f"task {task.name!r} has {task.num_tables} and {task.num_devices}."
             )
+        sees_costs = not isinstance(self.observation, CostFreeObservation)
         env = EmbeddingPlacementEnv(
             TaskSuite("one task", (task,)),
-            cost_model=self._model_of_the_episode(),
+            cost_model=additive_estimate(self.cost_model) if sees_costs else NoCosts(),
             observation=self.observation,
             max_tables=self.max_tables,
             max_devices=self.max_devices,
         )
         placement: Placement = played(env, self.policy)["placement"][: task.num_tables]
         return placement
-
-    def _model_of_the_episode(self) -> AdditiveCostModel:
-        """The model behind the observations; one that costs nothing if they hold no costs."""
-        if isinstance(self.observation, CostFreeObservation):
-            return NoCosts()
-        return additive_estimate(self.cost_model)
 
 
 def played(env: EmbeddingPlacementEnv, policy: Policy) -> dict[str, Any]:

@@ -78,16 +78,17 @@ def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
         raise InvalidOptionError(f"{name} is no agent: it does not tell its arguments; give it an __init__.") from error
 
 
-def _replanner(name: str) -> AgentEntry:
-    return AgentEntry(partial(_replanner_of_name, name), REPLANNING)
-
-
-def _replanner_of_name(name: str, suite: str | None = None, **settings: Any) -> Agent:
+def _replanner(name: str, suite: str | None = None, **settings: Any) -> Agent:
     """Imported on first use, as are the planners: who places whole tables needs none of them."""
     from shard_gym.agents.replanning.tuning import replanner
 
     return replanner(name, suite, **settings)
 
+
+_REPLANNERS = (
+    *("never", "every", "threshold", "ski-last-hour", "ski-last-day", "ski-three-days", "ski-next-half-day"),
+    *("page-hinkley", "adwin", "kswin", "seasonal", "ridge"),
+)
 
 AGENTS: dict[str, AgentEntry] = {
     "random": AgentEntry("shard_gym.agents.heuristics:RandomAgent", stochastic=True),
@@ -100,10 +101,7 @@ AGENTS: dict[str, AgentEntry] = {
     "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
     "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),
     "torchrec": AgentEntry("shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING),
-    **{name: _replanner(name) for name in ("never", "every", "threshold")},
-    **{f"ski-{window}": _replanner(f"ski-{window}") for window in ("last-hour", "last-day", "three-days")},
-    "ski-next-half-day": _replanner("ski-next-half-day"),
-    **{name: _replanner(name) for name in ("page-hinkley", "adwin", "kswin", "seasonal", "ridge")},
+    **{name: AgentEntry(partial(_replanner, name), REPLANNING) for name in _REPLANNERS},
 }
 """By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
 

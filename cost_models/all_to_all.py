@@ -104,7 +104,7 @@ def all_to_all_ms_with_one(
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:
-    """`all_to_all_ms` of one topology, leading shape (1,), on D floats, bit for bit (tests/cost_models/test_all_to_all.py)."""
+    """`all_to_all_ms` of one topology (leading shape 1) on floats, with the same bits."""
     total = sum(output_bytes)
     if not total > 0:
         return [0.0] * len(output_bytes)

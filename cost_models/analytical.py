@@ -133,13 +133,10 @@ FITTED = Constants(
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
-_SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
 _LIMITS = np.array(
     [[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS], [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]]
 )
 """The limits of forward and of backward; the last of each is multiplied by the lane share of the device."""
-
-_BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)  # forward and backward among the phases
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:

@@ -26,32 +26,24 @@ from shard_gym.tasks import Task, TaskSuite
 GIB = 2**30
 
 
-class ByPredictedCost:
-    """No observation of its own; tables come by descending predicted cost alone on a device (`Observation`).
-
-    Args:
-        network: predicts the costs.
-    """
+class _ByPredictedCost:
+    """An `Observation` without any; tables come by descending cost alone on a device, as `network` predicts it."""
 
     def __init__(self, network: AutoShardNetwork) -> None:
         self._network = network
 
     def order(self, tables: Tables) -> IntArray:
-        """(T,) int64, the order in which the tables are placed."""
         with torch.no_grad():
             costs = self._network.costs(self._network.latents(self._network.inputs(tables)))
         return np.argsort(-costs.numpy(), kind="stable")
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """There is nothing to observe."""
         return spaces.Dict({})
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """There is nothing to observe."""
         return {}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """There is nothing to observe."""
         return {}
 
 
@@ -100,7 +92,7 @@ def play(
     unique = {task.name: task for task in tasks}
     suite = TaskSuite("drawn", tuple(unique.values()))
     envs = np.arange(len(tasks))
-    observe = ByPredictedCost(network)
+    observe = _ByPredictedCost(network)
     episodes = PlacementConfig(suite, cost_model=NoCosts(), reward=reward, observation=observe).episodes(len(tasks))
     episodes.final_cost = true_cost
     episodes.begin(envs, list(tasks))

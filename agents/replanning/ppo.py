@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from shard_gym.agents.replanning.base import IntArray, ReplanningAgent, View
 from shard_gym.agents.replanning.policy_env import PolicyInputs, PolicyVecEnv, input_space, legal_actions
-from shard_gym.agents.sb3.learner import global_generators_kept
+from shard_gym.agents.sb3.learner import global_generators_kept, train
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import (
     load_module_arrays,
@@ -182,16 +182,8 @@ class ReplanningPpoLearner(Learner):
 
     @override
     def iterate(self) -> Report:
-        ended: list[dict[str, Any]] = []
-
-        def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
-            ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
-            return True
-
         self.on_stage("playing episodes")
-        with one_thread(), global_generators_kept():
-            self._model.set_random_seed(self._seed(1))
-            self._model.learn(DECISIONS * self._env.num_envs, callback=keep, log_interval=None)
+        ended = train(self._model, self._seed(1), DECISIONS * self._env.num_envs)
         seconds = [sum(info[key] for key in SECONDS) for info in ended]
         plans = [info["plans"] for info in ended]
         return Report(1e3 * float(np.mean(seconds)), {"plans": float(np.mean(plans))})

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replanning.base import Chooser, View
+from shard_gym.agents.replanning.base import Chooser, Floats, IntArray, View
 from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR, WINDOWS
-
-Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +65,6 @@ class Replay:
     def __init__(self, episodes: TableEpisodes, pause_s: float) -> None:
         self._episodes, self._pause_s = episodes, pause_s
         self._each, self._decisions = np.arange(len(episodes.number)), int(episodes.number.shape[1])
-        self.begin()
-
-    def begin(self) -> None:
-        """All episodes begin anew."""
         self.decision, count = 0, len(self._each)
         self._plan, self._since = np.zeros(count, np.int64), np.zeros(count)
 
@@ -113,11 +106,6 @@ class Replay:
             episodes.used[each, self._plan],
             np.zeros((len(each), 0)),
         )
-
-    def new_plan_s(self) -> Floats:
-        """(N,) seconds of the next hour with a new plan for the last hour, and no pause."""
-        seconds: Floats = self._episodes.seconds[self._each, self._offered[:, LAST_HOUR], self.decision]
-        return seconds
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Floats:
         """(N,) seconds of the next hour with legal actions, without migrations."""

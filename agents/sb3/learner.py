@@ -206,15 +206,7 @@ class Sb3Learner(Learner):
 
     @override
     def iterate(self) -> Report:
-        ended: list[dict[str, Any]] = []
-
-        def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
-            ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
-            return True
-
-        with one_thread(), global_generators_kept():
-            self._model.set_random_seed(self._seed(ROLLOUT))
-            self._model.learn(self._steps, callback=keep, log_interval=None)
+        ended = train(self._model, self._seed(ROLLOUT), self._steps)
         failures = sum(bool(info["failure"]) for info in ended)
         costs = [self._penalty_ms(info["task_index"]) if info["failure"] else info["cost_ms"] for info in ended]
         return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
@@ -268,6 +260,20 @@ def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observ
         splits = {"sharding_types": SPLIT_TYPES, "max_shards": MAX_SHARDS}
         return ShardingVecEnv(count, observation="compact", **options, **splits)
     return PlacementVecEnv(count, observation=observation, **options)
+
+
+def train(model: Any, seed: int, steps: int) -> list[dict[str, Any]]:
+    """Train a model of SB3 for so many steps; the last infos of the episodes that ended."""
+    ended: list[dict[str, Any]] = []
+
+    def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
+        ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
+        return True
+
+    with one_thread(), global_generators_kept():
+        model.set_random_seed(seed)
+        model.learn(steps, callback=keep, log_interval=None)
+    return ended
 
 
 @contextmanager

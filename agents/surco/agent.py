@@ -9,9 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, task_rng
+from shard_gym.agents.items import Items
 from shard_gym.agents.presets import COST, options_to_place
 from shard_gym.agents.surco.options import PRESETS, REMOVED, ZeroOptions
-from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
+from shard_gym.agents.surco.perturbed import perturbed
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.errors import NoPlacementFoundError
@@ -55,13 +56,13 @@ class SurCoAgent(Agent):
     def _stepped(self, task: Task, rng: np.random.Generator, steps: int) -> Placement:
         """The cheapest placement that was seen in Adam's steps on the linear costs, by the learned cost."""
         with one_blas_thread():
-            options, costs = self.options, EstimatedCosts(self.cost_model, task)
+            options, items = self.options, Items.of_tables(task, self.cost_model)
             linear = np.zeros((task.num_tables, task.num_devices))
             mean, square = np.zeros_like(linear), np.zeros_like(linear)
             best, best_ms = None, np.inf
             for step in range(1, steps + 1):
                 try:
-                    found = perturbed(linear, costs, options.samples, options.sigma, rng)
+                    found = perturbed(linear, task, items, options.samples, options.sigma, rng)
                 except NoPlacementFoundError:
                     if best is None:
                         raise

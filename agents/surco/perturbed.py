@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shard_gym.agents.items import Items
 from shard_gym.agents.surco.solver import assign
-from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
@@ -22,27 +22,8 @@ class Perturbed(NamedTuple):
     cost_ms: float  # its cost
 
 
-class EstimatedCosts:
-    """The costs of placements of one task under an additive cost model.
-
-    Args:
-        model: a learned one.
-        task: its tables and devices.
-    """
-
-    def __init__(self, model: AdditiveCostModel, task: Task) -> None:
-        self.model, self.task = model, task
-        self._loads = model.table_loads(task.tables, task.topology)
-        self._cluster = task.topology.cluster()
-
-    def of(self, placements: list[Placement]) -> FloatArray:
-        """(M,) ms."""
-        held = [self.model.reduce(self._loads, placement, self.task.num_devices) for placement in placements]
-        return self.model.costs(np.stack(held), self._cluster)[1]
-
-
 def perturbed(
-    linear: FloatArray, costs: EstimatedCosts, samples: int, sigma: float, rng: np.random.Generator
+    linear: FloatArray, task: Task, items: Items, samples: int, sigma: float, rng: np.random.Generator
 ) -> Perturbed:
     """Solve with (T, D) `linear` costs and normal noise, and see which noise made the placement cheaper.
 
@@ -52,9 +33,8 @@ def perturbed(
 
     Args:
         linear: the linear costs.
-        costs: of the placements.
-        samples: of the noise, an even number.
-        sigma: its standard deviation.
+        task, items: the task, and its tables with their costs.
+        samples, sigma: the number of draws of the noise, an even one, and its standard deviation.
         rng: draws it.
 
     Raises:
@@ -63,11 +43,12 @@ def perturbed(
     """
     half = rng.normal(size=(samples // 2, *linear.shape))
     noise = np.concatenate([half, -half])
-    answers = [_answer(linear + sigma * each, costs.task) for each in noise]
+    answers = [_answer(linear + sigma * each, task) for each in noise]
     placements = [each for each in answers if each is not None]
     if not placements:
-        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {costs.task.name!r} under any noise.")
-    found = costs.of(placements)
+        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {task.name!r} under any noise.")
+    held = np.stack([items.device_loads(placement) for placement in placements])
+    found = items.model.costs(held, items.cluster)[1]
     best = int(found.argmin())
     # Without the other of its pair, an answer would pull the gradient to its side.
     answered = np.array([each is not None for each in answers])

@@ -209,7 +209,7 @@ class CostRecorder(PlacementRecorder):
         self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record the cost of a valid `placement`; InvalidOptionError for another workload than that of tables before."""
+        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before."""
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "

@@ -23,7 +23,7 @@ _DAMAGED = ("malformed", "not a database", "unsupported file format")
 _MAGIC = b"SQLite format 3\0"  # what a file of SQLite begins with
 PATIENCE_S = 30.0  # how long another program may hold the file
 
-_WAYS_OUT = {
+_HINTS = {
     "locked": "Another program holds it; wait until that ends, or name another file.",
     "full": "Free space on its disk, or name a file on another one.",
     "readonly": "Make the file and its folder writable, or name another file.",
@@ -94,7 +94,7 @@ class MeasurementCache:
             return connection.execute(statement, values).fetchall()
 
     def _refusal(self, error: sqlite3.DatabaseError) -> ShardGymError:
-        for sign, hint in _WAYS_OUT.items():
+        for sign, hint in _HINTS.items():
             if sign in str(error):
                 return UnwritablePathError(
                     f"The measurement cache {self.path} cannot be used: {error}. {hint} What it holds is kept."

@@ -300,8 +300,6 @@ class MeasuredCostModel(CostModel):
             )
         return PARALLEL if enough and self.layout != SEQUENTIAL else SEQUENTIAL
 
-    # Inside
-
     def _key(self, layout: str, kind: str, what: Any) -> str:
         return _digest([self.machine.fingerprint, self.settings, layout, kind, what])
 

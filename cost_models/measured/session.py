@@ -96,8 +96,6 @@ class Session:
         self._workers, self._finalizer, self._joined, self._owner = [], None, set(), os.getpid()
         self._share = None
 
-    # Inside
-
     def _start(self) -> None:
         if self._owner != os.getpid():  # forked: those workers are the parent's
             self.close()
