@@ -201,7 +201,6 @@ class _Search:
         return self._work <= LEAST_SHARE * self._agent.max_work or time.perf_counter() >= self._deadline
 
     def _keep(self, placement: Placement) -> None:
-        """Keep a placement if it is the best so far, by the cost model."""
         task = self._task
         cost = self._agent.cost_model.estimate(placement, task.tables, task.topology).total_ms
         if cost < self.best_ms:
@@ -256,7 +255,6 @@ class _Program:
         return [int(each) for each in np.floor(ms * self._scale)]
 
     def _sum(self, table_ms: NDArray[np.float64], device: int) -> Any:
-        """The sum of (T,) integer costs over the tables of a device."""
         column = [row[device] for row in self.there]
         return self._cp_model.LinearExpr.weighted_sum(column, self._scaled(table_ms))
 

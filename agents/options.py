@@ -137,6 +137,5 @@ def _doc(subject: Any) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """The first sentence of a docstring, on one line."""
     line = " ".join(text.split("\n\n")[0].replace("`", "").split())
     return re.split(r"(?<=\.) (?=[A-Z])", line)[0].rstrip(".")

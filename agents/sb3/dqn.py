@@ -74,7 +74,6 @@ def load_replay_arrays(buffer: DictReplayBuffer, arrays: Arrays) -> None:
 
 
 def _parts(buffer: DictReplayBuffer) -> Arrays:
-    """The arrays of the buffer, not copied."""
     observations = {f"observations.{key}": array for key, array in buffer.observations.items()}
     following = {f"next_observations.{key}": array for key, array in buffer.next_observations.items()}
     rest = {name: getattr(buffer, name) for name in ("actions", "rewards", "dones", "timeouts")}

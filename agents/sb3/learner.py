@@ -180,7 +180,6 @@ class Sb3Learner(Learner):
         return sizes
 
     def _exploration(self) -> float:
-        """DQN's share of random actions."""
         share = self.iteration / self.iterations / EXPLORATION_FRACTION
         return max(FINAL_EXPLORATION, 1.0 - share * (1.0 - FINAL_EXPLORATION))
 
@@ -201,7 +200,6 @@ class Sb3Learner(Learner):
 
     @property
     def _buffer(self) -> DictReplayBuffer | None:
-        """DQN's replay buffer; None for the other algorithms."""
         return getattr(self._model, "replay_buffer", None)
 
     @override
@@ -254,7 +252,6 @@ class Sb3Learner(Learner):
 
 
 def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observation: str) -> PlacementVecEnv:
-    """The environments that show `observation`."""
     options: dict[str, Any] = {"suite": suite, "cost_model": cost_model, "reward": relative_reward}
     if observation == "splits":
         splits = {"sharding_types": SPLIT_TYPES, "max_shards": MAX_SHARDS}

@@ -56,7 +56,6 @@ class ActorAndCritic(nn.Module):
 
 
 def _build(policy: Any, lr_schedule: Schedule) -> None:
-    """Set the network and the optimizer of an actor-critic policy."""
     policy.mlp_extractor = ActorAndCritic(policy)
     policy.action_net = nn.Identity()  # the extractor returns logits and values
     policy.value_net = nn.Identity()

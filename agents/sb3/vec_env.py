@@ -149,7 +149,6 @@ class ReplanningVecEnv(EpisodeVecEnv):
 
 
 def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:
-    """The info of one environment, from the batched infos."""
     info = {}
     for key, value in batched.items():
         if not key.startswith("_") and batched[f"_{key}"][env]:

@@ -43,7 +43,6 @@ def assign(costs: FloatArray, task: Task) -> Placement:
 
 
 def _fits(placement: Placement, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> bool:
-    """Whether no device has more than its memory."""
     used = np.zeros(len(caps), np.int64)
     np.add.at(used, placement, needed)
     return bool((used <= caps).all())

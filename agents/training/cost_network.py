@@ -198,7 +198,6 @@ class CostNetworkLearner(PresetLearner):
         """The true cost of `load` in ms, which is recorded; the penalty if it cannot be measured."""
 
     def _train(self) -> float:
-        """Train the cost network on all measurements so far; its loss."""
         return self._fit()
 
     def _fit(self, rates: tuple[float, float] | None = None, loss: Loss = relative_loss) -> float:
@@ -240,11 +239,9 @@ class PlacementCostLearner(CostNetworkLearner):
     _network: CostNetworkTraining[CostRecorder]
 
     def _random_load(self, number: int, rng: np.random.Generator) -> tuple[Tables, Topology, Placement] | None:
-        """Random tables, their devices, and a placement; None after the first iteration."""
         return None if self.iteration else random_load(self.suite, rng)
 
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> tuple[Tables, Topology, Placement]:
-        """The tables and devices of `task`, and the placement."""
         return task.tables, task.topology, agent.proposal(task, rng)
 
     @override

@@ -151,7 +151,6 @@ def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementInde
 
 
 def _origin(index: MeasurementIndex) -> dict[str, Any]:
-    """All settings that the parts of a folder share, by name."""
     sampling = json.loads(json.dumps(dict(index.sampling)))  # as read from a file: tuples become lists
     return {"source": index.source, "hardware": index.hardware, **asdict(index.workload), **sampling}
 

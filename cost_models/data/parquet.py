@@ -109,7 +109,6 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
-    """The columns of a file, each as one array."""
     table = read_table(content, _schema(kind), f"The file of {kind}")
     return {name: table[name].combine_chunks() for name in table.column_names}
 

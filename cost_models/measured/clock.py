@@ -149,7 +149,6 @@ class GpuClock(Clock):
         return _Run(ms, self._ghz, peers.any(late))
 
     def _enqueue(self, phase: Phase | None, peers: Peers) -> tuple[Any, Any] | None:
-        """Enqueue a phase between two events."""
         peers.align()
         if phase is None:
             return None

@@ -36,7 +36,6 @@ do not measure at the same time."""
 
 
 def _claim(cpu: int) -> _Claim:
-    """This process's claim of a CPU; OSError if another program has one."""
     claim = _claims.get((os.getpid(), cpu)) or _Claim(cpu)
     _claims[os.getpid(), cpu] = claim
     return claim

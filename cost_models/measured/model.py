@@ -310,7 +310,6 @@ class MeasuredCostModel(CostModel):
         return None if ms is None else np.array(ms).reshape(shape)
 
     def _keep(self, key: str, ms: FloatArray) -> FloatArray:
-        """`ms`, which the cache has from now on."""
         self._cache.put(key, ms.ravel().tolist())
         return ms
 
@@ -330,7 +329,6 @@ class MeasuredCostModel(CostModel):
         return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
-        """A session of at least `count` workers."""
         if self._session is None or self._session.size < count:
             self.close()
             recorded = None if self.recorded is None else str(self.recorded)
@@ -341,7 +339,6 @@ class MeasuredCostModel(CostModel):
 
 
 def _subject(device: int, part: Tables | None) -> str:
-    """The device and its tables, for error messages."""
     if part is None:
         return f"device {device} (no tables)"
     return f"device {device} ({counted(len(part), 'table')}, {format_bytes(int(part.memory_bytes.sum()))})"

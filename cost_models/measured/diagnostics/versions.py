@@ -117,7 +117,6 @@ def install_pair() -> str:
 
 
 def _install_fbgemm(fbgemm: str) -> str:
-    """The commands that install an FBGEMM of that minor version, for either kind of device."""
     cpu, cuda = (f"`pip install '{name}=={fbgemm}.*'`" for name in DISTRIBUTION.values())
     return f"{cpu} for CPUs, or {cuda} for CUDA GPUs"
 
