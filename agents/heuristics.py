@@ -9,10 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.items import IntArray, Items, NoRoomError, put_in_order, put_where_cheapest
+from shard_gym.agents.items import Items, NoRoomError, put_in_order, put_where_cheapest
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
-from shard_gym.cost_models.base import FloatArray, placement_order
+from shard_gym.cost_models.base import FloatArray, IntArray, placement_order
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables

@@ -8,8 +8,8 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.items import IntArray
 from shard_gym.checks import checked_count, is_not_negative
+from shard_gym.cost_models.base import IntArray
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlanError,

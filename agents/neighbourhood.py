@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray, Items
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.items import Items
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.placement import Placement
 
 NO_TABLE = -1  # the partner of a plain move

@@ -9,13 +9,13 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Neighbourhood
 from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Budget, Search
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement

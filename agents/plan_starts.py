@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 import numpy as np
 
 from shard_gym.agents.heuristics import lane_placements
-from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.items import NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray
+from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray, IntArray
 from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)

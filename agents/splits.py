@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray, Items
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.items import Items
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import Placement
 from shard_gym.sharding import (

@@ -30,6 +30,7 @@ PENALTY_MARGIN = 1.1
 
 MAX_NUMBERS = 2**22  # numbers in an array of loads of many placements at once
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,8 @@ class AttentionLearner(Learner):
 
     @override
     def iterate(self) -> Report:
-        draws, choices, left = self.rng(TASKS), self.rng(CHOICES), self._left
+        draws, choices = self.rng(TASKS), self.rng(CHOICES)
+        left = float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))  # of the learning rates
         self._training.set_learning_rate(self.learning_rate * left)
         costs, entropies = [], []
         recorded = choices.integers(self.updates, size=self.records)
@@ -164,11 +165,6 @@ class AttentionLearner(Learner):
                     self.rng(COSTS), steps=self.cost_updates, learning_rate=rate, final_learning_rate=rate
                 )
         return Report(float(np.mean(costs)), numbers)
-
-    @property
-    def _left(self) -> float:
-        """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
-        return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
 
     def _drawn(self, rng: np.random.Generator) -> list[SplitTask]:
         """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
@@ -230,7 +226,9 @@ class AttentionLearner(Learner):
         complete, count = rollouts.complete, self.rollouts
         costs = np.full(len(complete), np.nan)
         if isinstance(self.cost_model, AdditiveCostModel):
-            before, everywhere = self.cost_model.queries, self._loads_everywhere(tasks)
+            model, before, everywhere = self.cost_model, self.cost_model.queries, None
+            if isinstance(model, ShardingCostModel):  # (B, K) loads of the spread tables of each task
+                everywhere = np.stack([each.loads(model) for each in tasks])
             phases, every = rollouts.costs(everywhere)
             self.cost_model.queries = before + int(complete.sum())  # the others are not placements
             self.costed += int(complete.sum())
@@ -271,11 +269,6 @@ class AttentionLearner(Learner):
     @override
     def device_counts(self) -> set[int]:
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
-
-    def _loads_everywhere(self, tasks: list[SplitTask]) -> FloatArray | None:
-        """(B, K) loads of the spread tables of each task; None for tasks that are not split."""
-        model = self.cost_model
-        return np.stack([each.loads(model) for each in tasks]) if isinstance(model, ShardingCostModel) else None
 
     def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.cost_models.base import COMPUTE, FloatArray, IntArray
 from shard_gym.errors import NoPlacementFoundError
 
 LIMITS = (1.0, 1.5)  # ends of the grid: a device has at most so many times a D-th of the columns of all tables

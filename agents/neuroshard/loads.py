@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.splits import SplitTables
 from shard_gym.agents.training.random_loads import random_load
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
+from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.errors import InvalidOptionError

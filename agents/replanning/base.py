@@ -11,30 +11,28 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.drift.tasks import DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.windows import LAST_HOUR
 from shard_gym.errors import InvalidOptionError
 
-IntArray = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class View:
     """What agents use of the observations of N episodes."""
 
-    replayed: Floats  #: (N, A, W) cost of the plan in action and of each kind in each window
+    replayed: FloatArray  #: (N, A, W) cost of the plan in action and of each kind in each window
     legal: NDArray[np.bool_]  #: (N, A) bool
-    since_plan: Floats  #: (N,) days since the plan was made
-    pause: Floats  #: (N,) as a share of a day
+    since_plan: FloatArray  #: (N,) days since the plan was made
+    pause: FloatArray  #: (N,) as a share of a day
     must_plan: NDArray[np.bool_]  #: (N,) bool
-    clock: Floats  #: (N, 4) sine and cosine of the hour of the day, and of the week
-    days_left: Floats  #: (N,) days until the episode is over
-    available: Floats  #: (N,) share of the devices that are there
-    used: Floats  #: (N,) share of the devices that the plan in action is made for
-    measured: Floats  #: (N, 96) costs of the last day's intervals with noise
+    clock: FloatArray  #: (N, 4) sine and cosine of the hour of the day, and of the week
+    days_left: FloatArray  #: (N,) days until the episode is over
+    available: FloatArray  #: (N,) share of the devices that are there
+    used: FloatArray  #: (N,) share of the devices that the plan in action is made for
+    measured: FloatArray  #: (N, 96) costs of the last day's intervals with noise
 
     @staticmethod
     def of(observations: ObservationDict) -> View:
@@ -67,7 +65,7 @@ class View:
                 f"{self.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
             )
 
-    def candidate(self, action: int) -> Floats:
+    def candidate(self, action: int) -> FloatArray:
         """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
         self.require_action(action)
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]

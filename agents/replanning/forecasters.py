@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.replanning.base import Floats, IntArray, ReplanningAgent, View
+from shard_gym.agents.replanning.base import ReplanningAgent, View
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.windows import HOURS
@@ -48,7 +49,7 @@ class Forecaster(ReplanningAgent):
         worth = savings[np.arange(view.count), best] > view.pause
         return worth, self._actions[best]
 
-    def savings(self, saved: Floats, days_left: Floats) -> Floats:
+    def savings(self, saved: FloatArray, days_left: FloatArray) -> FloatArray:
         """(N, Z) days at the reference cost that each of Z plans saves in N episodes.
 
         It would have saved (N, Z, W) `saved` in each window, in multiples of the reference cost; (N,) `days_left`
@@ -63,8 +64,8 @@ class Forecaster(ReplanningAgent):
 class Samples(NamedTuple):
     """What n new plans would have saved before, and what they saved then."""
 
-    saved: Floats  #: (n, W) in each window before, in multiples of the reference cost
-    targets: Floats  #: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these
+    saved: FloatArray  #: (n, W) in each window before, in multiples of the reference cost
+    targets: FloatArray  #: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these
 
 
 def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:

@@ -9,8 +9,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn, VecEnvWrapper
 
-from shard_gym.agents.replanning.base import Floats, View
+from shard_gym.agents.replanning.base import View
 from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, LAST_HOUR, WINDOWS
 
@@ -32,7 +33,7 @@ class PolicyInputs:
     """Makes the inputs at each decision of N episodes, and adds up what each kind of plan would have saved."""
 
     def __init__(self) -> None:
-        self._regret: Floats = np.zeros((0, 0))
+        self._regret: FloatArray = np.zeros((0, 0))
 
     def begin(self, count: int, kinds: int) -> None:
         """N episodes begin."""

@@ -22,7 +22,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
 from typing_extensions import override
 
-from shard_gym.agents.replanning.base import IntArray, ReplanningAgent, View
+from shard_gym.agents.replanning.base import ReplanningAgent, View
 from shard_gym.agents.replanning.policy_env import PolicyInputs, PolicyVecEnv, input_space, legal_actions
 from shard_gym.agents.sb3.learner import global_generators_kept, train
 from shard_gym.agents.training.learner import Learner, Report
@@ -35,6 +35,7 @@ from shard_gym.agents.training.torch_arrays import (
 )
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import IntArray
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.history import SECONDS

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replanning.base import Chooser, Floats, IntArray, View
+from shard_gym.agents.replanning.base import Chooser, View
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR, WINDOWS
 
@@ -19,13 +20,13 @@ class TableEpisodes:
     """N episodes with up to n plans."""
 
     replayed: NDArray[np.float32]  #: (N, n, T, W) float32, as `PlanTable.replayed`; 0 where that is NaN
-    seconds: Floats  #: (N, n, T) float64, as `PlanTable.seconds`
+    seconds: FloatArray  #: (N, n, T) float64, as `PlanTable.seconds`
     number: IntArray  #: (N, T, Z) int64, as `PlanTable.number`
     newest: IntArray  #: (N, T, W) int64, the plan for each window: that with headroom, where there is one
-    used: Floats  #: (N, n) float64, share of the devices that each plan is made for
-    available: Floats  #: (N, T) float64, share of the devices that are there
-    clock: Floats  #: (N, T, 4) float64, as `PlanTable.clock`
-    day_s: Floats  #: (N,) float64, as `PlanTable.day_s`
+    used: FloatArray  #: (N, n) float64, share of the devices that each plan is made for
+    available: FloatArray  #: (N, T) float64, share of the devices that are there
+    clock: FloatArray  #: (N, T, 4) float64, as `PlanTable.clock`
+    day_s: FloatArray  #: (N,) float64, as `PlanTable.day_s`
 
     @staticmethod
     def of(tables: Sequence[PlanTable]) -> TableEpisodes:
@@ -50,7 +51,7 @@ class TableEpisodes:
             np.stack([each.day_s for each in tables]),
         )
 
-    def play(self, agent: Chooser, pause_s: float) -> Floats:
+    def play(self, agent: Chooser, pause_s: float) -> FloatArray:
         """(N,) seconds that an agent takes, without migrations. It sees no measured costs."""
         replay, total = Replay(self, pause_s), np.zeros(len(self.number))
         agent.begin(len(total))
@@ -107,12 +108,12 @@ class Replay:
             np.zeros((len(each), 0)),
         )
 
-    def step(self, actions: NDArray[np.integer[Any]]) -> Floats:
+    def step(self, actions: NDArray[np.integer[Any]]) -> FloatArray:
         """(N,) seconds of the next hour with legal actions, without migrations."""
         makes = (actions > 0) | self.must_plan
         chosen = self._offered[self._each, np.maximum(actions - 1, LAST_HOUR)]
         self._plan = np.where(makes, chosen, self._plan)
-        seconds: Floats = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]
+        seconds: FloatArray = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]
         self._since = np.where(makes, 0.0, self._since) + 1.0 / HOURS
         self.decision += 1
         return seconds

@@ -74,21 +74,11 @@ class CostNetworkTraining(Generic[Recorder]):
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
 
-    def train(
-        self,
-        rng: np.random.Generator,
-        *,
-        steps: int,
-        learning_rate: float,
-        final_learning_rate: float = 0.0,
-        batch_size: int = 64,
-        loss: Loss = relative_loss,
-        anew: bool = False,
-    ) -> float:
+    def train(self, rng: np.random.Generator, *, anew: bool = False, **options: Any) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
 
         `anew` forgets the optimizer's averages first: those of the small last gradients at a low rate would make the
-        first steps at a high rate enormous. The other arguments are those of `train_network`.
+        first steps at a high rate enormous. `options` are the other arguments of `train_network`.
         """
         samples = Samples(self.recorder.dataset(), self.network)
         if not self._normalized:
@@ -96,17 +86,7 @@ class CostNetworkTraining(Generic[Recorder]):
             self._normalized = True
         if anew:
             self._optimizer = new_optimizer(self._weights, self._decay)
-        return train_network(
-            self._weights,
-            self._optimizer,
-            samples,
-            rng,
-            steps=steps,
-            learning_rate=learning_rate,
-            final_learning_rate=final_learning_rate,
-            batch_size=batch_size,
-            loss=loss,
-        )
+        return train_network(self._weights, self._optimizer, samples, rng, **options)
 
     def weights(self) -> Arrays:
         """Copies of the weights."""

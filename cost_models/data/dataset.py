@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray
+from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray, IntArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
@@ -21,7 +21,6 @@ from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
-IntArray = NDArray[np.int64]
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.dataset import CostDataset, IntArray
+from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.folder import INDEX, MeasurementIndex, read_index, read_parts
 from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import CYCLE

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, IntArray
+from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.io.parquet import read_table, require_arrow, values_of, write_table

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile

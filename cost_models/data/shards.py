@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import CostEstimate
+from shard_gym.cost_models.base import CostEstimate, IntArray
 from shard_gym.cost_models.data.dataset import (
-    IntArray,
     PlacementCosts,
     PlacementRecorder,
     has_form,

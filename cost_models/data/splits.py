@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, IntArray
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.tables import Tables
 

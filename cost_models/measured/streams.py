@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables import Tables
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 MAX_LOOKUPS = 2**31  # most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits
 
 
@@ -30,7 +29,9 @@ class Lookups:
     """The lookups of some samples in one table."""
 
     indices: Array  # (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor
-    lengths: Ints  # (num_features, count), lookups of each bag; `indices` has the bags feature by feature, by sample
+    lengths: (
+        IntArray  # (num_features, count), lookups of each bag; `indices` has the bags feature by feature, by sample
+    )
 
 
 class IndexStream(Protocol):
@@ -45,7 +46,7 @@ LookupSource = Callable[[Tables, int, int], IndexStream]
 """Gives the stream of one of some tables: tables, its number, and a seed."""
 
 
-def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, Ints]:
+def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, IntArray]:
     """The lookups of the same samples in all tables of one fused operator, from those of each table.
 
     Returns (n,) int64 indices, feature by feature: the tables in their order, each with its features; and (num_features
@@ -63,7 +64,7 @@ def draw_batches(
     *,
     arrays: Arrays = NUMPY,
     threads: Executor | None = None,
-) -> Iterator[tuple[Array, Ints]]:
+) -> Iterator[tuple[Array, IntArray]]:
     """The batches 0 .. count - 1 of a fused operator with these `streams`, as `fused_batch` returns them.
 
     `threads` draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
@@ -259,7 +260,7 @@ def _hash(numbers: Array, key: int) -> Array:
     return mixed
 
 
-def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
+def row_counts(lookups: int, distinct: int, reuse: FloatArray, access: FloatArray) -> IntArray:
     """(distinct,) int64, how often each row is read in a batch, hottest bin first, from the statistics of a table.
 
     Statistics are expectations or rounded shares, so whole numbers cannot always meet them all. The lookups are met
@@ -282,9 +283,9 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
 
 
 @lru_cache(maxsize=2**13)
-def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[Ints, Ints]:
+def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[IntArray, IntArray]:
     """(34,) how often rows are read, hottest first, and (34,) how many rows: steps 1 to 4 of `row_counts`, in ms."""
-    high: Floats = np.minimum(BIN_UPPER_EDGES, lookups)
+    high: FloatArray = np.minimum(BIN_UPPER_EDGES, lookups)
     reuse_shares, access_shares = np.frombuffer(reuse), np.frombuffer(access)
     rows = _reachable(_rows_of_bins(lookups, distinct, reuse_shares, access_shares), lookups, high)
     reads = _reads_of_bins(access_shares / access_shares.sum() * lookups, rows * BIN_LEAST, rows * high, lookups)
@@ -293,7 +294,7 @@ def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -
     return hottest_first.ravel(), np.stack([more, rows - more], axis=1)[::-1].ravel()
 
 
-def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
+def _rows_of_bins(lookups: int, distinct: int, reuse: FloatArray, access: FloatArray) -> IntArray:
     """(17,) rows of each bin: steps 1 and 2 of `row_counts`."""
     wanted = reuse / reuse.sum() * distinct
     tolerance = 0.5 * 10.0**-HISTOGRAM_DECIMALS
@@ -303,11 +304,11 @@ def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) ->
     if least.sum() <= distinct <= most.sum():
         wanted = _project(wanted, least, most, distinct)
     ends = np.rint(np.cumsum(wanted[::-1]))  # the last is `distinct`, up to an error that the rounding removes
-    rows: Floats = np.diff(ends, prepend=0.0)[::-1]
+    rows: FloatArray = np.diff(ends, prepend=0.0)[::-1]
     return rows.astype(np.int64)
 
 
-def _reachable(rows: Ints, lookups: int, high: Floats) -> Ints:
+def _reachable(rows: IntArray, lookups: int, high: FloatArray) -> IntArray:
     """`rows` (17,), some moved to the next bin if otherwise their counts could not add up to `lookups`: step 3."""
     rows = rows.copy()
     down, up = np.append(0, np.diff(BIN_LEAST)), np.append(np.diff(high), 0)
@@ -322,7 +323,7 @@ def _reachable(rows: Ints, lookups: int, high: Floats) -> Ints:
     return rows
 
 
-def _reads_of_bins(wanted: Floats, least: Floats, most: Floats, lookups: int) -> Ints:
+def _reads_of_bins(wanted: FloatArray, least: FloatArray, most: FloatArray, lookups: int) -> IntArray:
     """(17,) accesses of each bin: step 4 of `row_counts`. The largest fractions are rounded up."""
     numbers = _project(wanted, least, most, lookups)
     whole = np.floor(numbers)
@@ -332,7 +333,7 @@ def _reads_of_bins(wanted: Floats, least: Floats, most: Floats, lookups: int) ->
     return whole.astype(np.int64)
 
 
-def _project(wanted: Floats, least: Floats, most: Floats, total: float) -> Floats:
+def _project(wanted: FloatArray, least: FloatArray, most: FloatArray, total: float) -> FloatArray:
     """The numbers nearest to `wanted` (least squares) from `least` to `most` that add up to `total`."""
     low, high = float((least - wanted).min()), float((most - wanted).max())
     for _ in range(100):
