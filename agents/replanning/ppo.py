@@ -6,7 +6,6 @@ hours.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -207,9 +206,8 @@ class ReplanningPpoLearner(Learner):
 
     @override
     def agent(self) -> PolicyReplanner:
-        policy = copy.deepcopy(self._model.policy)
-        policy.set_training_mode(False)
-        return PolicyReplanner(self.name, policy)
+        # Not a copy of the policy: it holds tensors of the last gradient, which cannot be copied.
+        return load_policy(self.weights(), {"agent": self.name, **self.about()}, self.cost_model, self.seed)
 
 
 def load_policy(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int) -> PolicyReplanner:

@@ -45,10 +45,10 @@ class Machine:
     device_name: str  # of a GPU, or the model of the CPU
     num_devices: int  # GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`)
     memory_bytes: int  # of one GPU, or what the machine's container may use; 0 where the system does not say
-    torch: str  # versions; "" if there is none, and the last two for a CPU
-    fbgemm: str  # versions; "" if there is none, and the last two for a CPU
-    cuda: str  # versions; "" if there is none, and the last two for a CPU
-    nccl: str  # versions; "" if there is none, and the last two for a CPU
+    torch: str  # versions; "" if there is none, and of CUDA and NCCL for a CPU
+    fbgemm: str
+    cuda: str
+    nccl: str
 
     @property
     def name(self) -> str:
