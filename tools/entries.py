@@ -22,7 +22,8 @@ from pathlib import Path
 import tyro
 from training_runs import RUNS, Option, Run, train_all
 
-from shard_gym.agents.dreamshard.options import dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS
+from shard_gym.agents.presets import preset_options
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.errors import unknown_name
@@ -89,7 +90,7 @@ class Entrant:
 
 def dreamshard(preset: str, **changes: Option) -> dict[str, Option]:
     """All options of DreamShard with `preset` and `changes`, so a preset that changes makes another training."""
-    return {"preset": preset, **asdict(dreamshard_options(preset, **changes))}
+    return {"preset": preset, **asdict(preset_options(PRESETS, preset, **changes))}
 
 
 ALSO = {"also": ",".join(MIXED[1:])}
