@@ -90,18 +90,3 @@ def test_the_measured_environment_adds_numbers_of_its_measurement() -> None:
     assert set(infos[0]) - set(gymnasium.make("EmbeddingPlacement-v0").reset(seed=0)[1]) == set(added)
     seen = [[info[key] for key in added] for info in infos]
     assert seen == [[0.0] * 4] * 20 + [[0.01, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2  # the spread that conftest.py made up
-
-
-@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_a_measurement_stays_in_its_own_environment_and_episode(mode: str) -> None:
-    arguments = {"suite": "dlrm-20x4", "max_devices": 5, "autoreset_mode": mode}
-    many = gymnasium.make_vec("EmbeddingPlacementReal-v0", num_envs=2, **arguments)
-    infos = many.reset(seed=0)[1]
-    for number in range(20):
-        one, other = (_legal(mask, number) for mask in infos["action_mask"])
-        infos = many.step(np.array([one, 4 if number == 3 else other]))[4]
-    last = infos.get("final_info", infos)
-    assert last["measurement_spread"].tolist() == [0.01, 0.0]
-    assert last["_measurement_spread"].tolist() == ([True, True] if mode == "NEXT_STEP" else [True, False])
-    infos = many.step(np.zeros(2, np.int64))[4]
-    assert infos["measurement_spread"].tolist() == [0.0, 0.0]

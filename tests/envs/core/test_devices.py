@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
-from shard_gym.envs.core.devices import DeviceState, add, flat, remove, update_costs
+from shard_gym.envs.core.devices import DeviceState, add, remove, update_costs
 from shard_gym.envs.core.problem import by_device
 from shard_gym.hardware import hardware_profile
 from shard_gym.topology import Cluster
@@ -61,10 +61,3 @@ def test_what_is_removed_was_never_there(random_tables: Any, sharded: bool, seed
     update_costs(state, cluster, model)
     for name in ("device_loads", "memory_used", "phases_ms", "cost_ms"):
         assert getattr(state, name).tobytes() == getattr(wanted, name).tobytes(), name
-
-
-def test_rows_of_flat_arrays_are_devices_of_environments() -> None:
-    array = by_device(NUM_ENVS, NUM_DEVICES, 2)
-    flat(array)[2 * NUM_ENVS + 1] = 5.0
-    assert (array[1, 2] == 5.0).all()
-    assert array.sum() == 10.0

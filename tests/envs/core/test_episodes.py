@@ -12,7 +12,6 @@ from shard_gym.cost_models import CostEstimate, CostModel
 from shard_gym.cost_models.counted import CountedEstimates
 from shard_gym.envs.core.episodes import Episodes
 from shard_gym.envs.placement.episodes import PlacementConfig
-from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import TaskSuite
 
 
@@ -22,10 +21,8 @@ def make(random_task: Any) -> Callable[..., Episodes]:
     rng, sizes = np.random.default_rng(2), ((1, 2), (4, 3), (6, 2), (5, 4))
     tasks = [random_task(rng, *size, devices_per_host=2, name=f"task {i}") for i, size in enumerate(sizes)]
 
-    def episodes(*, begun: bool = True, reward: Any = "dense", padding: tuple[Any, Any] = (7, 5)) -> Episodes:
-        suite, (max_tables, max_devices) = TaskSuite("own", tasks), padding
-        config = PlacementConfig(suite, reward=reward, max_tables=max_tables, max_devices=max_devices)
-        made = config.episodes(4)
+    def episodes(*, begun: bool = True, reward: Any = "dense") -> Episodes:
+        made = PlacementConfig(TaskSuite("own", tasks), reward=reward, max_tables=7, max_devices=5).episodes(4)
         if begun:
             made.begin(np.arange(4), tasks)
         return made
@@ -82,14 +79,3 @@ def test_infos_have_the_details_of_a_final_cost_when_a_placement_is_complete(mak
     assert episodes.infos()["measurement_spread"].tolist() == [0.0] * 4
     assert twin.infos()["measurement_spread"].tolist() == [0.5, 0.0, 0.0, 0.0]
     assert {key: array.dtype for key, array in infos.items()} == {key: array.dtype for key, array in nothing.items()}
-
-
-def test_there_is_nothing_to_see_of_an_episode_that_never_began(make: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="reset"):
-        make(begun=False).view(1)
-
-
-def test_without_padding_the_largest_task_decides(make: Any) -> None:
-    episodes = make(padding=(None, None))
-    assert (episodes.max_tables, episodes.max_devices) == (6, 4)
-    assert episodes.masks().shape == (4, 4)

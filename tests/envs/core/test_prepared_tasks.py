@@ -69,14 +69,20 @@ def shows(prepared: PreparedTasks, *expected: Task) -> bool:
     return equal
 
 
-def test_every_environment_gets_the_task_it_is_given(tasks: list[Task], prepare_for: Any) -> None:
-    prepared = prepare_for(tasks, 4)
-    prepared.begin(envs(0, 1, 2, 3), [tasks[i] for i in (5, 0, 5, 2)])
-    assert shows(prepared, *(tasks[i] for i in (5, 0, 5, 2)))
-    assert prepared.problem.row[0] == prepared.problem.row[2] != prepared.problem.row[1]
-    prepared.begin(envs(3, 0), [tasks[0], tasks[3]])
-    assert shows(prepared, *(tasks[i] for i in (3, 0, 5, 0)))
-    assert not shows(prepared, tasks[5])
+def test_the_tables_stand_in_placement_order(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(8), 7, 3, slack=1.3)
+    problem = prepare(task, MODEL, 7, 3)
+    loads = MODEL.table_loads(task.tables, task.topology)
+    alone = MODEL.single_table_costs(loads, task.topology)
+    order = problem.order[0]
+    assert sorted(order) == list(range(7))
+    assert (np.diff(alone[order]) <= 0).all()
+    rows = problem.tables
+    assert np.array_equal(rows.order[0], order)
+    assert np.array_equal(rows.loads[0], loads[order])
+    assert np.array_equal(rows.memory[0], task.tables.memory_bytes[order])
+    assert np.array_equal(rows.features[0], task.tables.features()[order])
+    assert rows.costs[0].sum(axis=1) == pytest.approx(alone[order], rel=1e-6)
 
 
 def test_a_task_of_the_suite_is_prepared_once_and_when_it_is_needed(tasks: list[Task], prepare_for: Any) -> None:

