@@ -26,9 +26,9 @@ LAYERS = (
         "pools",
     ),
     ("cost_models",),
-    ("tasks", "answers", "forms", "suites", "drift", "envs", "evaluation", "explain", "explain_plan", "interop"),
+    ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "interop"),
     ("agents",),
-    ("experiments", "leaderboard", "offline", "plots", "__init__"),
+    ("leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),
 )
 """Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""

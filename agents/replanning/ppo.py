@@ -6,7 +6,6 @@ hours. Needs the extra `sb3`; import it where it is used.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -225,8 +224,8 @@ class ReplanningPpoLearner(Learner):
 
     @override
     def agent(self) -> PolicyReplanner:
-        policy = copy.deepcopy(self._model.policy)
-        policy.set_training_mode(False)
+        policy = _new_policy(self.name, int(self._model.action_space.n) - 1, self.width)
+        load_module_arrays(policy, self.weights(), "The agent")
         return PolicyReplanner(self.name, policy)
 
 
@@ -239,10 +238,16 @@ def load_policy(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel,
     name, kinds = about.get("agent"), network_size(about, "kinds", len(KINDS))
     if name not in ALGORITHMS:
         raise InvalidCheckpointError(f"It is of the algorithm {short_repr(name)}; known are {[*ALGORITHMS]}.")
-    algorithm, width = ALGORITHMS[name], network_size(about, "width", MAX_UNITS)
+    policy = _new_policy(name, kinds, network_size(about, "width", MAX_UNITS))
+    load_module_arrays(policy, arrays, "The agent")
+    return PolicyReplanner(name, policy)
+
+
+def _new_policy(name: str, kinds: int, width: int) -> Any:
+    """A policy that does not train, with random weights."""
+    algorithm = ALGORITHMS[name]
     with global_generators_kept():
         actions = spaces.Discrete(1 + kinds)
         policy = algorithm.policy(input_space(kinds), actions, lambda _: 0.0, **algorithm.network(width))
-    load_module_arrays(policy, arrays, "The agent")
     policy.set_training_mode(False)
-    return PolicyReplanner(name, policy)
+    return policy

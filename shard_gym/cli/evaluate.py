@@ -70,13 +70,14 @@ def evaluate(
         seed: of the stochastic agents.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
-    if not agent:
-        raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
     if option and len(set(agent)) > 1:
         raise InvalidOptionError("--option is for one --agent. Evaluate agents with options one by one.")
     options = parse_options(option)
     whole = load_suite(suite, split)
     chosen, problem = first_tasks(whole, tasks), problem_of(whole[0])
+    if not agent:
+        known = sorted(name for name, entry in AGENTS.items() if problem.name in entry.problems)
+        raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(known)}.")
     cache = cost.cache
     if out is not None:
         require_writable(out)

@@ -32,7 +32,7 @@ from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import Suite
-from shard_gym.text import counted, format_ms, format_seconds
+from shard_gym.text import counted, format_seconds
 
 MEASUREMENTS = "measurements.sqlite"
 """File of a run's folder that keeps what was measured."""
@@ -127,10 +127,10 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
     counts measurements where costs are measured, else iterations, and says what an iteration does, because it stands
     still while networks are trained. The spreads of measurements are added to `spreads`.
     """
-    console, model = errors(), learner.cost_model
+    console, model, problem = errors(), learner.cost_model, problem_of(learner.suite[0])
     beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
     if goal is not None:
-        best = f"{goal.agent} {format_ms(goal.mean_cost_ms)} ms"
+        best = f"{goal.agent} {problem.format_cost(goal.mean_cost_ms)} {problem.unit}"
         beginning += f", to beat on all {counted(len(goal.tasks), 'task')}: {best}"
     console.print(sentence(beginning), soft_wrap=not console.is_terminal)
     interval = math.ceil(learner.iterations / MAX_LINES)
@@ -154,7 +154,8 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
 
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"
-            cost, evaluations = f"mean cost {format_ms(report.mean_cost_ms)} ms", _evaluations(learner)
+            cost = f"mean cost {problem.format_cost(report.mean_cost_ms)} {problem.unit}"
+            evaluations = _evaluations(learner)
             done = model.queries if isinstance(model, CountedEstimates) else learner.iteration
             progress.update(bar, completed=done, description=f"{iteration}\n{cost}\n{evaluations}")
             due = learner.iteration % interval == 0 or learner.iteration == learner.iterations

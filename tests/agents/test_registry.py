@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, agent_names, make_agent
-from shard_gym.agents.replanning.base import ReplanningAgent
 from shard_gym.cost_models import make_cost_model
+from shard_gym.drift.suite import DriftSuite
+from shard_gym.drift.tasks import DriftTask
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.sharding import plan_of_placement
+from shard_gym.evaluation import evaluate
+from shard_gym.suites import load_suite
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
@@ -70,26 +76,29 @@ def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], error: 
         make_agent(**arguments)
 
 
-def test_a_custom_agent_of_each_problem_is_one_line(monkeypatch: pytest.MonkeyPatch, random_task: Any) -> None:
-    class Zeros(Agent):
-        name = "zeros"
+CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 
-        def place(self, task: Any) -> Any:
-            return np.zeros(task.num_tables, np.int64)
 
-    class Whole(Zeros):
-        def plan(self, task: Any) -> Any:
-            return plan_of_placement(self.place(task), task.tables)
-
-    class Keep(ReplanningAgent):
-        def decide(self, view: Any) -> Any:
-            return np.zeros(view.count, np.bool_), np.ones(view.count, np.int64)
-
-    for maker, problem in ((Zeros, "placement"), (Whole, "sharding"), (Keep, "replanning")):
-        monkeypatch.setitem(AGENTS, "mine", AgentEntry(maker, (problem,)))
-        assert "mine" in agent_names(problem)
-        assert isinstance(make_agent("mine"), maker)
-    assert Zeros().place(random_task(np.random.default_rng(0), 3, 2)).tolist() == [0, 0, 0]
+def test_an_agent_of_each_problem_is_a_class_and_a_line(
+    monkeypatch: pytest.MonkeyPatch, drift_task: Callable[..., DriftTask]
+) -> None:
+    """The program of the page on contributing."""
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```$", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    for name in ("emptiest", "whole-emptiest", "daily"):
+        monkeypatch.setitem(AGENTS, name, AGENTS["random"])  # and so it is removed in the end
+    exec(compile(program, str(CONTRIBUTING), "exec"), {})
+    suites = {
+        "emptiest": load_suite("dlrm-20x4"),
+        "whole-emptiest": load_suite("shard-4"),
+        "daily": DriftSuite("one", (drift_task(tables=4, devices=2),)),
+    }
+    for name, suite in suites.items():
+        assert name in agent_names(suite[0].problem)
+        found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
+        assert found.agent == name
+        assert found.failures == 0
 
 
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypa
     monkeypatch.setattr(placing, "DATA", tmp_path)
     monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "dlrm-40x4"])
     placing.load.cache_clear()
-    placing._record.cache_clear()
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
     assert "the suite 'dlrm-20x4' was published" in " ".join(out.split())

@@ -10,7 +10,7 @@ from shard_gym.cost_models import analytical, make_cost_model
 from shard_gym.evaluation import penalty_ms
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.suites import load, load_suite
+from shard_gym.suites import load_suite, placing
 
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 
@@ -52,11 +52,11 @@ def test_an_entry_by_hand_from_the_readme_is_accepted(tmp_path: Path) -> None:
 
 def test_a_changed_suite_file_is_found(random_entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("dlrm-20x4.json", "index.json"):
-        shutil.copy(load.DATA / name, tmp_path / name)
+        shutil.copy(placing.DATA / name, tmp_path / name)
     path = tmp_path / "dlrm-20x4.json"
     path.write_text(path.read_text().replace('"num_devices":4', '"num_devices":5', 1))
-    monkeypatch.setattr(load, "DATA", tmp_path)
-    for cache in (load._load, load_scorer):
+    monkeypatch.setattr(placing, "DATA", tmp_path)
+    for cache in (placing.load, load_scorer):
         cache.cache_clear()
     (finding,) = random_entry.findings()
     assert finding.startswith("simulated/dlrm-20x4/random: Its suite 'dlrm-20x4' cannot be loaded: ")

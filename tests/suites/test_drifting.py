@@ -145,7 +145,7 @@ def test_a_custom_suite_has_the_size_of_its_largest_task_or_of_its_padding(drift
     padded = DriftSuite("own", tasks[:1], padding=(9, 3))
     assert (padded.max_parts, padded.max_devices) == (9, 3)
     wrong: Any
-    for wrong in ((), [1], tasks[0], (tasks[0].task,)):
+    for wrong in ([1], tasks[0], (tasks[0].task,)):
         with pytest.raises(InvalidTaskError, match="tasks of suite 'own' must be a list of DriftTasks"):
             DriftSuite("own", wrong)
 

@@ -12,7 +12,7 @@ import pytest
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError
 from shard_gym.io.files import INDEX, sha256_of
-from shard_gym.suites import load, load_suite, suite_info
+from shard_gym.suites import load_suite, placing, suite_info
 
 NAME = "dlrm-20x4"
 
@@ -22,12 +22,12 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the data folder that the loader now reads."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for path in (load.DATA / INDEX, load.DATA / f"{NAME}.json", load.DATA / "dlrm-40x4.json"):
+    for path in (placing.DATA / INDEX, placing.DATA / f"{NAME}.json", placing.DATA / "dlrm-40x4.json"):
         shutil.copy(path, folder)
-    monkeypatch.setattr(load, "DATA", folder)
-    load._load.cache_clear()
+    monkeypatch.setattr(placing, "DATA", folder)
+    placing.load.cache_clear()
     yield folder
-    load._load.cache_clear()
+    placing.load.cache_clear()
 
 
 def publish(folder: Path, data: bytes) -> None:

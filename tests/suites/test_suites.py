@@ -15,7 +15,7 @@ from shard_gym.suites.info import DATA
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.workload import Workload
 
-NAMES = suite_names()
+NAMES = [name for name in suite_names() if name not in suite_names("replanning")]
 DLRM = {
     name: tuple(int(number) for number in match.groups())
     for name in NAMES

@@ -128,7 +128,7 @@ def test_the_cost_model_decides(kinds_of_tasks: Tasks, env_for: MakeEnv) -> None
         ({"max_parts": 5}, "max_parts must be an integer of at least 6"),
         ({"max_devices": 1}, "max_devices must be an integer of at least 2"),
         ({"render_mode": "human"}, "render_mode"),
-        ({"suite": 3}, "suite must be the name of a suite or a DriftSuite"),
+        ({"suite": 3}, "suite must be the name of a suite of replanning"),
         ({"suite": "spot-600", "split": "val"}, "has the splits"),
     ],
 )
