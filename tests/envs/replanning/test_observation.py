@@ -118,15 +118,20 @@ def change(now: np.ndarray, before: np.ndarray) -> float:
     return float(np.sqrt(total / (before + 0.01).sum()))
 
 
-def test_changes_of_lookups_of_a_case_that_is_written_out() -> None:
-    """Two tables; the first twice what it was, the second the same, then nothing."""
-    before, now = np.array([0.99, 2.99]), np.array([[[1.99, 2.99], [0.99, 2.99], [0.0, 2.99], [0.99, 0.0]]])
-    shift = [np.sqrt(0.25) * np.log(2), 0.0, np.sqrt(0.25) * np.log(100), np.sqrt(0.75) * np.log(300)]
-    total = [np.log(4.99 / 3.99), 0.0, np.log(3.0 / 3.99), np.log(1.0 / 3.99)]
-    assert module._changes(now, before)[0] == pytest.approx([*shift, *total])
+def test_the_means_of_windows_are_those_of_the_complete_hours_before_a_decision() -> None:
+    rng = np.random.default_rng(0)
+    lookups = rng.exponential(size=(400, 3))
+    hourly = lookups.reshape(100, 4, 3).mean(axis=1)
+    found = window_means(lookups, 75, 20)
+    assert found.shape == (20, len(WINDOWS), 3)
+    for decision in (0, 7, 19):
+        hour = 75 + decision
+        expected = [hourly[hour - 1], hourly[hour - 24 : hour], hourly[hour - 72 : hour], hourly[hour - 24 : hour - 12]]
+        for window, each in enumerate(expected):
+            assert found[decision, window] == pytest.approx(np.atleast_2d(each).mean(axis=0), rel=1e-9)
 
 
-@pytest.mark.parametrize("at", [0, 7, 24, 30])
+@pytest.mark.parametrize("at", [0, 7, 30])
 def test_nothing_depends_on_the_future(
     drift_task: Callable[..., DriftTask], env_for: MakeEnv, same: Any, at: int
 ) -> None:

@@ -85,17 +85,13 @@ def test_costs_are_those_of_the_cost_model(random_task: MakeTask) -> None:
     assert every[np.arange(5), np.arange(5)] == pytest.approx(own, rel=1e-12)
 
 
-@pytest.mark.parametrize("spread", [False, True])
-@pytest.mark.parametrize("widths", [False, True])
-def test_costs_of_all_pairs_are_those_of_each(random_task: MakeTask, spread: bool, widths: bool) -> None:
+def test_costs_of_all_pairs_are_those_of_each(random_task: MakeTask) -> None:
     """Also where the maxima differ from window to window."""
     rng = np.random.default_rng(4)
     task = random_task(rng, 10, 3, devices_per_host=2)
     loads, everywhere = windows_of(task, 5)
-    if spread:
-        everywhere[:] = row_wise_loads(task)
-    if widths:
-        loads[..., MODEL.num_sum_loads :] *= rng.uniform(0.5, 2.0, (5, 10, 1))
+    everywhere[::2] = row_wise_loads(task)
+    loads[..., MODEL.num_sum_loads :] *= rng.uniform(0.5, 2.0, (5, 10, 1))
     planner, placements = Planner(MODEL, task.topology), rng.integers(3, size=(4, 10))
     expected = planner.costs(loads, everywhere, placements[:, None])
     assert planner.many_costs(loads, everywhere, placements) == pytest.approx(expected, rel=1e-12)
