@@ -53,32 +53,6 @@ def test_every_move_costs_what_a_fresh_estimate_says(random_task: Any, seed: int
     assert (costs.smoothed <= costs.exact * task.num_devices ** (1 / 16) * (1 + 1e-12)).all()
 
 
-def test_the_moves_tested_empty_devices_and_lower_maxima(random_task: Any) -> None:
-    """The property above is weak if no move does."""
-    task = random_task(np.random.default_rng(1), 6, 4, dims=(4, 128))
-    current = Neighbourhood(Items.of_tables(task, MODEL), np.array([0, 0, 1, 1, 2, 3]))
-    moves = current.moves(np.arange(6))
-    emptied = sum(set(after(current.placement, moves, i).tolist()) != {0, 1, 2, 3} for i in range(len(moves)))
-    assert emptied > 2
-    widest = [max(task.tables.embedding_dim[current.placement == d]) for d in range(4)]
-    lowered = 0
-    for i in range(len(moves)):
-        placement = after(current.placement, moves, i)
-        lowered += any(0 < max(task.tables.embedding_dim[placement == d], default=0) < widest[d] for d in range(4))
-    assert lowered > 2
-    assert {bool(partner == NO_TABLE) for partner in moves.partner} == {True, False}
-
-
-def test_equal_tables_hold_a_maximum_together(planted_task: Any) -> None:
-    """When one of two equally wide tables leaves, the maximum stays."""
-    task, planted = planted_task(np.random.default_rng(0), 3, 2)
-    current = Neighbourhood(Items.of_tables(task, MODEL), planted)
-    moves = current.moves(np.arange(6))
-    fresh = [cost_of(task, after(planted, moves, i)) for i in range(len(moves))]
-    assert current.costs_after(moves).exact == pytest.approx(np.array(fresh), rel=1e-9)
-    assert min(fresh) >= current.costs.exact * (1 - 1e-12)
-
-
 @given(seed=SEEDS)
 def test_moves_lists_exactly_the_feasible_moves_and_swaps(random_task: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ from shard_gym.tasks import Task, capped_task
 MODEL = make_cost_model("analytical")
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_it_finds_the_best_of_all_placements(random_tables: Any, valid_placements: Any, seed: int) -> None:
     """Every placement of a tiny task is tried; every other task has little memory."""
     rng = np.random.default_rng(seed)
@@ -36,7 +36,7 @@ def test_it_finds_the_best_of_all_placements(random_tables: Any, valid_placement
     assert score(task, found, MODEL) == pytest.approx(best, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_finds_a_planted_optimum(planted_task: Any, seed: int) -> None:
     task, planted = planted_task(np.random.default_rng(seed), 4, 3)
     found = LocalSearchAgent(max_queries=20_000).place(task)
@@ -71,8 +71,7 @@ def test_it_repeats_for_equal_seeds_whatever_came_before_and_not_for_others() ->
     assert len({tuple(LocalSearchAgent(max_queries=6000, seed=seed).place(large)) for seed in range(4)}) > 1
 
 
-@pytest.mark.parametrize("max_queries", [1, 2500, 20_000])
-@pytest.mark.parametrize("name", ["dlrm-20x4", "dlrm-200x8"])
+@pytest.mark.parametrize(("name", "max_queries"), [("dlrm-20x4", 1), ("dlrm-20x4", 2500), ("dlrm-200x8", 20_000)])
 def test_it_stops_within_one_batch_of_its_budget(name: str, max_queries: int) -> None:
     """The evaluations of the starts count, and the agent's count is that of the model."""
     counted = CountedCostModel(MODEL)

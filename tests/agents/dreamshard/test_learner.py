@@ -44,7 +44,10 @@ def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learn
     """Copies of the same tables: the best placement has one of each on every device."""
     suite, best = planted_suite(np.random.default_rng(0), 3, 4, 3)
     learner = new_learner("dream-search", suite=suite, iterations=3, measurements=20, cost_updates=100, queries=500)
+    stages = list[str]()
+    learner.on_stage = stages.append
     trained(learner)
+    assert stages == ["measuring placements", "training the cost network"] * 3
     np.testing.assert_allclose(evaluate(learner.agent(), suite).costs_ms, best, rtol=0.01)
     assert (evaluate(RandomAgent(), suite).costs_ms > 1.1 * best).any()  # it was not easy
 
@@ -58,6 +61,9 @@ def test_the_policy_of_the_paper_learns_under_the_surrogate(
     assert evaluate(learner.agent(), suite).mean_cost_ms < 0.9 * reports[0].mean_cost_ms
     drawn = [report.numbers["surrogate_cost_ms"] for report in reports]  # mean of the episodes that the policy draws
     assert drawn[-1] < drawn[0]
+    state = learner.state()
+    with pytest.raises(InvalidCheckpointError, match="measurements"):
+        learner.load_state({**state, "data.start": state["data.start"][:-2]})
 
 
 def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_path: Path) -> None:
@@ -96,23 +102,6 @@ def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(ran
         assert learner.true_cost_queries == measured
         with pytest.raises(NoPlacementFoundError):
             learner.agent().place(suite[0])
-
-
-@pytest.mark.parametrize("preset", ["dream-search", "paper"])
-def test_an_iteration_says_what_it_does(new_learner: Make, preset: str) -> None:
-    learner, stages = new_learner(preset), list[str]()
-    learner.on_stage = stages.append
-    learner.iterate()
-    policy = ["training the policy"] if preset == "paper" else []
-    assert stages == ["measuring placements", "training the cost network", *policy]
-
-
-def test_damaged_measurements_in_a_state_are_refused(new_learner: Make) -> None:
-    learner = new_learner("dream-search")
-    learner.iterate()
-    state = learner.state()
-    with pytest.raises(InvalidCheckpointError, match="measurements"):
-        new_learner("dream-search").load_state({**state, "data.start": state["data.start"][:-2]})
 
 
 def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: TaskSuite) -> None:

@@ -42,18 +42,6 @@ def rollout_of(cost: list[float], complete: list[bool]) -> Rollout:
     return Rollout(np.zeros((count, 1), np.int64), np.array(cost), np.array(complete), nothing)
 
 
-# The policy
-
-
-def test_permuting_the_devices_permutes_their_scores() -> None:
-    rng = np.random.default_rng(0)
-    weights, order = new_policy(rng), rng.permutation(6)
-    sums, costs = rng.random((2, 6, LATENT), np.float32), rng.random((2, 6, 4), np.float32)
-    expected = device_scores(weights, sums, costs)[:, order]
-    np.testing.assert_allclose(device_scores(weights, sums[:, order], costs[:, order]), expected, rtol=1e-4, atol=1e-4)
-    assert np.ptp(expected, axis=1).min() > 1e-3  # the scores differ, so the order matters
-
-
 def test_numpy_and_torch_give_the_same_scores_and_torch_gives_gradients() -> None:
     rng = np.random.default_rng(2)
     weights, features = new_policy(rng), rng.normal(size=(3, 21)).astype(np.float32)
@@ -68,9 +56,6 @@ def test_numpy_and_torch_give_the_same_scores_and_torch_gives_gradients() -> Non
         gradient = tensors[f"{layer}.weight"].grad
         assert gradient is not None
         assert gradient.abs().max() > 0
-
-
-# Rollouts
 
 
 def test_complete_episodes_are_valid_placements_with_their_costs(small_suite: TaskSuite) -> None:
@@ -103,15 +88,6 @@ def test_training_recomputes_the_probabilities_of_the_rollout(small_suite: TaskS
     assert steps.taken.sum(axis=1).tolist() == [task.num_tables for task in small_suite]
 
 
-def test_equal_generators_give_equal_rollouts(small_suite: TaskSuite) -> None:
-    weights = fresh(small_suite, 2)
-    problem = prepare(small_suite[1], MODEL, 8, 3).repeated(5)
-    one, same, other = (play(problem, MODEL, weights, np.random.default_rng(seed)).placements for seed in (3, 3, 4))
-    np.testing.assert_array_equal(one, same)
-    assert (one != other).any()
-    assert len(np.unique(one, axis=0)) > 1
-
-
 def test_devices_are_drawn_with_their_probabilities(random_task: Callable[..., Task]) -> None:
     """One table, three devices: the frequencies are those of the softmax."""
     task = random_task(np.random.default_rng(3), 1, 3)
@@ -122,9 +98,6 @@ def test_devices_are_drawn_with_their_probabilities(random_task: Callable[..., T
     probabilities = action_log_probabilities(tensors, rollout.trajectories)[0, 0].exp().numpy()
     frequencies = np.bincount(rollout.placements[:, 0], minlength=3) / 6000
     np.testing.assert_allclose(frequencies, probabilities, atol=0.025)
-
-
-# REINFORCE
 
 
 def test_advantages_are_normalised_returns_and_a_failure_is_a_little_worse_than_the_rest() -> None:

@@ -35,15 +35,6 @@ def by_device(observed: Observations, change: Any) -> Observations:
     return {**observed, **changed}
 
 
-def test_features_have_the_sizes_they_say_and_stay_small(observed: Observations) -> None:
-    devices, inputs = device_set(observed), INPUTS[observation_of(observed)]
-    assert devices.rows.shape == (16, 5, inputs.rows)
-    assert devices.shared.shape == (16, inputs.shared)
-    assert devices.rows.dtype == devices.shared.dtype == torch.float32
-    assert devices.rows[devices.real].abs().max() <= 1.0
-    assert torch.isfinite(devices.shared).all()
-
-
 def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed: Observations) -> None:
     score, critic = scorer(observed), SetCritic(24, observation_of(observed))
     order = torch.from_numpy(np.random.default_rng(0).permutation(5))

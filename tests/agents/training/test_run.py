@@ -86,11 +86,11 @@ def test_a_run_leaves_the_agent_the_state_the_configuration_and_a_log(make: Make
 
 
 @pytest.mark.parametrize("stop", ["iterate", "log", "agent", "training", "told"])
-@pytest.mark.parametrize("at", [1, 3])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_end(
-    make: Make, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, walk: Any, stop: str, at: int
+    make: Make, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, walk: Any, stop: str
 ) -> None:
-    """The stop comes in iteration `at`: before it, before its log, before either of its files, and after all."""
+    """The stop comes in the third iteration: before it, before its log, before either of its files, and after all."""
+    at = 3
 
     def tell(learner: Learner, _: Report) -> None:
         stop_if(stop == "told" and learner.iteration == at)
@@ -135,18 +135,6 @@ def test_one_program_at_a_time_trains_in_a_folder(make: Make) -> None:
     make().run(second)
 
 
-def test_a_killed_program_leaves_no_lock(make: Make, folder: Path) -> None:
-    code = """if True:
-        import os, signal, sys
-        from shard_gym.io.lock import exclusive_access
-        with exclusive_access(sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)"""
-    killed = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert (folder / LOCK).exists()
-    make().run()
-
-
 def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path) -> None:
     def stop(learner: Learner, _: Report) -> None:
         raise KeyboardInterrupt
@@ -179,15 +167,8 @@ def test_what_could_be_measured_and_what_not_is_counted_on_after_a_resume(make: 
     learner = make(resume=True).learner
     assert (learner.costed, learner.failures) == (5, 2)
     assert load_arrays(folder / "agent.safetensors", "agent")[1]["trained"]["failures"] == 2
-
-
-def test_a_state_of_an_older_version_has_no_failures(make: Make, folder: Path) -> None:
-    make().run()
     arrays, about = load_arrays(folder / "training.safetensors", "training")
-    save_arrays(folder / "training.safetensors", "training", arrays, {**about, "costed": None, "failures": None})
-    with pytest.raises(InvalidCheckpointError, match="does not hold the progress"):
-        make(resume=True)
-    del about["costed"], about["failures"]
+    del about["costed"], about["failures"]  # as an older version wrote it
     save_arrays(folder / "training.safetensors", "training", arrays, about)
     assert make(resume=True).learner.failures == 0
 
@@ -239,36 +220,31 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder:
         ({"suite": "dlrm-40x4"}, "started with suite 'dlrm-20x4', not 'dlrm-40x4'"),
     ],
 )
-def test_another_configuration_is_refused_by_its_key(make: Make, changes: dict[str, Any], says: str) -> None:
+def test_another_configuration_is_rejected_by_its_key(make: Make, changes: dict[str, Any], says: str) -> None:
     make().run()
     with pytest.raises(InvalidOptionError, match=says):
         make(resume=True, **changes)
 
 
-def test_another_agent_or_other_tasks_are_refused(make: Make, folder: Path, walk: Any, suite: TaskSuite) -> None:
-    make()
-    model = make_learner("walk", suite).cost_model.model
-    with pytest.raises(InvalidOptionError, match="agent 'walk', not 'run'"):
-        TrainingRun(walk(suite, model, 0, name="run"), folder, {}, resume=True)
+def test_another_agent_or_other_tasks_are_rejected(make: Make, folder: Path, walk: Any, suite: TaskSuite) -> None:
+    learner = make().learner
     mine = TaskSuite(suite.name, suite.tasks[:3], suite.split)
-    with pytest.raises(InvalidOptionError, match=r"suite_sha256 '.*', not ''"):
-        TrainingRun(walk(mine, model, 0), folder, {}, resume=True)
+    for tasks, name, says in ((suite, "run", "agent 'walk', not 'run'"), (mine, "walk", r"suite_sha256 '.*', not ''")):
+        with pytest.raises(InvalidOptionError, match=says):
+            TrainingRun(walk(tasks, learner.cost_model.model, 0, name=name), folder, {}, resume=True)
 
 
 @pytest.mark.parametrize(
     ("arrays", "about", "says"),
     [
         ({"position": np.zeros(2)}, {}, r"not a state of this run. 'position' in The state has shape \(2,\)"),
-        ({}, {}, "not a state of this run. The state lacks the array 'position'"),
-        ({"position": np.zeros(())}, {"iteration": None}, "does not hold the progress"),
         ({"position": np.zeros(())}, {"seconds": "long"}, "does not hold the progress"),
+        ({"position": np.zeros(())}, {"costed": None, "failures": None}, "does not hold the progress"),
         ({"position": np.zeros(())}, {"iteration": 1.0}, "does not hold the progress.*iteration of .* must be int"),
-        ({"position": np.zeros(())}, {"iteration": -1}, "iteration is -1, but it must be from 0 to 4"),
-        ({"position": np.zeros(())}, {"iteration": 10**9}, "iteration is 1000000000, but it must be from 0 to 4"),
+        ({"position": np.zeros(())}, {"iteration": 5}, "iteration is 5, but it must be from 0 to 4"),
         ({"position": np.zeros(())}, {"true_cost_queries": -5}, "true_cost_queries is -5, but it must be from 0"),
         ({"position": np.zeros(())}, {"failures": 10**40}, "failures is 1000.*, but it must be from 0"),
         ({"position": np.zeros(())}, {"surprise": 1}, "has the unknown key 'surprise'"),
-        ({"position": np.zeros((), np.float32)}, {}, "holds float32, but float64 is needed"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(
@@ -299,26 +275,23 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: Path, m
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
 def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
     args = ["train", "--agent", "rnn", "--suite", "dlrm-20x4", "--no-evaluate", "--seed", "3"]
-    for option in ("iterations=16", "episodes=3", "hidden=8"):
+    for option in ("iterations=8", "episodes=3", "hidden=8"):
         args += ["--option", option]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "shard_gym", *args, "--out", str(killed)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("iteration 3/16"):
+            if line.startswith("iteration 3/8"):
                 process.kill()
     assert process.returncode == -signal.SIGKILL
     _, about = load_arrays(killed / "training.safetensors", "training")
-    assert 3 <= about["iteration"] < 16
+    assert 3 <= about["iteration"] < 8
     assert main([*args, "--out", str(killed), "--resume"]) == 0
     assert main([*args, "--out", str(whole)]) == 0
     assert contents(killed) == contents(whole)
-    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 17))
+    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 9))
     assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")
-
-
-# What must not be lost, and what must not be kept
 
 
 def test_an_agent_that_is_there_is_not_written_over(make: Make, folder: Path) -> None:
@@ -373,10 +346,6 @@ def test_weights_that_are_no_numbers_end_the_run_at_the_iteration_before(
 
 def test_other_errors_of_a_learner_are_its_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     training = make()
-
-    def fails() -> Report:
-        raise ValueError("something else")
-
-    monkeypatch.setattr(training.learner, "iterate", fails)
+    monkeypatch.setattr(training.learner, "iterate", lambda: int("something else"))
     with pytest.raises(ValueError, match="something else"):
         training.run()

@@ -11,18 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.core.state import Status
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms
 from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
+from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-# Whole episodes
 
 
 @given(seed=SEEDS)
@@ -69,9 +68,6 @@ def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
     costs = [MODEL.estimate(placement, task.tables, task.topology).total_ms for placement in valid]
     assert max(reached.values()) == pytest.approx(-min(costs), rel=1e-12)
     assert min(reached.values()) > -penalty_ms(task, MODEL)
-
-
-# The mask, and what happens without it
 
 
 @given(seed=SEEDS)
@@ -148,14 +144,51 @@ def test_a_failure_ends_the_episode_and_says_why(
     assert env.failure() is None
 
 
-# Snapshots
+def plainly(task: Task, order: list[int], actions: list[int]) -> tuple[list[int], list[bool]]:
+    """The devices that receive the tables, and which of the actions were illegal: in plain integers, as documented."""
+    needed, caps = task.tables.memory_bytes.tolist(), task.topology.memory_cap_bytes.tolist()
+    used, devices, illegal = [0] * task.num_devices, [], []
+    for table, action in zip(order, actions, strict=True):
+        legal = [d for d in range(task.num_devices) if used[d] + needed[table] <= caps[d]]
+        if not legal:
+            break
+        illegal.append(action not in legal)
+        devices.append(min(legal, key=lambda d: used[d]) if illegal[-1] else action)
+        used[devices[-1]] += needed[table]
+    return devices, illegal
+
+
+@given(seed=SEEDS)
+def test_a_redirected_table_goes_to_the_legal_device_with_the_least_memory_in_use(
+    random_task: Any, env_of: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    reward = list(REWARDS)[seed % 3]
+    task = random_task(rng, int(rng.integers(2, 10)), int(rng.integers(1, 5)), slack=1.3)
+    env, plain = (env_of(task, max_devices=6, reward=reward, illegal=each) for each in ("redirect", "terminate"))
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    actions = rng.integers(6, size=task.num_tables).tolist()
+    devices, illegal = plainly(task, env.problem.order[0, : task.num_tables].tolist(), actions)
+    unit = 1.0 if reward == "normalized" else float(env.problem.lower_bound_ms[0])
+    for number, (action, device) in enumerate(zip(actions, devices, strict=False)):
+        seen, gained, over, _, info = env.step(action)
+        other, expected, ended, _, without = plain.step(device)
+        assert gained == pytest.approx(expected - 0.05 * unit * illegal[number], rel=1e-12)
+        assert over == ended == (number == len(devices) - 1)
+        assert all(np.array_equal(seen[key], other[key]) for key in other)
+        assert info["redirected"] == sum(illegal[: number + 1])
+        assert info["failure"] == without["failure"] != 1
+        assert info["cost_ms"] == without["cost_ms"]
+        assert info["placement"].tolist() == without["placement"].tolist()
+    assert env.reset()[1]["redirected"] == 0
 
 
 def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
     """What 60 steps from here give, resets (unseeded) included."""
     rng, seen = np.random.default_rng(seed), []
     for _ in range(60):
-        obs, reward, terminated, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        obs, reward, terminated, _, info = env.step(int(rng.integers(6)))  # some are redirected, which is counted
         numbers = {key: np.asarray(value).tolist() for key, value in info.items() if key != "task_index"}
         seen.append((env.task.name, reward, numbers, {key: value.tolist() for key, value in obs.items()}))
         if terminated:
@@ -165,7 +198,7 @@ def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
 
 
 def started(steps: int, seed: int = 3) -> EmbeddingPlacementEnv:
-    env = EmbeddingPlacementEnv("dlrm-20x4")
+    env = EmbeddingPlacementEnv("dlrm-20x4", max_devices=6, illegal="redirect", reward="dense")
     env.reset(seed=seed)
     for _ in range(steps):
         env.step(int(env.action_masks().argmax()))
@@ -180,6 +213,7 @@ def test_a_snapshot_brings_back_the_episode_and_the_generator(steps: int) -> Non
     for _ in range(2):  # it can be used more than once
         env.set_state(snapshot)
         assert whole_future(env) == future
+    assert future[-1][2]["redirected"] > 0
     other = started(3, seed=99)
     other.set_state(pickle.loads(pickle.dumps(snapshot)))
     assert whole_future(other) == future
@@ -210,9 +244,6 @@ def test_a_clone_goes_its_own_way_and_shares_only_the_task() -> None:
     env.reset(options={"task": 4})
     twin.reset(options={"task": 5})
     assert [each.step(0)[4]["task_index"] for each in (env, twin)] == [4, 5]
-
-
-# Padding
 
 
 @settings(max_examples=10)

@@ -22,7 +22,7 @@ from shard_gym.errors import InvalidActionError, InvalidCostError
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
-NAMES = ("plain", "growing", "spot", "split", "growing spot")
+NAMES = ("plain", "spot", "growing spot")
 
 
 def hour_s(env: EmbeddingReplanningEnv) -> float:
@@ -67,7 +67,7 @@ def test_an_episode_takes_what_its_hours_take(
     made = np.array(written.made)
     assert (last["plans"], last["repairs"]) == tuple(made.sum(axis=0).tolist())
     assert last["failure"] == last["redirected"] == 0
-    assert (last["repairs"] > 0) == (name != "plain" and name != "split")
+    assert (last["repairs"] > 0) == (name != "plain")
     for info in infos[:-1]:
         assert {info[key] for key in ("running_s", "paused_s", "moved_s", "plans", "repairs")} == {0}
     before = env.data.run_before(env.data.first_plan)[-4:].mean()

@@ -66,7 +66,7 @@ def test_a_plan_is_the_cheapest_candidate_with_room(
     fixed = on(short(task, 1.12) if level.growth else task)
     kinds, caps = len(KINDS) if level.growth else len(WINDOWS), fixed.parts.topology.memory_cap_bytes
     old, impossible = 0, 0
-    for decision in (*range(0, 48, 11 if level.growth else 5), 24 * 9, 24 * 13 + 20):
+    for decision in (0, 11, 23, 46, 24 * 13 + 20):
         day, hour = divmod(decision, HOURS)
         plans = fixed.plans(day)
         assert plans.plans.shape == (HOURS, kinds, 9)
@@ -169,10 +169,10 @@ def test_plans_and_replays_do_not_depend_on_the_future(drift_task: MakeDriftTask
 
 def test_the_order_of_questions_changes_nothing(drift_task: MakeDriftTask) -> None:
     one, other = (on(drift_task(seed=3, level=GROWING)) for _ in range(2))
-    last = one.plans(DAYS - 1)
-    for day in range(DAYS):
+    last = one.plans(4)
+    for day in range(4):
         other.plans(day)
-    for before, after in zip(last, other.plans(DAYS - 1), strict=True):
+    for before, after in zip(last, other.plans(4), strict=True):
         assert np.array_equal(before, after)
 
 

@@ -20,7 +20,7 @@ from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_DAYS, WINDOWS, 
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
-NAMES = ("plain", "growing", "spot", "split", "growing spot")
+NAMES = ("growing", "spot", "split")
 MODEL = make_sharding_cost_model("analytical")
 W = len(WINDOWS)
 
