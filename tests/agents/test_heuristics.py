@@ -41,32 +41,21 @@ def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
     )
 
 
-@given(seed=SEEDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_placements_are_valid_even_with_little_memory(random_task: Any, name: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 15)), int(rng.integers(1, 6)), slack=2.0)
-    try:
-        placement = make_agent(name).place(task)
-    except NoPlacementFoundError:
-        return
-    assert placement.dtype == np.int64
-    assert np.array_equal(check_placement(placement, task.tables, task.topology), placement)
-    assert np.array_equal(make_agent(name).place(task), placement)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_most_tasks_are_solved(random_task: Any, name: str) -> None:
-    """The test above allows dead ends; here they must be rare."""
+def test_placements_are_valid_even_with_little_memory(random_task: Any, name: str) -> None:
     solved = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
+        task = random_task(rng, int(rng.integers(1, 15)), int(rng.integers(1, 6)), slack=2.0)
         try:
-            make_agent(name).place(random_task(rng, 12, 3, slack=2.0))
-            solved += 1
+            placement = make_agent(name).place(task)
         except NoPlacementFoundError:
-            pass
-    assert solved >= 25
+            continue
+        solved += 1
+        assert placement.dtype == np.int64
+        assert np.array_equal(check_placement(placement, task.tables, task.topology), placement)
+        assert np.array_equal(make_agent(name).place(task), placement)
+    assert solved >= 25  # dead ends are rare
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random"])

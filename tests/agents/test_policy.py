@@ -27,15 +27,9 @@ def test_a_policy_places_in_the_order_of_the_environment() -> None:
     placement = agent.place(suite[0])
     check_placement(placement, suite[0].tables, suite[0].topology)
     assert (placement == 0).sum() > (placement == 3).sum()  # the first device is filled first
-
-
-def test_every_look_at_the_estimate_counts_as_a_question() -> None:
-    suite = load_suite("dlrm-20x4")
-    agent = PolicyAgent("first", first_legal, max_tables=20, max_devices=4)
-    result = evaluate(agent, suite)
-    assert all(each.true_cost_queries >= 20 for each in result.tasks)
+    fingerprint = AnalyticalCostModel().fingerprint
+    assert agent.true_cost_queries(fingerprint) >= 20  # every look at the estimate counts
     assert agent.true_cost_queries("another-model") == 0
-    assert agent.true_cost_queries(AnalyticalCostModel().fingerprint) == sum(t.true_cost_queries for t in result.tasks)
 
 
 class Refusing(AnalyticalCostModel):
@@ -60,16 +54,11 @@ def test_a_policy_that_sees_features_never_asks_for_the_true_cost() -> None:
         sighted.place(suite[0])
 
 
-def test_an_illegal_choice_is_a_failure_with_its_reason() -> None:
-    task = load_suite("dlrm-20x4")[0]
+def test_an_illegal_choice_and_a_task_that_is_too_large_are_failures_with_their_reason() -> None:
     agent = PolicyAgent("padding", lambda observation, mask: 5, max_tables=20, max_devices=6)
     with pytest.raises(NoPlacementFoundError, match="does not exist or has too little memory"):
-        agent.place(task)
-
-
-def test_a_task_too_large_for_the_policy_is_a_failure_that_says_so() -> None:
-    agent = PolicyAgent("small", first_legal, max_tables=20, max_devices=4)
-    with pytest.raises(NoPlacementFoundError, match="at most 20 tables and 4 devices"):
+        agent.place(load_suite("dlrm-20x4")[0])
+    with pytest.raises(NoPlacementFoundError, match="at most 20 tables and 6 devices"):
         agent.place(load_suite("dlrm-50x4")[0])
 
 

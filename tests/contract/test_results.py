@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnasium.wrappers import FlattenObservation, TimeLimit
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from shard_gym.errors import InvalidActionError
 
@@ -85,3 +88,15 @@ def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make
     for _ in range(2):
         env.close()
     assert env.reset(seed=0)[1]["task_index"] >= 0
+
+
+def test_the_checkers_of_gymnasium_and_of_stable_baselines3_are_content(make: Make, rollout: Any) -> None:
+    """Not even a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check_env(make().unwrapped)
+        sb3_check_env(make().unwrapped, warn=True)
+        env = make(disable_env_checker=False)
+        env.reset(seed=3)
+        results = rollout(env, np.random.default_rng(3), 60)
+    assert all(env.observation_space.contains(obs) for obs, *_ in results)

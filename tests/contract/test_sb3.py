@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -32,14 +32,6 @@ PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
 DRIFTING = "EmbeddingReplanning-v0"
 CUT = {"headroom": True, "max_episode_steps": 40}
 DRIFTING_SETTINGS = [{"suite": "growth-600", **CUT}, {"suite": "spot-600", "max_parts": 1000, "max_devices": 20, **CUT}]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Collect(BaseCallback):

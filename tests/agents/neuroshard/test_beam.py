@@ -92,11 +92,6 @@ def test_the_greedy_grid_places_as_a_plain_loop_does(random_task: Any, seed: int
     assert feasible
 
 
-def test_equal_sets_are_equal_in_whatever_order_they_were_split() -> None:
-    parts = _Parts(np.arange(3), np.zeros(3, np.int64))
-    assert parts.halved(0).halved(2).key == parts.halved(2).halved(0).key != parts.halved(1).halved(2).key
-
-
 def test_splits_lower_the_cost_and_make_tables_fit(random_task: Any) -> None:
     task = random_task(np.random.default_rng(1), 5, 4, dims=(64, 128))
     options = options_of(task)

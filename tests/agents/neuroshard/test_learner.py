@@ -112,20 +112,13 @@ def test_a_network_of_column_shards_is_trained_on_those_alone(tasks: TaskSuite) 
     rng = np.random.default_rng(0)
     loads = [random_shards(tasks, 3, NeuroShardCostModel.sharding_types, rng) for _ in range(30)]
     assert {shards.sharding_type for load in loads for shards in load.shards} == {"column_wise"}
-    with pytest.raises(InvalidOptionError, match="does not estimate data_parallel shards"):
-        NeuroShardCostModel.describe_shards(tasks[0].tables, "data_parallel")
     made = learner(tasks, network="neuroshard", iterations=2, measurements=3, cost_updates=3, queries=200)
     for made.iteration in range(2):
         made.iterate()
     check_plan(made.agent().plan(tasks[0]), tasks[0].tables, tasks[0].topology)
-
-
-def test_a_network_refuses_the_shards_it_knows_nothing_of(tasks: TaskSuite) -> None:
-    task = tasks[0]
-    network = NeuroShardCostModel(NeuroShardCostModel.new_weights(np.random.default_rng(0)))
+    network = made.agent().cost_model
     with pytest.raises(InvalidOptionError, match="'neuroshard' does not estimate row_wise shards, only table_wise and"):
-        PlanSearchAgent(network, SHARDING_TYPES).plan(task)
-    check_plan(PlanSearchAgent(network, network.sharding_types, max_queries=200).plan(task), task.tables, task.topology)
+        PlanSearchAgent(network, SHARDING_TYPES).plan(tasks[0])
 
 
 def test_damaged_measurements_and_models_of_whole_tables_are_refused(tasks: TaskSuite) -> None:

@@ -157,14 +157,6 @@ def test_a_run_that_was_killed_ends_like_one_that_was_not_and_its_agent_plays(
         loaded.act(seen)
 
 
-def test_what_is_done_where_there_is_no_such_plan_or_one_must_be_made() -> None:
-    legal = np.ones((5, 9), np.bool_)
-    legal[:3, 5:] = False
-    must = np.array([False, False, True, True, True])
-    assert legal_actions(np.array([7, 0, 0, 0, 2]), legal, must).tolist() == [3, 0, 3, 7, 2]
-    assert legal_actions(np.array([0, 4, 0, 1, 0]), legal[:, :5], must).tolist() == [0, 4, 3, 1, 3]
-
-
 def test_mistakes_are_told(suite: DriftSuite) -> None:
     with pytest.raises(InvalidOptionError, match="num_envs must be an integer"):
         make_learner("ppo", suite, num_envs=1)
